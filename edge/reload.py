@@ -10,6 +10,7 @@ from typing import Any
 from conf.errors import UserError
 from edge.listeners.listeners import Listener, listener_context
 from edge.login.chains import Chains
+from edge.login.gateway_certificates import GatewayCertificates, Signers, gateway_signers
 from edge.login.listener_chain import ListenerChain
 from edge.login.logins import Applicant
 from edge.login.token_settings import token_paths
@@ -20,20 +21,27 @@ from wire.node.reload_parts import changed_files, file_marks
 
 __all__ = ["ListenerCertificates", "ListenerLogins", "ListenerRuleFiles"]
 
-Loaded = tuple[ssl.SSLContext | None, dict[str, str]]
+Loaded = tuple[ssl.SSLContext | None, dict[str, str], Signers | None]
 Rules = tuple[RuleBook, dict[str, str], object]  # in force, marks of files, settings
 
 
 class ListenerCertificates:
-    """Certificate, key and authority of clients of one listener; handshakes from now on use what is put in force."""
+    """Certificate, key and authority of clients of one listener; handshakes from now on use what is put in force.
 
-    def __init__(self, listener: Listener) -> None:
+    Args:
+        listener: The listener.
+        gateways: Reads what clients show; the nodes' authority changes there together with the contexts.
+    """
+
+    def __init__(self, listener: Listener, gateways: GatewayCertificates) -> None:
         self._listener = listener
+        self._gateways = gateways
         name = listener.settings.name
         self.settings: Sequence[str] = tuple(
             f"edge.listeners.{name}.{key}" for key in ("certificate", "key", "client_ca")
         )
-        self._held: Loaded = (listener.context, _marks(listener.settings))
+        signers = gateways.signers
+        self._held: Loaded = (listener.context, _marks(listener.settings, signers), signers)
 
     def load(self, config: Any) -> Loaded:
         """Read the listener's files.
@@ -42,16 +50,17 @@ class ListenerCertificates:
             UserError: One is wrong, or an authority was taken away.
         """
         name = self._listener.settings.name
+        signers = gateway_signers(config)
         for settings in config.edge.listeners:
             if settings.name == name:
-                context = listener_context(settings)
+                context = listener_context(settings, signers.path if signers is not None else None)
                 old = self._held[0]
                 if old is not None and context is not None and loses_authority(old, context):
                     raise UserError(
                         f"listener {name}: an authority was taken away from client_ca {settings.client_ca}: restart "
                         "the node, for clients that it let in would stay"
                     )
-                return context, _marks(settings)
+                return context, _marks(settings, signers), signers
         raise UserError(f"listener {name} is named no more: restart the node")
 
     def current(self) -> Loaded:
@@ -64,7 +73,7 @@ class ListenerCertificates:
 
     def put(self, loaded: Loaded) -> None:
         """Use this context for every handshake from now on."""
-        self._listener.context = loaded[0]
+        self._listener.context, self._gateways.signers = loaded[0], loaded[2]
         self._held = loaded
 
 
@@ -187,7 +196,13 @@ def _rule_settings(listeners: Any) -> list[tuple[object, ...]]:
     return [(listener.name, *(getattr(listener, key) for key in RULE_SETTINGS)) for listener in listeners]
 
 
-def _marks(settings: Any) -> dict[str, str]:
+def _marks(settings: Any, signers: Signers | None) -> dict[str, str]:
     if not settings.tls:
         return {}
-    return file_marks([path for path in (settings.certificate, settings.client_ca) if path is not None])
+    return file_marks(
+        [
+            path
+            for path in (settings.certificate, settings.client_ca, signers.path if signers is not None else None)
+            if path is not None
+        ]
+    )

@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 
 from access.identity.peer_lists import read_peer_lists
+from access.identity.principal import GATEWAY
 from access.operators.audit_service import AuditService
 from conf.defaults import shared_values
 from conf.errors import UserError
@@ -31,6 +32,7 @@ from edge.listeners.listeners import Listener, address_of, bind_socket, peer_of,
 from edge.listeners.proxied_socket import ProxiedSocket
 from edge.login.chains import Chains
 from edge.login.client_lists import ClientFiles, client_lists
+from edge.login.gateway_certificates import GatewayCertificates, gateway_signers
 from edge.login.login_shells import LoginShells
 from edge.login.logins import Applicant
 from edge.node.limits import EdgeLimits
@@ -98,10 +100,14 @@ class EdgeService:
                 self._lists[listener.name] = lists
             rules = ListenerRuleFiles(self._config, self._replace_rules)
             self._process.reload.add(rules)
-            self._listening = [Listener(listener) for listener in settings.listeners]
+            signers = gateway_signers(self._config)
+            revoked = self._process.contexts.revoked if self._process.contexts is not None else None
+            self._gateways = GatewayCertificates(node.cluster, signers, revoked)
+            authority = signers.path if signers is not None else None
+            self._listening = [Listener(listener, authority) for listener in settings.listeners]
             for listening in self._listening:
                 stack.enter_context(listening.socket)
-                self._process.reload.add(ListenerCertificates(listening))
+                self._process.reload.add(ListenerCertificates(listening, self._gateways))
             clients = {listening.policy.name: address_of(listening.socket) for listening in self._listening}
             bound = address_of(links)
             self.core = EdgeCore(
@@ -112,6 +118,7 @@ class EdgeService:
                 version=own_version(),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 certify=self._certify,
+                read_certificate=self._gateways.read,
                 peer_of=peer_of,
                 chains=chains,
                 rules=rules.book,
@@ -153,6 +160,10 @@ class EdgeService:
                 loop.close()
                 if self.core.ledger is not None:
                     self.core.ledger.close()
+
+    def _is_revoked_gateway(self, client: Applicant) -> bool:
+        by_gateway = client.principal is not None and client.principal.method == GATEWAY
+        return by_gateway and self._gateways.is_revoked(client.conn)
 
     def _end_those(self, is_gone: Callable[[Applicant], bool]) -> None:
         self.core.logins.end_those(is_gone)
@@ -303,7 +314,7 @@ class EdgeService:
             if why:
                 logger.warning("cut a link: %s", why)
                 self.core.hot.close(conn, linger=False)
-        self._loop.kick()
+        self._end_those(self._is_revoked_gateway)
 
     # --- dialling
 

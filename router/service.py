@@ -32,7 +32,7 @@ from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, PeerKey
+from wire.messages.hello import TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
@@ -203,7 +203,7 @@ class RouterService:
             message = decode_message(payload)
             check_sender(peer, message)
             self._raft.receive(message)
-        elif peer.tier != TIER_OPERATOR or self._note_question(peer, kind, payload):
+        elif peer.tier not in (TIER_OPERATOR, TIER_GATEWAY) or self._note_question(peer, kind, payload):
             self._push(FrameArrived(peer, kind, payload))
 
     def _note_question(self, peer: PeerKey, kind: int, payload: bytes) -> bool:

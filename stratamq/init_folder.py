@@ -16,7 +16,7 @@ from conf.errors import ExitCode, UserError
 from conf.private_files import make_private_folder
 from membership.keyring import generate_key, write_key_file
 from stratamq.client_files import DEVICE_ROLES, write_roles, write_secret
-from stratamq.init_plan import Layout, LayoutNode, lay_out, parse_node
+from stratamq.init_plan import GATEWAY, Layout, LayoutNode, gateway_of, lay_out, parse_node
 from stratamq.toml_text import toml_document
 from wire.links.authority import LOOPBACK, DevelopmentAuthority
 
@@ -59,36 +59,42 @@ class ClusterFolder:
             raise UserError(f"{error.filename or self.path}: {error.strerror or error}") from None
         return layout
 
-    def add(self, words: Sequence[str]) -> tuple[Layout, list[LayoutNode]]:
-        """Make what further nodes need.
+    def add(self, words: Sequence[str]) -> tuple[Layout, list[LayoutNode], list[str]]:
+        """Make what further nodes need, and certificates of gateways.
 
         Returns:
-            The layout with them, and the new ones.
+            The layout with them, the new nodes, and the names of new gateways.
         Raises:
-            UserError: Mistakes in the nodes (exit code 2), no cluster here, no key of an authority, files in the way.
+            UserError: Mistakes in the names (exit code 2), no cluster here, no key of an authority, files in the way.
         """
         before = self._read()
         layout = before
         for word in words:
-            layout = layout.add(parse_node(word))
+            layout = layout if word.startswith(GATEWAY) else layout.add(parse_node(word))
         added = list(layout.nodes[len(before.nodes) :])
+        gateways = list(dict.fromkeys(gateway_of(word) for word in words if word.startswith(GATEWAY)))
         for key in (self.path / "tls" / "ca.key", self.path / "clients" / "ca.key"):
             if not key.exists():
                 raise UserError(
                     f"{key} is not there: bring the key of the authority back, it signs the new certificate"
                 )
-        for path in (path for node in added for path in self.files(node, shared=False)):
+        files = [path for node in added for path in self.files(node, shared=False)]
+        for path in [*files, *(path for name in gateways for path in self.gateway_files(name))]:
             if path.exists():
                 raise UserError(f"{path} is there already: nothing was changed")
         try:
             if not any(node.name.lower() == "admin" for node in layout.nodes):  # a folder of before has none
                 self._nodes_authority(layout.cluster).operator("admin", "admin")
+            if not any(node.name.lower() == "gateway" for node in layout.nodes):
+                self._nodes_authority(layout.cluster).gateway()
+            for name in gateways:
+                self._nodes_authority(layout.cluster).gateway(name)
             for node in added:
                 self._write_node(layout, node)
             self._write_record(layout)
         except OSError as error:
             raise UserError(f"{error.filename or self.path}: {error.strerror or error}") from None
-        return layout, added
+        return layout, added, gateways
 
     def config(self, node: LayoutNode) -> Path:
         """Return a node's configuration file."""
@@ -104,9 +110,14 @@ class ClusterFolder:
             files += [clients / "ca.pem", self.path / "roles.toml", tls / "scram.secret"] if shared else []
         return files
 
+    def gateway_files(self, name: str) -> list[Path]:
+        """Return what names a gateway to the cluster."""
+        return [self.path / "tls" / f"{name}.pem", self.path / "tls" / f"{name}.key"]
+
     def _create(self, layout: Layout) -> None:
         self._nodes_authority(layout.cluster).operator()
         self._nodes_authority(layout.cluster).operator("admin", "admin")
+        self._nodes_authority(layout.cluster).gateway()
         self._clients_authority(layout.cluster).client("device")
         write_key_file(self.path / "tls" / "gossip.key", [generate_key()])
         for node in layout.nodes:

@@ -14,9 +14,10 @@ from conf.errors import ExitCode, UserError
 from conf.node_settings import NAME_PATTERN
 from wire.links.authority import LOOPBACK
 
-__all__ = ["Layout", "LayoutNode", "lay_out", "parse_node"]
+__all__ = ["GATEWAY", "Layout", "LayoutNode", "gateway_of", "lay_out", "parse_node"]
 
 TIERS = ("router", "storage", "edge")
+GATEWAY = "gateway/"  # before a name: a certificate, and nothing else
 DEFAULT_NODES = ("router/router-0", "storage/storage-0", "edge/edge-0")
 COPIES_MAX = 3
 # First port of each kind on a host; gossip is every tier's, the others one tier's. Further ones are steps of 10 up,
@@ -26,7 +27,7 @@ LINK_PORTS = {"router": 7947, "storage": 7948, "edge": 7949}
 METRICS_PORTS = {"router": 9747, "storage": 9748, "edge": 9749}
 CLIENT_PORT = 8883
 # Files of other meaning.
-TAKEN_NAMES = ("ca", "operator", "admin", "device", "gossip", "tls", "clients", "cluster", "roles")
+TAKEN_NAMES = ("ca", "operator", "admin", "device", "gossip", "tls", "clients", "cluster", "roles", "gateway")
 TAKEN_ENDINGS = (".toml", ".json", ".pem", ".key", ".new")
 NAME_CHARACTERS_MAX = 64
 HOST_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$"
@@ -237,16 +238,31 @@ def parse_node(word: str) -> LayoutNode:
     tier, slash, name = named.partition("/")
     if not slash or tier not in TIERS or (equals and not host):
         raise UserError(f"{word}: expected TIER/NAME or TIER/NAME=HOST, TIER one of {', '.join(TIERS)}", ExitCode.USAGE)
-    if not re.match(NAME_PATTERN, name) or len(name) > NAME_CHARACTERS_MAX:
-        raise UserError(f"{word}: a name has letters, digits, dots, dashes and underscores, at most 64", ExitCode.USAGE)
-    if name.lower() in TAKEN_NAMES or name.lower().endswith(TAKEN_ENDINGS):
-        raise UserError(f"{word}: {name} names other files of the folder; choose another name", ExitCode.USAGE)
+    _check_name(word, name)
     host = host.removeprefix("[").removesuffix("]") or "localhost"
     if not _is_address(host) and not re.match(HOST_PATTERN, host):
         raise UserError(f"{word}: {host} is neither an address nor a name (without a port)", ExitCode.USAGE)
     if _is_address(host) and ipaddress.ip_address(host).is_unspecified:
         raise UserError(f"{word}: {host} is no address that another node can dial", ExitCode.USAGE)
     return LayoutNode(tier, name, host)
+
+
+def gateway_of(word: str) -> str:
+    """Read ``gateway/NAME``; return the name.
+
+    Raises:
+        UserError: No name that files can have; exit code 2.
+    """
+    name = word.removeprefix(GATEWAY)
+    _check_name(word, name)
+    return name
+
+
+def _check_name(word: str, name: str) -> None:
+    if not re.match(NAME_PATTERN, name) or len(name) > NAME_CHARACTERS_MAX:
+        raise UserError(f"{word}: a name has letters, digits, dots, dashes and underscores, at most 64", ExitCode.USAGE)
+    if name.lower() in TAKEN_NAMES or name.lower().endswith(TAKEN_ENDINGS):
+        raise UserError(f"{word}: {name} names other files of the folder; choose another name", ExitCode.USAGE)
 
 
 def _is_address(host: str) -> bool:

@@ -199,6 +199,7 @@ class _Writer:
         """Write everything; returns the plan."""
         self._authority.operator()
         self._authority.operator("admin", "admin")
+        self._authority.gateway()
         self._authority.client()
         write_roles(self._data / "roles.toml", LOCAL_ROLES)
         nodes = [self._router(name) for name in self._routers]

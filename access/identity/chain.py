@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from access.identity.principal import (
+    GATEWAY,
+    GATEWAY_USER,
     Allow,
     CertificateFacts,
     Credentials,
@@ -59,6 +61,9 @@ class Bans(Protocol):
 
     def is_banned(self, credentials: Credentials, principal: Principal | None, utc: float) -> bool:
         """Return True if the address is banned, or, once it is known, the principal."""
+
+    def is_revoked(self, issuer: str, serial: str) -> bool:
+        """Return whether an operator revoked a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,11 @@ class Chain:
     def begin(self, credentials: Credentials, moment: Moment) -> Outcome:
         """Judge the credentials of a CONNECT."""
         early = self._early(credentials, moment)
-        return early if early is not None else self._run(credentials, 0, moment, 0)
+        if early is not None:
+            return early
+        if credentials.certificate is not None and credentials.certificate.gateway:
+            return self._admit_gateway(credentials, credentials.certificate, moment)
+        return self._run(credentials, 0, moment, 0)
 
     def resume(self, ticket: Ticket, result: object, moment: Moment) -> Outcome:
         """Go on with the result of the job that the chain waited for.
@@ -192,6 +201,9 @@ class Chain:
     def _certificate_fault(self, facts: CertificateFacts | None, utc: float) -> str:
         if facts is None:
             return ""
+        if facts.gateway:  # the lists of its authority judged it where it was read
+            revoked = self._bans is not None and self._bans.is_revoked(facts.issuer, facts.serial)
+            return "revoked in the policy" if revoked else ""
         if facts.of_cluster:
             return "of a node or an operator"
         return self._revocations.refusal(facts.issuer, facts.serial, utc) if self._revocations is not None else ""
@@ -250,8 +262,26 @@ class Chain:
             principal = replace(principal, serial=facts.serial, fingerprint=facts.fingerprint, issuer=facts.issuer)
         if principal.user and name_fault(principal.user):
             return self._refused(ReasonCode.NOT_AUTHORIZED, f"the user's name {name_fault(principal.user)}")
+        if principal.user.startswith(GATEWAY_USER):
+            return self._refused(ReasonCode.NOT_AUTHORIZED, "the name of a gateway, without its certificate")
         if not _has_form(self._rules.client_id_form, principal):
             return self._refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client ID of another form")
+        banned = self._banned(credentials, principal, moment)
+        if banned is not None:
+            return banned
+        self.outcomes["admitted"] += 1
+        return Admitted(principal)
+
+    def _admit_gateway(self, credentials: Credentials, facts: CertificateFacts, moment: Moment) -> Outcome:
+        """Let a gateway in by its certificate; no step is asked, and its client IDs have no form."""
+        principal = Principal(
+            GATEWAY_USER + facts.gateway,
+            GATEWAY,
+            credentials.client_id,
+            serial=facts.serial,
+            fingerprint=facts.fingerprint,
+            issuer=facts.issuer,
+        )
         banned = self._banned(credentials, principal, moment)
         if banned is not None:
             return banned

@@ -15,6 +15,8 @@ from access.rules.rules import Tier
 from mqtt.reasons import ReasonCode
 
 __all__ = [
+    "GATEWAY",
+    "GATEWAY_USER",
     "AclReader",
     "Allow",
     "Answer",
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 NAME_BYTES_MAX = 65_535  # of a string of MQTT
+GATEWAY = "gateway"  # method of a principal that the nodes' authority certifies
+GATEWAY_USER = "gateway/"  # before its name; a user of no other method has such a name
 UTC_MAX = 253_402_300_799.0  # the last second of the year 9999
 
 AclReader: TypeAlias = Callable[[object], tuple[Tier, ...]]  # ``access.rules.claims.read_acl``, or ``no_acl``
@@ -60,7 +64,8 @@ class CertificateFacts(msgspec.Struct, frozen=True):
         fingerprint: SHA-256 of the certificate, hexadecimal.
         issuer: SHA-256 of the issuer's name in DER, hexadecimal: the key of revocation.
         authority_key: Key identifier of the issuer as the certificate says it, or empty.
-        of_cluster: It names a node or an operator of a cluster, so its holder is never a client.
+        of_cluster: It names a node or an operator of a cluster, so its holder is never a client, but for a gateway.
+        gateway: Name of the gateway that it certifies, of the nodes' own authority; empty for any other.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -69,6 +74,7 @@ class CertificateFacts(msgspec.Struct, frozen=True):
     issuer: str
     authority_key: bytes = b""
     of_cluster: bool = False
+    gateway: str = ""
 
 
 class Credentials(msgspec.Struct, frozen=True):  # made for each CONNECT, and in C

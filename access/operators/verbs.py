@@ -12,7 +12,7 @@ import msgspec
 
 from access.operators import arguments as our
 from access.operators import cluster_arguments as older
-from wire.messages.hello import OPERATOR_ROLES, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.hello import OPERATOR_ROLES, TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.operators import Admin
 
 __all__ = [
@@ -185,8 +185,11 @@ SHOWN_TEXT_MAX = 256
 def operator_of(peer: PeerKey | None) -> Operator | None:
     """Return the operator at the other end of a link, None if that is a node.
 
-    The name of the link is what admission made of the certificate: ``<role>:<name>/<command>``.
+    The name of the link is what admission made of the certificate: ``<role>:<name>/<command>``. A gateway may read
+    what a viewer may.
     """
+    if peer is not None and peer.tier == TIER_GATEWAY:
+        return Operator(Role.VIEWER, peer.node)
     if peer is None or peer.tier != TIER_OPERATOR:
         return None
     role, colon, rest = peer.node.partition(":")

@@ -6,6 +6,7 @@ it would wait. What an operator can mend is said in one line. ``edge/hot/sockets
 
 import socket
 import ssl
+from pathlib import Path
 
 from conf.errors import UserError
 from conf.settings import ListenerSettings
@@ -18,9 +19,14 @@ __all__ = ["Listener", "address_of", "bind_socket", "listener_context", "peer_of
 
 
 class Listener:
-    """One listener: its socket, what it allows, its certificate, how many it takes."""
+    """One listener: its socket, what it allows, its certificate, how many it takes.
 
-    def __init__(self, settings: ListenerSettings) -> None:
+    Args:
+        settings: Of its table.
+        gateways: The nodes' authority, where certificates of gateways are taken beside those of ``client_ca``.
+    """
+
+    def __init__(self, settings: ListenerSettings, gateways: Path | None = None) -> None:
         self.settings = settings
         self.policy = ListenerPolicy(
             settings.name,
@@ -33,7 +39,7 @@ class Listener:
             proxy_identity=settings.proxy_identity,
             unmetered=_unmetered(settings),
         )
-        self.context = listener_context(settings)  # a reload replaces it, for the next handshakes
+        self.context = listener_context(settings, gateways)  # a reload replaces it, for the next handshakes
         self.intake = Intake(settings, self.policy.unmetered)
         self.filter = listener_filter(settings.protocol, settings.path, settings.origins)
         self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
@@ -48,7 +54,7 @@ class Listener:
         start_listening(self.socket, self.settings.backlog, f"listener {self.settings.name}")
 
 
-def listener_context(settings: ListenerSettings) -> ssl.SSLContext | None:
+def listener_context(settings: ListenerSettings, gateways: Path | None = None) -> ssl.SSLContext | None:
     """Return the context of a listener's handshakes, None without TLS.
 
     Raises:
@@ -58,7 +64,7 @@ def listener_context(settings: ListenerSettings) -> ssl.SSLContext | None:
         return None
     assert settings.certificate is not None and settings.key is not None
     context = client_listener_context(
-        settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate
+        settings.certificate, settings.key, settings.client_ca, settings.require_client_certificate, gateways
     )
     context.num_tickets = settings.tls_session_tickets
     return context

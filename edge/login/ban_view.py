@@ -24,6 +24,10 @@ class BanView:
             return bans.of_address(credentials.address, utc) is not None
         return bans.of_principal(principal.user, principal.client_id, principal.fingerprint, utc) is not None
 
+    def is_revoked(self, issuer: str, serial: str) -> bool:
+        """Return whether an operator revoked a certificate."""
+        return self.view.is_revoked("serial", issuer, serial)
+
 
 class RevokedView:
     """Revoked certificates: those of the policy, and those of a listener's CRL files.
@@ -38,6 +42,6 @@ class RevokedView:
 
     def refusal(self, issuer: str, serial: str, utc: float) -> str:
         """Return why a certificate is refused, empty if it is not."""
-        if self._bans.view.is_revoked("serial", issuer, serial):
+        if self._bans.is_revoked(issuer, serial):
             return "revoked in the policy"
         return self.lists.refusal(issuer, serial, utc) if self.lists is not None else ""

@@ -1,7 +1,8 @@
 """Facts of the certificate that a connection shows, read once for each login.
 
 Behind a load balancer that verifies certificates the connection's own one is the load balancer's, and the PROXY header
-names the client. A certificate of a node or an operator is told as such wherever it is shown, for the chain to refuse.
+names the client, also where the load balancer is a gateway. A certificate of a node or an operator is told as such
+wherever it is shown, for the chain to refuse.
 """
 
 from collections.abc import Callable
@@ -56,7 +57,7 @@ def facts_of(
         facts = read(conn)
     except ValueError:
         raise WrongCertificate("refused_certificate") from None
-    if not policy.proxy_identity or (facts is not None and facts.of_cluster):
+    if not policy.proxy_identity or (facts is not None and facts.of_cluster and not facts.gateway):
         return facts
     name = header.common_name if header is not None else ""
     if name is None:

@@ -217,7 +217,7 @@ class Logins:
 
     def _credentials(self, client: Applicant, packet: Connect) -> Credentials:
         facts = facts_of(client.conn, client.policy, client.first_bytes, self._read_certificate)
-        if facts is not None and facts.of_cluster:
+        if facts is not None and facts.of_cluster and not facts.gateway:
             self._node.count("certificates_of_nodes_refused")
         address = client.seat.address if client.seat is not None else ""
         secure = client.conn.tls is not None

@@ -3,24 +3,28 @@
 The order is that of trust: the cluster's roles, those of a file, then the acl_file, all of which the operator wrote;
 then what a token or an HTTP answer said of the client itself. So no credential undoes a deny of the operator's. A
 client has the names of its rules as ``RightsKey``, and clients with equal names share one compiled form. A name that is
-not known gives no rule.
+not known gives no rule. Before all of them, topics under $gateway/ are reserved: to gateways, and nobody else.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from access.identity.principal import Principal
+from access.identity.principal import GATEWAY_USER, Principal
 from access.policy.view import PolicyView
 from access.rules.acl_file import AclFile
 from access.rules.rights import RightsKey
 from access.rules.role_table import RoleTable
-from access.rules.rules import Action, Tier
+from access.rules.rules import ALL_ACTIONS, Action, Tier, make_rule
 
 __all__ = ["RuleBook", "Sources"]
 
 ROLE, SECTION, LISTENER = "role ", "section ", "listener "  # before a name
 CLUSTER_ROLE = "role of the cluster "
 ANONYMOUS_SECTION, PATTERNS = "anonymous", "patterns"
+GATEWAY = "gateway"  # a name of the rules of every gateway
+OF_GATEWAYS = "$gateway/#"
+GATEWAYS_OWN: Tier = (make_rule(True, ALL_ACTIONS, OF_GATEWAYS),)
+NOT_THEIRS: Tier = (make_rule(False, ALL_ACTIONS, OF_GATEWAYS),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,9 @@ class RuleBook:
         if known is not None and (principal is None or not principal.tiers):
             return known
         own = sources.key(principal, client_id)
-        key = RightsKey((LISTENER + listener, *own.names), own.tiers)
+        is_gateway = principal is not None and principal.user.startswith(GATEWAY_USER)  # by its certificate: chain.py
+        names = (LISTENER + listener, GATEWAY) if is_gateway else (LISTENER + listener,)
+        key = RightsKey((*names, *own.names), own.tiers)
         if is_alike and not own.tiers:
             self._anonymous[listener] = key
         return key
@@ -145,4 +151,7 @@ class RuleBook:
     def tiers(self, key: RightsKey) -> Sequence[Tier]:
         """Return the tiers of a key; of a listener that is known no more there is none."""
         sources = self.by_listener.get(key.names[0].removeprefix(LISTENER))
-        return () if sources is None else sources.tiers(RightsKey(key.names[1:], key.tiers), self.policy)
+        if sources is None:
+            return ()
+        reserved = GATEWAYS_OWN if GATEWAY in key.names else NOT_THEIRS
+        return (reserved, *sources.tiers(RightsKey(key.names[1:], key.tiers), self.policy))

@@ -29,7 +29,10 @@ def init(
         list[str] | None,
         typer.Option(metavar=NODE, help="A node and its host; repeat. Default: one of each tier on loopback."),
     ] = None,
-    add: Annotated[list[str] | None, typer.Option(metavar=NODE, help="Add a node to the cluster in DIR.")] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(metavar=NODE, help="Add a node to the cluster in DIR, or gateway/NAME: a certificate."),
+    ] = None,
     cluster: Annotated[str, typer.Option(help="Name of a new cluster.")] = "stratamq",
 ) -> None:
     """Make certificates and configuration files, so that the three tiers run as services."""
@@ -42,8 +45,10 @@ def init(
         raise UserError("--node lays out a new cluster, --add adds to one: name one of them", ExitCode.USAGE)
     made = ClusterFolder(folder, datetime.datetime.now(datetime.UTC))
     if add:
-        layout, added = made.add(add)
-        _say_added(made, added)
+        layout, added, gateways = made.add(add)
+        if added:
+            _say_added(made, added)
+        _say_gateways(made, gateways)
     else:
         layout = made.create(cluster, node or [])
         _say_created(made, layout)
@@ -91,6 +96,12 @@ def _say_added(folder: "ClusterFolder", added: Sequence["LayoutNode"]) -> None:
         typer.echo("\nOnce it runs, give it its part:")
         for line in lines:
             typer.echo(f"  {line}")
+
+
+def _say_gateways(folder: "ClusterFolder", names: Sequence[str]) -> None:
+    for name in names:
+        certificate, key = folder.gateway_files(name)
+        typer.echo(f"{certificate} and {key}: gateway {name}, user gateway/{name} at listeners with client_ca")
 
 
 def _say_starts(folder: "ClusterFolder", nodes: Sequence["LayoutNode"]) -> None:

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from mqtt.codec import encode_packet
-from mqtt.packets import Connect
+from mqtt.packets import Connect, Subscribe, SubscriptionRequest
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles, link_contexts
+from wire.messages.control import encode_control
 from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import NodeIdentity, encode_hello
+from wire.messages.nodes import FollowMap, Heartbeat
 
 CLUSTER = "stratamq"
 NODES = ("edge-0", "router-0", "storage-0")
@@ -143,15 +145,22 @@ def refused(cluster: LocalCluster, node: str) -> float:
 
 
 def test_what_opens_links_is_no_mqtt_client(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Certificates of nodes and operators, even of the clients' own authority, get 0x87; a client's is taken."""
+    """Certificates of nodes and operators, of either authority, get 0x87; a client's is taken, and a gateway's.
+
+    `$gateway/` is the gateway's alone.
+    """
     devices = DevelopmentAuthority(tmp_path / "devices", "devices", datetime.datetime.now(datetime.UTC))
     mutual = {"tls": True, "client_ca": str(devices.certificate), "require_client_certificate": True}
     with extra_edge(cluster, {"mutual": mutual}) as edge:
-        answers = {}
+        answers, granted = {}, {}
         for name, files in (
             ("client", devices.client("device")),
             ("edge", devices.node("edge", "edge-1")),
             ("operator", devices.operator()),
+            ("false gateway", devices.gateway("bridge")),
+            ("gateway", authority(cluster).gateway("bridge")),
+            ("node", authority(cluster).node("edge", "edge-1")),
+            ("plain", authority(cluster).client("client")),
         ):
             context = ssl.create_default_context(cafile=cluster.authority)
             context.load_cert_chain(files.certificate, files.key)
@@ -159,5 +168,30 @@ def test_what_opens_links_is_no_mqtt_client(cluster: LocalCluster, tmp_path: Pat
             with context.wrap_socket(plain, server_hostname="localhost") as caller:
                 caller.sendall(encode_packet(Connect(name), 5))
                 answers[name] = caller.recv(100)[3]
-        assert answers == {"client": 0, "edge": 0x87, "operator": 0x87}
-        assert edge.events(cluster)["certificates_of_nodes_refused"] == 2
+                if answers[name] == 0:
+                    wanted = Subscribe(1, [SubscriptionRequest("$gateway/#"), SubscriptionRequest("a/#")])
+                    caller.sendall(encode_packet(wanted, 5))
+                    granted[name] = caller.recv(100)[-2:]
+        refused = dict.fromkeys(("edge", "operator", "false gateway", "node", "plain"), 0x87)
+        assert answers == {"client": 0, "gateway": 0, **refused}
+        assert granted == {"client": b"\x87\x00", "gateway": b"\x00\x00"}
+        assert edge.events(cluster)["certificates_of_nodes_refused"] == 5
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_gateway_follows_the_map_at_a_router_and_nowhere_else(cluster: LocalCluster, node: str) -> None:
+    """Edges and storage nodes close after the handshake, a router at the first thing that a node alone may say."""
+    files = authority(cluster).gateway(f"g-{node}")
+    with connect(cluster, node, files) as link:
+        if node != "router-0":
+            assert is_closed(link)
+            return
+        link.sendall(encode_hello(NodeIdentity(CLUSTER, f"g-{node}", "gateway", 5)))
+        link.sendall(frame(FrameKind.CONTROL, encode_control(FollowMap(0)), 1))
+        link.settimeout(AT_ONCE_S)
+        said = b""
+        while b"MapPage" not in said:
+            said += link.recv(65_536)
+        link.sendall(frame(FrameKind.CONTROL, encode_control(Heartbeat(f"g-{node}", 5, 1.0, 1)), 2))
+        assert is_closed(link)
+    alive(cluster, node)

@@ -11,12 +11,14 @@ import pytest
 from conf.errors import UserError
 from conf.settings import EdgeConfig, load
 from edge.listeners.listeners import Listener
+from edge.login.gateway_certificates import GatewayCertificates
 from edge.reload import ListenerCertificates
 from tests.wire.test_tls import handshake
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles
 from wire.node.reload import Reload
 
+NO_GATEWAYS = GatewayCertificates("c", None, None)
 NOW = datetime.datetime.now(datetime.UTC)
 
 
@@ -56,7 +58,7 @@ def test_a_client_is_shown_the_new_certificate(listener: Listener, authority: De
     first, second = authority.server("a"), authority.server("b")
     bound: socket.socket = listener.socket
     reload = Reload(config_of(first), lambda: config_of(second))
-    reload.add(ListenerCertificates(listener))
+    reload.add(ListenerCertificates(listener, NO_GATEWAYS))
     old = serial(listener, first.authority)
     outcome = reload.apply(reload.prepare())
     assert outcome.ok, outcome.lines
@@ -69,7 +71,7 @@ def test_a_pair_that_does_not_match_changes_nothing(listener: Listener, authorit
     """Half a renewal: the certificate is there, its key comes a moment later."""
     first, second = authority.server("a"), authority.server("b")
     reload = Reload(config_of(first), lambda: config_of(first))
-    reload.add(ListenerCertificates(listener))
+    reload.add(ListenerCertificates(listener, NO_GATEWAYS))
     old = listener.context
     first.certificate.write_bytes(second.certificate.read_bytes())
     outcome = reload.apply(reload.prepare())
@@ -82,7 +84,7 @@ def test_an_authority_of_clients_may_not_go(
 ) -> None:
     files = authority.server("a")
     other = DevelopmentAuthority(tmp_path / "other", "test", NOW).server("a")
-    part = ListenerCertificates(listener)
+    part = ListenerCertificates(listener, NO_GATEWAYS)
     with pytest.raises(UserError, match="listener tls: an authority was taken away"):
         part.load(config_of(files, f"edge.listeners.tls.client_ca={other.authority}"))
 
@@ -102,7 +104,7 @@ def test_what_a_listener_is_wants_a_restart(listener: Listener, authority: Devel
     first, second = authority.server("a"), authority.server("b")
     extra = ("edge.listeners.new.tls=false",) if ".new." in flag else ()
     reload = Reload(config_of(first), lambda: config_of(second, flag, *extra))
-    reload.add(ListenerCertificates(listener))
+    reload.add(ListenerCertificates(listener, NO_GATEWAYS))
     old = listener.context
     outcome = reload.apply(reload.prepare())
     assert not outcome.ok and listener.context is old

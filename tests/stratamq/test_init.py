@@ -138,7 +138,7 @@ def test_nodes_are_added_later(tmp_path: Path) -> None:
     made = ClusterFolder(folder, NOW)
     made.create("stratamq", ())
     before = content(folder)
-    layout, added = made.add(["edge/edge-2=10.0.0.7", "router/router-1", "storage/storage-1"])
+    layout, added, _ = made.add(["edge/edge-2=10.0.0.7", "router/router-1", "storage/storage-1"])
     assert layout.unreached.startswith("router-0, storage-0, edge-0, router-1, storage-1 on loopback cannot be reached")
     edge, router, storage = (load(folder, node) for node in added)
     assert isinstance(router, RouterConfig) and router.router.join and not router.router.members
@@ -205,3 +205,26 @@ def test_an_administrators_certificate_lies_beside_the_operators(tmp_path: Path)
     (tls / "admin.key").write_bytes((tls / "operator.key").read_bytes())
     with pytest.raises(UserError, match=r"admin.pem"):  # the administrator's is taken where it lies
         find_access("", tmp_path / "cluster")
+
+
+def test_certificates_of_gateways_are_made_and_nothing_else(tmp_path: Path) -> None:
+    """`init` makes one beside the operator's, `--add gateway/NAME` further ones; the layout does not name them."""
+    made = ClusterFolder(tmp_path / "cluster", NOW)
+    made.create("stratamq", ())
+    before = content(tmp_path / "cluster")
+    layout, added, gateways = made.add(["gateway/bridge-1"])
+    assert (added, gateways) == ([], ["bridge-1"]) and len(layout.nodes) == 3
+    tls = tmp_path / "cluster" / "tls"
+    assert sorted(set(content(tmp_path / "cluster")) - set(before)) == [
+        str(path) for path in made.gateway_files("bridge-1")[::-1]
+    ]
+    for name in ("gateway", "bridge-1"):
+        certificate = load_pem_x509_certificate((tls / f"{name}.pem").read_bytes())
+        assert certified_uris(certificate) == [f"stratamq://stratamq/gateway/{name}"]
+        assert (tls / f"{name}.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UserError, match=r"bridge-1.pem is there already"):
+        made.add(["gateway/bridge-1"])
+    with pytest.raises(UserError, match=r"edge-0.pem is there already"):
+        made.add(["gateway/edge-0"])
+    with pytest.raises(UserError, match=r"a name has letters"):
+        made.add(["gateway/../a"])

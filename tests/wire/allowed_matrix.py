@@ -31,7 +31,7 @@ from wire.messages.hello import PeerKey  # noqa: E402
 from wire.messages.nodes import Heartbeat  # noqa: E402
 from wire.node.events import FrameArrived, Tick  # noqa: E402
 
-TIERS = ("edge", "storage", "router", "operator", "client")
+TIERS = ("edge", "storage", "router", "operator", "gateway", "client")
 REFUSALS = ("refused_", "acks_of_others", "requests_of_others", "answers_unknown", "relays_refused", "messages_unknown")
 
 HIDDEN = frozenset(

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from wire.links.admission import Told, admit, resume
+from wire.links.admission import Told, admit, check_hello, resume
 from wire.links.redial import backoff_s
 from wire.messages.frames import PROTOCOL_VERSION
 from wire.messages.hello import Hello, LinkError, NodeIdentity, PeerKey
@@ -65,3 +65,16 @@ def test_the_wait_grows_with_failures_and_has_bounds() -> None:
     assert all(0.05 <= one <= 0.1 for one in waits[1])
     assert all(0.2 <= one <= 0.4 for one in waits[2])
     assert all(0.5 <= one <= 1.0 for one in waits[3])
+
+
+def test_a_gateway_takes_the_link_of_no_node() -> None:
+    """Its link has a name that no node can have; who it is is certified as for everybody."""
+    router = NodeIdentity("c", "r1", "router", 7)
+    hello = Hello(PROTOCOL_VERSION, "c", "e1", "gateway", 5)
+    key = check_hello(router, hello, ("c", "gateway", "e1"))
+    assert key == PeerKey("gateway/e1", "gateway", 5)
+    admit(router, key, None, None)
+    with pytest.raises(LinkError, match="came with the certificate of gateway e2"):
+        check_hello(router, hello, ("c", "gateway", "e2"))
+    with pytest.raises(LinkError, match="edge e1 takes no link from gateway gateway/e1"):
+        admit(EDGE, key, None, None)

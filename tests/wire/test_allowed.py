@@ -22,7 +22,7 @@ from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.control import Control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.nodes import Heartbeat, Moved, Register
+from wire.messages.nodes import FollowMap, Heartbeat, Moved, Register
 from wire.messages.operators import Admin
 from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes, SenderReport
 
@@ -61,9 +61,20 @@ def test_frames_by_tier(sender: str, receiver: str, kind: int, allowed: bool) ->
     assert may_send(sender, receiver, kind) is allowed
 
 
-def test_an_edge_takes_no_link_of_an_operator() -> None:
+def test_an_edge_takes_no_link_of_an_operator_and_only_routers_one_of_a_gateway() -> None:
     assert link_tiers("edge") == {"edge", "storage", "router"}
-    assert link_tiers("router") == link_tiers("storage") == {"edge", "storage", "router", "operator"}
+    assert link_tiers("storage") == {"edge", "storage", "router", "operator"}
+    assert link_tiers("router") == {"edge", "storage", "router", "operator", "gateway"}
+
+
+def test_a_gateway_follows_the_map_and_asks_and_says_nothing_else() -> None:
+    """No registration, heartbeat, route or resolution; and it is told the map and answers, nothing else."""
+    said = {message.__name__ for message, cell in CELLS.items() if any(one == "gateway" for one, _ in cell.tiers)}
+    told = {message.__name__ for message, cell in CELLS.items() if any(other == "gateway" for _, other in cell.tiers)}
+    assert said == {"FollowMap", "Admin"}
+    assert told == {"MapPage", "MapStep", "AdminReply"}
+    assert {other for cell in CELLS.values() for one, other in cell.tiers if one == "gateway"} == {"router"}
+    assert not any(may_send("gateway", "router", kind) for kind in FRAMES if kind != FrameKind.CONTROL)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +96,11 @@ def test_an_edge_takes_no_link_of_an_operator() -> None:
         (EDGE, Admin(1, "ring show"), TIER),
         (PeerKey("op/1", "operator", 1), Admin(1, "ring show"), ""),
         (PeerKey("op/1", "operator", 1), Heartbeat("op/1", 1, 1.0, 1), TIER),
+        (PeerKey("gateway/b", "gateway", 1), FollowMap(0), ""),
+        (PeerKey("gateway/b", "gateway", 1), Admin(1, "ring show"), ""),
+        (PeerKey("gateway/b", "gateway", 1), Register(1, NodeEntry("b", "edge", 1, "h:1")), TIER),
+        (PeerKey("gateway/b", "gateway", 1), Heartbeat("b", 1, 1.0, 1), TIER),
+        (PeerKey("gateway/b", "gateway", 1), AddRoutes(1, 0, 1, -1, 1, 1, []), TIER),
         (PeerKey("c", "client", 1), Heartbeat("c", 1, 1.0, 1), TIER),
     ],
 )

@@ -15,6 +15,7 @@ from wire.messages.frames import PROTOCOL_VERSION
 from wire.messages.hello import (
     DIAL_RANK,
     OPERATOR_ROLES,
+    TIER_GATEWAY,
     TIER_OPERATOR,
     Hello,
     LinkError,
@@ -99,6 +100,8 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
     claimed = (hello.cluster, hello.tier, hello.node)
     if certified is not None and certified != claimed:
         raise LinkError(f"{_describe(claimed)} came with the certificate of {_describe(certified)}")
+    if hello.tier == TIER_GATEWAY:  # no node of the map has such a name: a gateway takes the link of none
+        return PeerKey(f"{TIER_GATEWAY}/{hello.node}", hello.tier, hello.incarnation)
     return PeerKey(hello.node, hello.tier, hello.incarnation)
 
 

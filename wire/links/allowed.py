@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from wire.messages import control, nodes, operators, orders, policy, redispatch, retained, routes, sessions, wills
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
 
 __all__ = [
     "ANSWERS",
@@ -68,9 +68,9 @@ CELLS: dict[type, Cell] = {
     nodes.Drain: _cell(_NODES, "router"),  # of the link's incarnation: it names no other
     nodes.Leave: _cell(_NODES, "router"),
     nodes.HeartbeatReply: _cell("router", _NODES),
-    nodes.FollowMap: _cell("edge storage", "router"),
-    nodes.MapPage: _cell("router", "edge storage"),
-    nodes.MapStep: _cell("router", "edge storage"),
+    nodes.FollowMap: _cell("edge storage gateway", "router"),
+    nodes.MapPage: _cell("router", "edge storage gateway"),
+    nodes.MapStep: _cell("router", "edge storage gateway"),
     nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
     nodes.Changed: _cell("router", "edge storage"),
     routes.Resolve: _cell("edge", "router"),
@@ -112,8 +112,14 @@ CELLS: dict[type, Cell] = {
     wills.WillFired: _cell("edge", "storage", Rule.ASKED),
     redispatch.RedispatchOrder: _cell("storage", "edge", Rule.PRIMARY),
     redispatch.RedispatchAnswer: _cell("edge", "storage", Rule.ASKED),
-    operators.Admin: _cell("operator", "router storage"),
-    operators.AdminReply: _cell("router storage", "operator"),
+    operators.Admin: Cell(  # a gateway has the role of a viewer (access/operators/verbs.py)
+        frozenset({(TIER_OPERATOR, TIER_ROUTER), (TIER_OPERATOR, TIER_STORAGE), (TIER_GATEWAY, TIER_ROUTER)}),
+        Rule.TIERS,
+    ),
+    operators.AdminReply: Cell(
+        frozenset({(TIER_ROUTER, TIER_OPERATOR), (TIER_STORAGE, TIER_OPERATOR), (TIER_ROUTER, TIER_GATEWAY)}),
+        Rule.TIERS,
+    ),
     policy.FollowPolicy: _cell("edge", "router"),
     policy.PolicyPaged: _cell("router", "edge"),
     policy.PolicyStepped: _cell("router", "edge"),

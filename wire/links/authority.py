@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from conf.errors import UserError
 from wire.links.tls import CertificateFiles, certified_uris, identity_uri
+from wire.messages.hello import TIER_GATEWAY
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -72,6 +73,10 @@ class DevelopmentAuthority:
         """Return a certificate of the command line: the role says which verbs it may give."""
         uri = identity_uri(self.cluster, role, name)
         return self._leaf(name, name, uri=uri, hosts=(), client=True)
+
+    def gateway(self, name: str = "gateway") -> CertificateFiles:
+        """Return a certificate of a gateway, which follows the map, or is a client beside those of ``client_ca``."""
+        return self.node(TIER_GATEWAY, name, ())
 
     def _load(self) -> None:
         from cryptography import x509

@@ -66,11 +66,16 @@ class LinkContexts:
 
 
 def client_listener_context(
-    certificate: Path, key: Path, client_ca: Path | None = None, require_client_certificate: bool = False
+    certificate: Path,
+    key: Path,
+    client_ca: Path | None = None,
+    require_client_certificate: bool = False,
+    gateways: Path | None = None,
 ) -> ssl.SSLContext:
     """Return the context of a listener for MQTT clients.
 
-    A client certificate is verified whenever it is presented and ``client_ca`` is set.
+    A client certificate is verified whenever it is presented and ``client_ca`` is set; then those that ``gateways``
+    signed, the authority of the nodes, pass too, and who reads their names refuses all but gateways.
 
     Raises:
         UserError: A file is missing, unreadable, readable by everybody (key), or certificate and key do not match.
@@ -80,7 +85,9 @@ def client_listener_context(
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     _load_certificate(context, certificate, key)
     if client_ca is not None:
-        _load_authority(context, client_ca)
+        for authority in (client_ca, gateways):
+            if authority is not None:
+                _load_authority(context, authority)
         context.verify_mode = ssl.CERT_REQUIRED if require_client_certificate else ssl.CERT_OPTIONAL
     elif require_client_certificate:
         raise UserError("require_client_certificate needs client_ca: the authority that signs client certificates")

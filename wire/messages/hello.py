@@ -20,6 +20,7 @@ __all__ = [
     "HELLO_BYTES_MAX",
     "OPERATOR_ROLES",
     "TIER_EDGE",
+    "TIER_GATEWAY",
     "TIER_OPERATOR",
     "TIER_ROUTER",
     "TIER_STORAGE",
@@ -38,11 +39,12 @@ __all__ = [
 TIER_EDGE = "edge"
 TIER_STORAGE = "storage"
 TIER_ROUTER = "router"
+TIER_GATEWAY = "gateway"  # follows the map of the routers; nobody dials it, and the map does not name it
 TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and nothing else
 OPERATOR_ROLES = ("viewer", "operator", "admin")  # in certificates of operators, in the place of a node's tier
 
 # The lower rank dials the higher: an edge needs no reachable port for its own cluster's sake.
-DIAL_RANK = {TIER_OPERATOR: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
+DIAL_RANK = {TIER_OPERATOR: -1, TIER_GATEWAY: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
 NUMBERS_BITS = 20  # of what an incarnation numbers in a millisecond, in which an incarnation grows by one at least
 HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
 

@@ -172,12 +172,37 @@ class Banned:
             raise found
         return bool(found)
 
+    def is_revoked(self, issuer: str, serial: str) -> bool:
+        return (issuer, serial) == ("issuer", "revoked")
+
 
 def test_certificates_of_the_cluster_are_never_clients() -> None:
     """Protect: whatever the steps say, and on a listener without any."""
     node = replace(GIVEN, certificate=replace(FACTS, of_cluster=True))
     for steps in ([], [Scripted(allow())]):
         assert told(run(Chain(steps, ChainRules(True)), node)) == 0x87
+
+
+def test_a_certified_gateway_is_a_user_of_its_own_name_and_no_step_is_asked() -> None:
+    """The lists of the listener's authority say nothing of it; bans and what an operator revoked do."""
+    facts = replace(FACTS, of_cluster=True, gateway="bridge")
+    gateway = replace(GIVEN, certificate=facts)
+    step = Scripted(Failed("asked"))
+    outcome = run(Chain([step], ChainRules(client_id_form="{cn}"), Lists("no list of its issuer"), Banned()), gateway)
+    assert isinstance(outcome, Admitted) and step.asked == 0
+    principal = outcome.principal
+    assert (principal.user, principal.method, principal.client_id) == ("gateway/bridge", "gateway", "id")
+    assert (principal.serial, principal.issuer) == ("abc", "issuer")
+    assert told(run(Chain([], ChainRules(), None, Banned(False, True)), gateway)) == 0x8A
+    revoked = replace(gateway, certificate=replace(facts, serial="revoked"))
+    assert told(run(Chain([], ChainRules(), None, Banned()), revoked)) == 0x87
+
+
+def test_nobody_has_a_gateways_name_without_its_certificate() -> None:
+    """Protect: whatever step says so, a password or a device's certificate."""
+    for method in ("password", "certificate", "gateway"):
+        named = Allow(Principal("gateway/bridge", method, "id"))
+        assert told(run(Chain([Scripted(named)], ChainRules()), GIVEN)) == 0x87
 
 
 def test_a_revoked_certificate_is_refused_whichever_step_would_admit() -> None:

@@ -1,8 +1,8 @@
 """Which tiers a client has, and in which order they decide."""
 
 from access.policy.view import PolicyView
-from access.rules.rules import ALL_ACTIONS, Action, Policy, Who, make_rule
-from edge.rights.sources import Sources
+from access.rules.rules import ALL_ACTIONS, Action, Grant, Policy, Who, make_rule
+from edge.rights.sources import RuleBook, Sources
 from tests.edge.rights.ruled import acl, principal, roles
 
 FILE = "topic read open\nuser anna\ntopic write a\npattern write own/%c"
@@ -55,3 +55,19 @@ def test_parts_are_granted_with_an_acl_file_or_by_setting() -> None:
     assert not roles().filters
     assert roles(overlap=True).filters
     assert acl(FILE).filters
+
+
+def test_topics_of_gateways_are_theirs_alone() -> None:
+    """Protect: no rule gives them to another, also not by its credentials, and none takes them from a gateway."""
+    everything = ((make_rule(True, ALL_ACTIONS, "#"), make_rule(True, ALL_ACTIONS, "$gateway/#")),)
+    book = RuleBook({"l": Sources()})
+    for user, is_gateway in (("", False), ("anna", False), ("gateway", False), ("gateway/bridge", True)):
+        who = Who("c", user, listener="l")
+        policy = Policy(book.tiers(book.key("l", principal(user, "c", tiers=everything) if user else None, "c")))
+        for topic in ("$gateway", "$gateway/presence/a"):
+            for action in (Action.PUBLISH, Action.RETAIN, Action.WILL, Action.RECEIVE):
+                assert policy.decide(action, topic, who, 0) is is_gateway
+        expected = Grant.GRANTED if is_gateway else Grant.REFUSED
+        for wanted in ("$gateway/#", "$gateway/+/a", "$gateway/presence/a"):
+            assert policy.grant(wanted, who, 0) is expected
+        assert not user or policy.grant("#", who, 0) is Grant.GRANTED  # which no topic that begins with $ matches

@@ -1,0 +1,135 @@
+"""Certificates of gateways at listeners: which certificate of the nodes' authority is an MQTT client's, and whose.
+
+A listener with ``client_ca`` verifies against the nodes' authority too. What that authority signed is taken only where
+it names a gateway of this cluster; the client is then the user ``gateway/<name>``. The authority signs gateways itself:
+one that may have authorities below it (no path length of 0) is not used, for a handshake does not tell which of them
+signed. Source: docs/adr/0053-gateways-at-the-doors.md.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from msgspec.structs import replace
+
+from access.identity.certificates import issuer_digest
+from access.identity.principal import CertificateFacts
+from conf.errors import UserError
+from conf.node_settings import NAME_PATTERN
+from edge.hot.state import Conn
+from edge.login.certificate_facts import shown_facts
+from wire.links.revoked import RevokedPeers
+from wire.links.tls import peer_identity
+from wire.messages.hello import TIER_GATEWAY, LinkError
+
+if TYPE_CHECKING:
+    from conf.settings import EdgeConfig
+
+__all__ = ["GatewayCertificates", "Signers", "gateway_signers"]
+
+logger = logging.getLogger(__name__)
+
+
+class Signers:
+    """The nodes' authority as listeners use it.
+
+    Args:
+        path: Its file.
+        certificates: What is in it.
+    """
+
+    def __init__(self, path: Path, certificates: Sequence[x509.Certificate]) -> None:
+        self.path = path
+        self.by_digest = {issuer_digest(each.subject): each for each in certificates}
+
+
+def gateway_signers(config: "EdgeConfig") -> Signers | None:
+    """Return who signs gateways, None where listeners take none of them.
+
+    Raises:
+        UserError: The file of the authority is missing or not PEM.
+    """
+    path = config.node.authority
+    if (
+        path is None
+        or config.node.plaintext_links
+        or not any(each.tls and each.client_ca for each in config.edge.listeners)
+    ):
+        return None
+    try:
+        certificates = x509.load_pem_x509_certificates(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"certificate authority {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UserError(f"certificate authority {path} is not readable as PEM: {error}") from None
+    if not all(_signs_no_authority(each) for each in certificates):
+        logger.info("listeners take no certificates of gateways: %s may have authorities below it (path length)", path)
+        return None
+    return Signers(path, certificates)
+
+
+def _signs_no_authority(certificate: x509.Certificate) -> bool:
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    return constraints.ca and constraints.path_length == 0
+
+
+class GatewayCertificates:
+    """Reader of the certificates that clients show.
+
+    Args:
+        cluster: Of this edge.
+        signers: Who signs gateways; None: nobody. A reload replaces it together with the listeners' contexts.
+        revoked: Revoked certificates of that authority; None without links that have certificates.
+    """
+
+    def __init__(self, cluster: str, signers: Signers | None, revoked: RevokedPeers | None) -> None:
+        self.signers = signers
+        self._cluster = cluster
+        self._revoked = revoked
+
+    def read(self, conn: Conn) -> CertificateFacts | None:
+        """Return the facts of the certificate that a client shows, None without one.
+
+        One in the name of the nodes' authority is told as of the cluster, with the gateway that it names, if it is one.
+
+        Raises:
+            ValueError: It is unreadable.
+        """
+        facts = shown_facts(conn)
+        signer = self.signers.by_digest.get(facts.issuer) if facts is not None and self.signers is not None else None
+        if facts is None or signer is None:
+            return facts
+        return replace(facts, of_cluster=True, gateway=self._gateway(conn, signer))
+
+    def _gateway(self, conn: Conn, signer: x509.Certificate) -> str:
+        """Return the name of the gateway, "" for what is none."""
+        try:
+            cluster, tier, name = peer_identity(conn.tls)
+        except ValueError:
+            return ""
+        if (cluster, tier) != (self._cluster, TIER_GATEWAY) or not re.fullmatch(NAME_PATTERN, name) or len(name) > 64:
+            return ""
+        der: bytes = conn.tls.getpeercert(True)
+        try:
+            x509.load_der_x509_certificate(der).verify_directly_issued_by(signer)  # its issuer may only have the name
+            if self._revoked is not None:
+                self._revoked.check(der)
+        except (ValueError, TypeError, InvalidSignature, LinkError) as error:
+            logger.info("refused the certificate of gateway %s: %s", name, error)
+            return ""
+        return name
+
+    def is_revoked(self, conn: Conn) -> bool:
+        """Return whether the lists that are in force end a connection of a gateway that stands."""
+        return (
+            self._revoked is not None
+            and conn.tls is not None
+            and bool(self._revoked.end_of(conn.tls.getpeercert(True)))
+        )
