@@ -20,7 +20,7 @@ from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, standing
-from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.control import Control, decode_control, decode_controls, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
@@ -35,6 +35,7 @@ from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["NodeMessages"]
 
+WITH_CONTROL = frozenset((FrameKind.CONTROL, FrameKind.CONTROLS))
 OF_PRIMARIES = frozenset(message for message, cell in CELLS.items() if cell.rule is Rule.PRIMARY)
 
 
@@ -101,17 +102,19 @@ class NodeMessages:
         """
         key = peer.key
         assert isinstance(key, PeerKey)
-        if kind != FrameKind.CONTROL or kind not in self._kinds.get(key.tier, ()):
+        if kind not in WITH_CONTROL or kind not in self._kinds.get(key.tier, ()):
             self._links.violated(peer, f"frame kind {kind}", TIER)
             return
-        message = decode_control(payload)
-        fault = fault_of(key, TIER_EDGE, message)
-        if fault:
-            self._links.violated(peer, name_of(message), fault)
-        elif key.tier == TIER_ROUTER:
-            self.from_router(key.node, message)
-        elif key.tier == TIER_STORAGE:
-            self.from_storage(key.node, message)
+        messages = [decode_control(payload)] if kind == FrameKind.CONTROL else decode_controls(payload)
+        for message in messages:
+            fault = fault_of(key, TIER_EDGE, message)
+            if fault:
+                self._links.violated(peer, name_of(message), fault)
+                return
+            if key.tier == TIER_ROUTER:
+                self.from_router(key.node, message)
+            elif key.tier == TIER_STORAGE:
+                self.from_storage(key.node, message)
 
     def from_router(self, node: str, message: Control) -> None:
         """Take a message of a router."""

@@ -36,9 +36,9 @@ from wire.decoding import Unreadable
 from wire.links.allowed import TIER, kinds_from
 from wire.messages.batches import decode_publish, decode_push_acks
 from wire.messages.cluster_map import ClusterMap, NodeEntry
-from wire.messages.control import decode_control
+from wire.messages.control import decode_control, decode_controls
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.orders import OrderNode
 from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
@@ -274,6 +274,8 @@ class StorageCore:
                 self._turn.condemn(peer, f"frame kind {kind}", TIER)
             elif kind == FrameKind.CONTROL:
                 self._control.take(peer, decode_control(payload))
+            elif kind == FrameKind.CONTROLS:
+                self._controls(peer, payload)
             elif kind == FrameKind.PUBLISH:
                 self._publishing.frame(peer, decode_publish(payload))
             elif kind == FrameKind.PUSH_ACK:
@@ -283,6 +285,12 @@ class StorageCore:
         except Unreadable as error:
             self._turn.count("frames_unreadable")
             self._turn.condemned[peer] = str(error)
+
+    def _controls(self, peer: PeerKey, payload: bytes) -> None:
+        for message in decode_controls(payload):
+            self._control.take(peer, message)
+            if peer in self._turn.condemned:
+                return
 
     def _replica_message(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         message = decode_replica_message(payload)
@@ -398,10 +406,14 @@ class StorageCore:
         self._partitions.end_turn(fenced=fenced)
         ready.batch = batches.close(ready.writes)
         self._replicate(now, touched, fenced=fenced)
-        ready.sends = joined_frames(turn.take_sends())
+        ready.sends = joined_frames(turn.take_sends(), self._is_edge)
         self._timers.note(touched)
         ready.next_deadline = self._deadline(now)
         return ready
+
+    def _is_edge(self, node: str) -> bool:
+        entry = self.map.nodes.get(node)
+        return entry is not None and entry.tier == TIER_EDGE
 
     def _replicate(self, now: float, touched: list[int], *, fenced: bool) -> None:
         """Answer primaries once this turn is on disk; stream to backups."""

@@ -2,24 +2,49 @@
 
 Records of one kind to one node share a frame. PUSH, PUBLISH_ACK and PUBLISH say nothing about one another (what each
 shows is committed), so those of a turn may change places; a control message overtakes none of them and none overtakes
-it. A frame is closed well below what a link takes.
+it. Control messages to an edge that follow one another share a CONTROLS frame. A frame is closed well below what a link
+takes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from storage.state.partition import Output
+from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, join_controls
 from wire.messages.frames import FrameKind
 
 __all__ = ["joined_frames"]
 
-WHOLE_MESSAGES = frozenset((FrameKind.CONTROL, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK))  # one message per frame
+WHOLE_MESSAGES = frozenset((FrameKind.REPLICATE, FrameKind.REPLICATE_ACK))  # one message per frame
 FRAME_BYTES = 1024 * 1024  # beyond it the next record begins another frame; one record alone may be larger
 
 
-def joined_frames(sends: Iterable[Output]) -> list[Output]:
-    """Return the frames of a turn in the order in which they leave."""
+class _Growing:
+    """The frame of one kind that a node's next record may join."""
+
+    __slots__ = ("octets", "records")
+
+    def __init__(self, payload: bytes) -> None:
+        self.records = [payload]
+        self.octets = len(payload)
+
+    def take(self, payload: bytes, octets_max: int, records_max: int) -> bool:
+        """Take one more record; return whether there was room."""
+        if self.octets + len(payload) > octets_max or len(self.records) >= records_max:
+            return False
+        self.records.append(payload)
+        self.octets += len(payload)
+        return True
+
+
+def joined_frames(sends: Iterable[Output], takes_controls: Callable[[str], bool]) -> list[Output]:
+    """Return the frames of a turn in the order in which they leave.
+
+    Args:
+        sends: Of one turn, in order.
+        takes_controls: Whether a node reads CONTROLS frames.
+    """
     frames: list[tuple[str, int, list[bytes]]] = []
-    growing: dict[str, dict[int, tuple[list[bytes], int]]] = {}  # node -> kind -> its frame, bytes
+    growing: dict[str, dict[int, _Growing]] = {}  # node -> kind -> its frame
     for node, kind, payload in sends:
         of_node = growing.get(node)
         if of_node is None:
@@ -29,11 +54,25 @@ def joined_frames(sends: Iterable[Output]) -> list[Output]:
             frames.append((node, kind, [payload]))
             continue
         batch = of_node.get(kind)
-        if batch is not None and batch[1] + len(payload) <= FRAME_BYTES:
-            batch[0].append(payload)
-            of_node[kind] = (batch[0], batch[1] + len(payload))
-            continue
-        records = [payload]
-        of_node[kind] = (records, len(payload))
-        frames.append((node, kind, records))
-    return [(node, kind, records[0] if len(records) == 1 else b"".join(records)) for node, kind, records in frames]
+        if kind == FrameKind.CONTROL:
+            if batch is not None and batch.take(payload, CONTROLS_BYTES, CONTROLS_MAX):
+                continue
+            of_node.clear()
+            batch = _Growing(payload)
+            if takes_controls(node):
+                of_node[kind] = batch
+        else:
+            of_node.pop(FrameKind.CONTROL, None)
+            if batch is not None and batch.take(payload, FRAME_BYTES, FRAME_BYTES):
+                continue
+            batch = of_node[kind] = _Growing(payload)
+        frames.append((node, kind, batch.records))
+    return [_frame(node, kind, records) for node, kind, records in frames]
+
+
+def _frame(node: str, kind: int, records: list[bytes]) -> Output:
+    if len(records) == 1:
+        return node, kind, records[0]
+    if kind == FrameKind.CONTROL:
+        return node, FrameKind.CONTROLS, join_controls(records)
+    return node, kind, b"".join(records)

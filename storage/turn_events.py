@@ -9,6 +9,7 @@ from collections import deque
 
 from storage.core import BatchSynced, Event
 from wire.messages.batches import publish_records, push_ack_records
+from wire.messages.control import count_of_controls
 from wire.messages.frames import FrameKind
 from wire.node.events import FrameArrived
 
@@ -75,6 +76,8 @@ class TurnEvents:
         """Return the weight of what there is room for in an event, and where that ends in a frame; 0: with it."""
         if not isinstance(event, FrameArrived):
             return SYNCED_WEIGHT if isinstance(event, BatchSynced) else 1, 0
+        if event.kind == FrameKind.CONTROLS:
+            return REQUEST_WEIGHT * count_of_controls(event.payload), 0
         if event.kind not in RECORDS:
             return REQUEST_WEIGHT if event.kind == FrameKind.CONTROL else MESSAGE_WEIGHT, 0
         records, weight = RECORDS[event.kind]

@@ -61,6 +61,7 @@ class PartitionRequests:
         self._next = first_number(node.incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._by_number: dict[int, _Pending] = {}
+        self._company: dict[str, list[_Pending]] | None = None  # node -> what leaves for it when ``leave`` is called
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -110,9 +111,26 @@ class PartitionRequests:
             pending.message.answered_below = next(iter(self._pending[partition]))
         if placement.primary not in pending.asked:
             pending.asked += (placement.primary,)
-        if self._node.tell(placement.primary, pending.message):
-            pending.sent_epoch = placement.epoch
-            pending.retry_at = inf
+        if self._company is not None:
+            self._company.setdefault(placement.primary, []).append(pending)
+        elif not self._node.tell(placement.primary, pending.message):
+            return
+        pending.sent_epoch = placement.epoch
+        pending.retry_at = inf
+
+    def gather(self) -> None:
+        """Keep what is asked from here on until ``leave``: requests that leave together cost a fraction."""
+        assert self._company is None, "requests are gathered already"
+        self._company = {}
+
+    def leave(self, now: float) -> None:
+        """Send what was gathered, in order, and as far as there is room; what stays is asked again."""
+        company, self._company = self._company or {}, None
+        for node, gathered in company.items():
+            told = self._node.tell_all(node, [pending.message for pending in gathered])
+            for pending in gathered[told:]:
+                pending.sent_epoch = -1
+                pending.retry_at = now + RETRY_S
 
     def answered(self, number: int, answer: Control, node: str) -> bool:
         """Take an answer of a node; False if nobody waits for it, or not for this one from there."""

@@ -13,7 +13,7 @@ from edge.node.limits import EdgeLimits
 from edge.node.ports import NodeIO
 from wire.links.link import LinkFull
 from wire.messages.cluster_map import ClusterMap, NodeEntry
-from wire.messages.control import Control, encode_control
+from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, Control, encode_control, join_controls
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import NodeIdentity
 from wire.messages.orders import NodeOrdered, OrderNode
@@ -113,6 +113,32 @@ class EdgeNode:
             self.count("control_no_room")
             return False
         return True
+
+    def tell_all(self, node: str, messages: list[Control]) -> int:
+        """Send control messages to a storage node in as few frames as may be; return how many there was room for."""
+        peer = self.peer_of(node)
+        told = 0
+        if peer is None:
+            return told
+        payloads = [encode_control(message) for message in messages]
+        while told < len(payloads):
+            count, octets = 1, len(payloads[told])
+            for payload in payloads[told + 1 : told + CONTROLS_MAX]:
+                octets += len(payload)
+                if octets > CONTROLS_BYTES:
+                    break
+                count += 1
+            if count == 1:
+                if not self.tell(node, messages[told]):
+                    return told
+            else:
+                try:
+                    self._loop.control(peer, FrameKind.CONTROLS, join_controls(payloads[told : told + count]))
+                except LinkFull:
+                    self.count("control_no_room")
+                    return told
+            told += count
+        return told
 
     def wake(self) -> None:
         """Have ``turn_end`` called at the end of this turn: something changed that it looks at."""

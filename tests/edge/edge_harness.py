@@ -80,6 +80,9 @@ class RecordingNode(EdgeNode):
             self.told.append((node, message))
         return self.reachable
 
+    def tell_all(self, node: str, messages: list[Control]) -> int:
+        return sum(self.tell(node, message) for message in messages)
+
 
 class RecordingEdge(EdgeCore):
     """An edge whose messages to other nodes are noted."""

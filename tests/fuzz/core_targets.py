@@ -128,7 +128,14 @@ def _router() -> Callable[[bytes], None]:
 
 # --- storage
 
-_BY_STORAGE = {FrameKind.CONTROL, FrameKind.PUBLISH, FrameKind.PUSH_ACK, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK}
+_BY_STORAGE = {
+    FrameKind.CONTROL,
+    FrameKind.CONTROLS,
+    FrameKind.PUBLISH,
+    FrameKind.PUSH_ACK,
+    FrameKind.REPLICATE,
+    FrameKind.REPLICATE_ACK,
+}
 
 
 def _storage() -> Callable[[bytes], None]:

@@ -24,7 +24,7 @@ from tests.wire.forged_messages import FORGED, Victim, forged_controls, forged_f
 from wire.links.allowed import CELLS, Rule, fault_of, may_send
 from wire.messages.batches import encode_publish_ack
 from wire.messages.cluster_map import ClusterMap, NodeEntry
-from wire.messages.control import decode_control, encode_control
+from wire.messages.control import decode_control, decode_controls, encode_control
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey, first_number
 from wire.messages.nodes import Register
@@ -153,6 +153,8 @@ class HostileProcess(LinkProcess):
             return False
         if self._subtle and (kind in (FrameKind.RAFT, FrameKind.PUBLISH) or not may_send(self.tier, peer.tier, kind)):
             return False
+        if kind == FrameKind.CONTROLS:
+            return all(self._passes(peer, FrameKind.CONTROL, encode_control(one)) for one in decode_controls(payload))
         if kind != FrameKind.CONTROL:
             return True
         message = decode_control(payload)

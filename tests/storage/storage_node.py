@@ -8,6 +8,8 @@ from storage.state.settings import PartitionSettings
 from tests.simulation.model_store import ModelSync
 from tests.simulation.process import World
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
+from wire.messages.control import decode_controls, encode_control
+from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_STORAGE, PeerKey
 
 __all__ = ["STEP_S", "StorageNode"]
@@ -66,7 +68,12 @@ class StorageNode(StorageProcess):
 
     def _leave(self, ready: Ready) -> None:
         for target, kind, payload in ready.sends:
-            self._around.send(self.key, target, kind, payload)
+            # A scripted edge reads one message at a time; whole cores read CONTROLS frames in tests/simulation.
+            if kind == FrameKind.CONTROLS:
+                for message in decode_controls(payload):
+                    self._around.send(self.key, target, FrameKind.CONTROL, encode_control(message))
+            else:
+                self._around.send(self.key, target, kind, payload)
 
     def ended(self) -> None:
         """Begin the next life at once."""

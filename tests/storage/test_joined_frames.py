@@ -1,9 +1,18 @@
 """What a round sends is joined into few frames, none larger than a link takes."""
 
-from storage.joined_frames import FRAME_BYTES, joined_frames
+from storage import joined_frames as joining
+from storage.joined_frames import FRAME_BYTES
+from storage.state.partition import Output
+from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, decode_controls, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
+from wire.messages.sessions import SessionClosed
 
-PUSH, ACK, CONTROL = FrameKind.PUSH, FrameKind.PUBLISH_ACK, FrameKind.CONTROL
+PUSH, ACK, CONTROL, CONTROLS = FrameKind.PUSH, FrameKind.PUBLISH_ACK, FrameKind.CONTROL, FrameKind.CONTROLS
+CLOSED = [SessionClosed(number) for number in range(2 * CONTROLS_MAX + 1)]
+
+
+def joined_frames(sends: list[Output]) -> list[Output]:
+    return joining.joined_frames(sends, lambda node: node == "e1")
 
 
 def test_records_of_a_kind_to_a_node_share_a_frame() -> None:
@@ -29,3 +38,28 @@ def test_no_frame_is_larger_than_a_link_takes() -> None:
     frames = joined_frames([("e1", PUSH, record) for record in records])
     assert b"".join(payload for _, _, payload in frames) == b"".join(records)
     assert max(len(payload) for _, _, payload in frames) <= FRAME_BYTES < FRAME_BYTES_MAX
+
+
+def test_answers_to_an_edge_share_a_frame() -> None:
+    """Those to a router do not: only edges read them."""
+    answers = [encode_control(message) for message in CLOSED]
+    frames = joined_frames([(node, CONTROL, answer) for answer in answers for node in ("e1", "r1")])
+    assert [(kind, payload) for node, kind, payload in frames if node == "r1"] == [(CONTROL, one) for one in answers]
+    to_edge = [(kind, payload) for node, kind, payload in frames if node == "e1"]
+    assert [kind for kind, _ in to_edge] == [CONTROLS, CONTROLS, CONTROL]
+    assert [message for _, payload in to_edge[:2] for message in decode_controls(payload)] == CLOSED[:-1]
+    assert to_edge[2][1] == answers[-1]
+
+
+def test_a_record_stands_between_answers() -> None:
+    """An answer that came after a push leaves after it, in a frame of its own."""
+    answer = encode_control(CLOSED[0])
+    sends = [("e1", CONTROL, answer), ("e1", PUSH, b"p"), ("e1", CONTROL, answer), ("e1", CONTROL, answer)]
+    assert [kind for _, kind, _ in joined_frames(sends)] == [CONTROL, PUSH, CONTROLS]
+
+
+def test_long_answers_have_frames_of_their_own() -> None:
+    """A page of retained messages is as long as many answers."""
+    long = bytes(CONTROLS_BYTES)
+    frames = joined_frames([("e1", CONTROL, long), ("e1", CONTROL, b"short"), ("e1", CONTROL, long)])
+    assert [kind for _, kind, _ in frames] == [CONTROL] * 3

@@ -15,6 +15,7 @@ from wire.messages.batches import (
     encode_push_ack,
     encode_run,
 )
+from wire.messages.control import join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.node.events import FrameArrived, LinkUp
@@ -52,6 +53,8 @@ def test_events_are_taken_by_weight() -> None:
     mixed = turns(*[message] * 100, *[request] * 100)
     assert len(mixed[0]) == 100 + (WEIGHT_MAX - 100 * MESSAGE_WEIGHT) // REQUEST_WEIGHT
     assert turns(*[link] * 50) == [[link] * 50]
+    joined = FrameArrived(EDGE, FrameKind.CONTROLS, join_controls([b"\xc0"] * 10))
+    assert [len(turn) for turn in turns(*[joined] * 4)] == [2, 2]  # by their messages
     assert [len(turn) for turn in turns(*map(BatchSynced, range(25)))] == [10, 10, 5]
 
 

@@ -21,7 +21,7 @@ from wire.messages.batches import (
     encode_push_ack,
 )
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry
-from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.control import Control, decode_control, decode_controls, encode_control, join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Relay, Relayed
@@ -119,6 +119,7 @@ def forged_frames(victim: Victim) -> Iterator[tuple[int, str, bytes]]:
     """Return (kind, name, payload) of all that can be said."""
     for message in forged_controls(victim):
         yield FrameKind.CONTROL, type(message).__name__, encode_control(message)
+        yield FrameKind.CONTROLS, f"{type(message).__name__} in company", join_controls([encode_control(message)])
     epoch, partition, payload = victim.partition_epoch, victim.partition, FORGED.encode()
     owner, session, topic = victim.owner_epoch, victim.session, victim.topic.encode()
     publish = PublishMessage(1 << 40, topic, payload, 1, partitions=(partition,))
@@ -144,6 +145,11 @@ def is_inside_its_cell(key: PeerKey, receiver: str, kind: int, payload: bytes) -
     if kind == FrameKind.CONTROL:
         message = decode_control(payload)
         return not fault_of(key, receiver, message) and CELLS[type(message)].rule is Rule.TIERS
+    if kind == FrameKind.CONTROLS:
+        return all(
+            is_inside_its_cell(key, receiver, FrameKind.CONTROL, encode_control(message))
+            for message in decode_controls(payload)
+        )
     return kind == FrameKind.PUBLISH and key.tier == "edge"
 
 

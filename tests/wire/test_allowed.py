@@ -54,6 +54,10 @@ def test_every_message_and_frame_stands_in_the_table() -> None:
         ("operator", "router", FrameKind.RAFT, False),
         ("edge", "router", FrameKind.CONTROL, True),
         ("edge", "router", 77, False),
+        ("edge", "storage", FrameKind.CONTROLS, True),
+        ("storage", "edge", FrameKind.CONTROLS, True),
+        ("edge", "router", FrameKind.CONTROLS, False),
+        ("operator", "storage", FrameKind.CONTROLS, False),
     ],
 )
 def test_frames_by_tier(sender: str, receiver: str, kind: int, allowed: bool) -> None:

@@ -12,7 +12,14 @@ from tests.fuzz.nested import NESTINGS, damaged_forms, nested
 from wire.decoding import Unreadable, plain_text
 from wire.messages import batches, hello, replication
 from wire.messages.cluster_map import NodeEntry
-from wire.messages.control import decode_control, encode_control
+from wire.messages.control import (
+    CONTROLS_MAX,
+    count_of_controls,
+    decode_control,
+    decode_controls,
+    encode_control,
+    join_controls,
+)
 from wire.messages.frames import HEADER_BYTES
 from wire.messages.hello import NodeIdentity, encode_hello
 from wire.messages.nodes import Heartbeat, Register
@@ -34,6 +41,7 @@ PUSH = batches.encode_push(batches.Push(1 << 48, 6, 1, 3, 9, 2, b"a/b", b"payloa
 FORMATS: list[tuple[str, Callable[[Any], object], bytes, type[Exception]]] = [
     ("hello", hello.decode_hello, HELLO, Unreadable),
     ("control", decode_control, CONTROL, Unreadable),
+    ("controls", decode_controls, join_controls([CONTROL, CONTROL]), Unreadable),
     ("raft", raft.decode_message, RAFT, Unreadable),
     ("replica", replication.decode_replica_message, REPLICA, Unreadable),
     ("publish", batches.decode_publish, PUBLISH, Unreadable),
@@ -108,3 +116,16 @@ def test_a_reason_fits_one_line() -> None:
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
     assert plain_text("a\x1b[2Jb\r\n") == "a?[2Jb??"
+
+
+def test_a_frame_of_controls_is_bounded() -> None:
+    """A frame may not keep a loop for longer than CONTROLS_MAX messages do, whatever its first bytes say."""
+    joined = join_controls([CONTROL] * CONTROLS_MAX)
+    assert decode_controls(joined) == [decode_control(CONTROL)] * CONTROLS_MAX
+    assert count_of_controls(joined) == CONTROLS_MAX and count_of_controls(join_controls([CONTROL])) == 1
+    more = b"\xdc" + (CONTROLS_MAX + 1).to_bytes(2, "big") + CONTROL * (CONTROLS_MAX + 1)
+    for unreadable in (more, b"\x90", b"\xdc\x00\x00", joined + b"x", joined[:-1]):
+        with pytest.raises(Unreadable):
+            decode_controls(unreadable)
+    for odd in (more, b"", b"\x92" + CONTROL * 2, b"\xdd\x00\x00\x00\x01"):
+        assert count_of_controls(odd) == CONTROLS_MAX

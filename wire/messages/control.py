@@ -1,6 +1,8 @@
 """Union of the control messages, and its codec."""
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -70,7 +72,19 @@ from wire.messages.sessions import (
 )
 from wire.messages.wills import FireWill, WillFired
 
-__all__ = ["Control", "decode_control", "encode_control"]
+__all__ = [
+    "CONTROLS_BYTES",
+    "CONTROLS_MAX",
+    "Control",
+    "count_of_controls",
+    "decode_control",
+    "decode_controls",
+    "encode_control",
+    "join_controls",
+]
+
+CONTROLS_MAX = 24  # messages of a CONTROLS frame: a storage node takes some 2 ms for as many CONNECTs at worst
+CONTROLS_BYTES = 64 * 1024  # beyond it the next message begins another frame; one alone has a CONTROL frame
 
 
 Control = (
@@ -144,3 +158,24 @@ encode_control: Callable[[Control], bytes] = _encoder.encode
 # Returns the message of a CONTROL frame. Raises Unreadable: the payload is not one of the messages (an unknown tag
 # included), or a value is out of its range.
 decode_control: Callable[[Payload], Control] = strictly(_decoder.decode, "CONTROL")
+
+_ARRAY = struct.Struct(">BH")  # msgpack's array of 16 bits
+_ARRAY_16 = 0xDC
+_array_decoder = msgspec.msgpack.Decoder(Annotated[list[Control], msgspec.Meta(min_length=1, max_length=CONTROLS_MAX)])
+
+# Returns the messages of a CONTROLS frame, in their order. Raises Unreadable likewise, for all if one cannot be read.
+decode_controls: Callable[[Payload], list[Control]] = strictly(_array_decoder.decode, "CONTROLS")
+
+
+def join_controls(payloads: Sequence[bytes]) -> bytes:
+    """Return the payload of a CONTROLS frame from those of CONTROL frames, CONTROLS_MAX at most."""
+    assert len(payloads) <= CONTROLS_MAX, f"{len(payloads)} messages in one frame"
+    return _ARRAY.pack(_ARRAY_16, len(payloads)) + b"".join(payloads)
+
+
+def count_of_controls(payload: Payload) -> int:
+    """Return how many messages a CONTROLS frame has, unread: the most it may have where it says nothing credible."""
+    if len(payload) < _ARRAY.size:
+        return CONTROLS_MAX
+    form, count = _ARRAY.unpack_from(payload)
+    return min(count, CONTROLS_MAX) if form == _ARRAY_16 else CONTROLS_MAX
