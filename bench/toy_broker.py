@@ -193,7 +193,8 @@ class ToyHandler:
         if self.subscriptions.pop(conn, None):
             self.hot.drop_routes()
 
-    def accepted(self, listener: object, fd: int) -> None:
+    def accepted(self, listener: object, fd: int, address: str) -> None:
+        del address
         assert self.attach is not None
         self.attach(listener, fd)
 

@@ -5,21 +5,26 @@ this holder only, and the holder calls each part that stands; without parts noth
 """
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from edge.clients.client import Client
 
-__all__ = ["AccessPart", "EdgeAccess"]
+__all__ = ["AccessPart", "EdgeAccess", "KeepingPart"]
 
 
 class AccessPart(Protocol):
-    """A part that follows the turns and the ends of an edge's connections."""
+    """A part that follows an edge's turns."""
 
     def step(self, now: float) -> None:
         """Go on with what waits; called in each turn, before its flush."""
 
     def next_deadline(self) -> float:
         """Return when ``step`` wants to be called next, infinity for never."""
+
+
+class KeepingPart(Protocol):
+    """A part that keeps something of a connection."""
 
     def closed(self, client: Client, why: int) -> None:
         """Forget a connection that is gone, whatever it waited for."""
@@ -30,10 +35,12 @@ class EdgeAccess:
 
     Args:
         parts: In the order of a turn: a step of the policy is known before anybody is judged by it.
+        keeping: Those that keep something of a connection, and let go of it when that ends.
     """
 
-    def __init__(self, *parts: AccessPart) -> None:
+    def __init__(self, parts: Sequence[AccessPart], keeping: Sequence[KeepingPart]) -> None:
         self._parts = parts
+        self._keeping = keeping
 
     def step(self, now: float) -> None:
         """Let each part go on."""
@@ -50,6 +57,6 @@ class EdgeAccess:
         return deadline
 
     def closed(self, client: Client, why: int) -> None:
-        """Tell each part that a connection is gone."""
-        for part in self._parts:
+        """Tell each part that keeps something of a connection that it is gone."""
+        for part in self._keeping:
             part.closed(client, why)

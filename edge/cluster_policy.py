@@ -230,9 +230,6 @@ class ClusterPolicy:
             return 0.0
         return min(self._follower.next_deadline(), self._questions.next_deadline())
 
-    def closed(self, client: object, why: int) -> None:
-        """Nothing is kept of one that is gone."""
-
 
 def _is_of_cluster(principal: Principal) -> bool:
     """Return whether a principal is one of the cluster's users; those have an epoch at which they were made."""

@@ -104,7 +104,7 @@ class EdgeCore:
         utc: Callable[[], float] = lambda: 0.0,
         rules: RuleBook | None,
         new_client_id: Callable[[], str] | None = None,
-        accept: Callable[[object, int], None] = lambda *_: None,
+        accept: Callable[[object, int, str], None] = lambda *_: None,
         relinked: Callable[[], None] = lambda: None,
     ) -> None:
         self.ledger: EdgeLedger | None = None
@@ -159,7 +159,8 @@ class EdgeCore:
         self.messages = self._join_messages()
         revoke = self.subscribing.revoke
         self.sweep = Sweep(self.rights, clients.all, revoke, hot.output_bytes, clients.drop_late_reader)
-        self._join_access()
+        keeping = (self.logins, self.rights, self.conduct)
+        self.access = EdgeAccess((self.policy, self.logins, self.rights, self.sweep), keeping)
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local
@@ -178,9 +179,6 @@ class EdgeCore:
         may_fire_will = self.conduct.may_fire_will
         self.publishing = Publishing(node, hot, clients, routes, sending, self.recording, may_fire_will, self._absent)
         self._redispatching = Redispatching(node, hot, routes, self.picking)
-
-    def _join_access(self) -> None:
-        self.access = EdgeAccess(self.policy, self.logins, self.rights, self.sweep, self.conduct)
 
     def _join_messages(self) -> NodeMessages:
         return NodeMessages(
@@ -318,10 +316,10 @@ class EdgeCore:
         self.node.wake()
         self.memory.exceeded()
 
-    def accepted(self, listener: object, fd: int) -> None:
+    def accepted(self, listener: object, fd: int, address: str) -> None:
         """A new socket: the service attaches or refuses it."""
         self.node.wake()
-        self._accept(listener, fd)
+        self._accept(listener, fd, address)
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
         """A client publishes to a topic of which the loop keeps no decision."""

@@ -242,7 +242,7 @@ class EdgeService:
 
     # --- sockets
 
-    def accept(self, listener: object, fd: int) -> None:
+    def accept(self, listener: object, fd: int, address: str) -> None:
         """Take a connection that the kernel accepted, or close it; None as listener is that of the links."""
         core = self.core
         now_ns = int(boot_time() * NS)
@@ -261,7 +261,7 @@ class EdgeService:
             refusal = listener.front_door.trusted.refusal(fd)
             first_bytes = listener.front_door.begin(lambda address: self._admit(listener, address))
         else:
-            refusal, seat = self._admit(listener, peer_of(fd))
+            refusal, seat = self._admit(listener, address)
         if refusal:
             os.close(fd)
             core.node.count(refusal)

@@ -13,7 +13,6 @@ ID, refused for what a stranger does at another address. These are no bans of th
 them.
 """
 
-import math
 from collections.abc import Callable
 
 from access.limits.addresses import TrustedNetworks
@@ -143,13 +142,6 @@ class Conduct:
         return False
 
     # --- a part of edge/access.py
-
-    def step(self, now: float) -> None:
-        """Nothing waits here."""
-
-    def next_deadline(self) -> float:
-        """Nothing waits here."""
-        return math.inf
 
     def closed(self, client: Client, why: int) -> None:
         """Free the place of a connection that is gone, and count its end if it had a session."""

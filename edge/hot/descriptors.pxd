@@ -1,7 +1,7 @@
 # C form of descriptors.py.
 from edge.hot.linux cimport (
-    CLOCK_BOOTTIME, FIONREAD, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK,
-    accept4, clock_gettime, ioctl, shutdown, timespec
+    CLOCK_BOOTTIME, FIONREAD, SHUT_WR,
+    accept_from, clock_gettime, ioctl, shutdown, timespec
 )
 from libc.errno cimport EAGAIN, ECONNABORTED, ECONNREFUSED, ECONNRESET, EINTR, EPIPE, errno
 
@@ -12,5 +12,5 @@ cdef enum:
 
 cpdef long long boot_ns() noexcept
 cdef Py_ssize_t bytes_waiting(int fd)
-cdef int accept_one(int fd, object listener) except -3
+cdef tuple accept_one(int fd, object listener)
 cdef bint half_close(int fd) except -1

@@ -25,9 +25,7 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
         EPIPE,
         FIONREAD,
         SHUT_WR,
-        SOCK_CLOEXEC,
-        SOCK_NONBLOCK,
-        accept4,
+        accept_from,
         clock_gettime,
         errno,
         ioctl,
@@ -73,24 +71,30 @@ def bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
         return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
 
 
-def accept_one(fd: cython.int, listener: socket.socket) -> cython.int:
-    """Return a new descriptor that does not block, ``NONE_WAITS`` without one to take, -1 where none can be had."""
+def accept_one(fd: cython.int, listener: socket.socket) -> tuple[int, str]:
+    """Accept one connection.
+
+    Returns:
+        A descriptor that does not block and the address at its other end, "" if that is no IP address. In place of the
+        descriptor ``NONE_WAITS`` without one to take, -1 where none can be had.
+    """
     if cython.compiled:  # pragma: no cover
-        taken: cython.int = accept4(fd, cython.NULL, cython.NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
+        text: cython.char[64]  # INET6_ADDRSTRLEN is 46
+        taken: cython.int = accept_from(fd, text)
         if taken >= 0:
-            return taken
+            return taken, cython.cast(bytes, text).decode("ascii")
         if errno in (EAGAIN, EINTR, ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE):
-            return NONE_WAITS
-        return -1
+            return NONE_WAITS, ""
+        return -1, ""
     else:
         try:
-            accepted, _ = listener.accept()
+            accepted, peer = listener.accept()
         except (BlockingIOError, ConnectionError, InterruptedError):
-            return NONE_WAITS
+            return NONE_WAITS, ""
         except OSError:
-            return -1
+            return -1, ""
         accepted.setblocking(False)
-        return accepted.detach()
+        return accepted.detach(), peer[0] if isinstance(peer, tuple) else ""
 
 
 def half_close(fd: cython.int) -> cython.bint:

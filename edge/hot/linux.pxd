@@ -25,12 +25,6 @@ cdef extern from "sys/socket.h" nogil:
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
     int SHUT_WR
-    int SOCK_CLOEXEC
-    int SOCK_NONBLOCK
-    ctypedef unsigned int socklen_t
-    struct sockaddr:
-        pass
-    int accept4(int fd, sockaddr* address, socklen_t* size, int flags)
     int shutdown(int fd, int how)
     Py_ssize_t send(int fd, const void* data, size_t count, int flags)
     Py_ssize_t recv(int fd, void* data, size_t count, int flags)
@@ -84,6 +78,32 @@ cdef extern from *:
     }
     """
     int wait_ns(int fd, long ns) nogil
+
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <arpa/inet.h>
+    #include <netinet/in.h>
+    #include <sys/socket.h>
+    #define ADDRESS_BYTES INET6_ADDRSTRLEN
+    /* Accept a socket that does not block, and write its peer's address as text; "" where it is no IP address. */
+    static __attribute__((unused)) int accept_from(int fd, char *text) {
+        union { struct sockaddr any; struct sockaddr_in four; struct sockaddr_in6 six; } peer;
+        socklen_t size = sizeof peer;
+        int taken = accept4(fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        text[0] = 0;
+        if (taken >= 0 && peer.any.sa_family == AF_INET)
+            inet_ntop(AF_INET, &peer.four.sin_addr, text, ADDRESS_BYTES);
+        else if (taken >= 0 && peer.any.sa_family == AF_INET6)
+            inet_ntop(AF_INET6, &peer.six.sin6_addr, text, ADDRESS_BYTES);
+        return taken;
+    }
+    """
+    int ADDRESS_BYTES
+    int accept_from(int fd, char* text)
 
 
 cdef extern from *:

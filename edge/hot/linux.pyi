@@ -15,8 +15,6 @@ FIONREAD: int
 MSG_DONTWAIT: int
 MSG_NOSIGNAL: int
 SHUT_WR: int
-SOCK_CLOEXEC: int
-SOCK_NONBLOCK: int
 TFD_CLOEXEC: int
 TFD_NONBLOCK: int
 TFD_TIMER_ABSTIME: int
@@ -26,7 +24,7 @@ epoll_event: TypeAlias = Any
 itimerspec: TypeAlias = Any
 timespec: TypeAlias = Any
 
-def accept4(*arguments: Any) -> Any: ...
+def accept_from(*arguments: Any) -> Any: ...
 def clock_gettime(*arguments: Any) -> Any: ...
 def close_fd(*arguments: Any) -> Any: ...
 def epoll_ctl(*arguments: Any) -> Any: ...

@@ -251,7 +251,7 @@ class Sockets:
     # -- life of a socket
 
     def listen(self, listener: socket.socket, owner: object) -> None:
-        """Accept on a listening socket; every new one goes to ``Handler.accepted(owner, fd)``."""
+        """Accept on a listening socket; every new one goes to ``Handler.accepted``."""
         listener.setblocking(False)
         if listener.family != socket.AF_UNIX:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # every new one begins with it too
@@ -442,7 +442,7 @@ class Sockets:
         accepted: cython.int
         listener, owner = self.listeners[fd]
         for _ in range(self.accepts_max):
-            accepted = accept_one(fd, listener)
+            accepted, address = accept_one(fd, listener)
             if accepted == NONE_WAITS:
                 return
             if accepted < 0:  # no descriptors left: the backlog keeps them until the next sweep
@@ -450,7 +450,7 @@ class Sockets:
                 self.epoll.unregister(fd)
                 self.paused.append(fd)
                 return
-            self.hot.handler.accepted(owner, accepted)
+            self.hot.handler.accepted(owner, accepted, address)
 
     def sweep_sockets(self, now_ns: cython.longlong) -> None:
         """Once a second: lingering sockets, listeners that ran out of descriptors."""

@@ -132,6 +132,3 @@ class Sweep(Generic[C]):
         if self._left is not None and not self._left and self._draining:
             return self._drained_by
         return 0.0 if self.busy else math.inf
-
-    def closed(self, client: object, why: int) -> None:
-        """Nothing is kept of one that is gone; its turn passes it by."""

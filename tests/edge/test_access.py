@@ -27,7 +27,7 @@ class Part:
 
 
 def test_without_parts_nothing_is_waited_for() -> None:
-    access = EdgeAccess()
+    access = EdgeAccess((), ())
     access.step(1.0)
     access.closed(cast(Client, None), 0)
     assert access.next_deadline() == math.inf
@@ -35,8 +35,9 @@ def test_without_parts_nothing_is_waited_for() -> None:
 
 def test_the_view_is_stepped_before_anybody_is_judged_by_it() -> None:
     calls: list[str] = []
-    access = EdgeAccess(Part("follower", calls, 9.0), Part("logins", calls, 7.0))
+    follower, logins, conduct = Part("follower", calls, 9.0), Part("logins", calls, 7.0), Part("conduct", calls, 1.0)
+    access = EdgeAccess((follower, logins), (logins, conduct))
     access.step(1.0)
     access.closed(cast(Client, None), 2)
-    assert calls == ["follower step 1.0", "logins step 1.0", "follower closed 2", "logins closed 2"]
+    assert calls == ["follower step 1.0", "logins step 1.0", "logins closed 2", "conduct closed 2"]
     assert access.next_deadline() == 7.0

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,37 @@ def test_without_descriptors_a_listener_rests_until_the_next_sweep(hot: Any) -> 
         accepted.detach()
     edge.loop.close()
     edge.listener.close()
+
+
+def test_a_new_socket_comes_with_the_address_at_its_other_end(hot: Any, tmp_path: Path) -> None:
+    """Of both families; a local socket has none."""
+    edge = Edge(hot, -1)
+    seen: list[tuple[object, str]] = []
+
+    def note(listener: object, fd: int, address: str) -> None:
+        seen.append((listener, address))
+        os.close(fd)
+
+    def reached(count: int) -> bool:
+        return len(seen) == count
+
+    handler: Any = edge.handler
+    handler.accepted = note
+    listeners = {"four": edge.listener, "six": socket.create_server(("::1", 0), family=socket.AF_INET6)}
+    local = socket.socket(socket.AF_UNIX)
+    local.bind(str(tmp_path / "socket"))
+    local.listen()
+    listeners["local"] = local
+    for count, (name, listener) in enumerate(listeners.items(), 1):
+        if listener is not edge.listener:
+            edge.loop.listen(listener, name)
+        with socket.socket(listener.family) as ours:
+            ours.connect(listener.getsockname())
+            _turn_until(edge, partial(reached, count))
+    assert seen == [(None, "127.0.0.1"), ("six", "::1"), ("local", "")]
+    edge.loop.close()
+    for listener in listeners.values():
+        listener.close()
 
 
 async def test_connections_leave_nothing_behind(hot: Any) -> None:

@@ -123,7 +123,8 @@ class Doors:
         ours = socket.create_connection(self.listener.socket.getsockname(), timeout=10)
         if first:
             ours.sendall(first)
-        self.service.accept(self.listener, self.listener.socket.accept()[0].detach())
+        accepted, peer = self.listener.socket.accept()
+        self.service.accept(self.listener, accepted.detach(), peer[0])
         return ours
 
     def header_came(self) -> int:
