@@ -27,6 +27,8 @@ from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
+from edge.listeners.hand_over import HandOverDesk
+from edge.listeners.hand_over_socket import HandOverSocket
 from edge.listeners.intake import Seat
 from edge.listeners.listeners import Listener, address_of, bind_socket, peer_of, start_listening
 from edge.listeners.proxied_socket import ProxiedSocket
@@ -44,6 +46,7 @@ from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, open_stream
 from wire.links.tls import peer_identity
+from wire.messages.hand_over import Answer
 from wire.messages.hello import TIER_EDGE
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.node.ordered import Ordered
@@ -81,6 +84,7 @@ class EdgeService:
         self._config = config
         self._rng = random.Random(process.folder.incarnation)
         self._relinked = trio.Event()
+        self._open = False  # clients are let in
         self._lists: dict[str, ClientFiles] = {}  # by listener
 
     async def run(self) -> None:
@@ -110,9 +114,11 @@ class EdgeService:
                 self._process.reload.add(ListenerCertificates(listening, self._gateways))
             clients = {listening.policy.name: address_of(listening.socket) for listening in self._listening}
             bound = address_of(links)
+            desk = HandOverDesk(self._hand_over_state, self._take_handed_over, self._count)
+            handed_over = HandOverSocket(self._process.folder.path, desk, self._count, lambda: self._loop.kick())
             self.core = EdgeCore(
                 self._process.identity._replace(address=node.advertise or bound),
-                self._process.entry(bound, clients),
+                self._process.entry(bound, clients | handed_over.addresses),
                 edge_limits(settings),
                 hot_limits(settings),
                 version=own_version(),
@@ -150,6 +156,7 @@ class EdgeService:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(host, loop, trio_fd)
                     nursery.start_soon(gossip.run, bound)
+                    nursery.start_soon(handed_over.run)
                     for run in (*shells.runs, audit.run):
                         nursery.start_soon(run)
                     self._obey(Ordered(self._process.reload_now, self._order_done, nursery.start_soon))
@@ -233,7 +240,7 @@ class EdgeService:
                 self.core.clients.close_all(ReasonCode.SERVER_SHUTTING_DOWN)
                 return
             if not said_ready and self.core.ready and not self._process.stopping.is_set():
-                said_ready = True
+                said_ready = self._open = True
                 for listening in self._listening:
                     listening.open()
                     loop.listen(listening.socket, listening)
@@ -244,17 +251,21 @@ class EdgeService:
 
     def accept(self, listener: object, fd: int, address: str) -> None:
         """Take a connection that the kernel accepted, or close it; None as listener is that of the links."""
+        if listener is None:
+            self._accept_link(fd, int(boot_time() * NS))
+        else:
+            assert isinstance(listener, Listener)
+            self._take_client(listener, fd, address)
+
+    def _take_client(self, listener: Listener, fd: int, address: str, waited_s: float = 0.0) -> bool:
+        """Take a client's connection, or close it; ``waited_s``: since it came, elsewhere."""
         core = self.core
         now_ns = int(boot_time() * NS)
-        if listener is None:
-            self._accept_link(fd, now_ns)
-            return
-        assert isinstance(listener, Listener)
         limits = core.limits
         if len(core.clients) >= limits.connections_max + REFUSED_MAX:
             os.close(fd)  # not even room to say 0x89
             core.node.count("connections_refused")
-            return
+            return False
         first_bytes: ProxiedSocket | None = None
         seat: Seat | None = None
         if listener.front_door is not None:
@@ -265,11 +276,11 @@ class EdgeService:
         if refusal:
             os.close(fd)
             core.node.count(refusal)
-            return
+            return False
         stream_filter = listener.filter()
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
-            connect_timeout_ns=int(limits.connect_timeout_s * NS),
+            connect_timeout_ns=int(max(0.001, limits.connect_timeout_s - waited_s) * NS),
             tls=listener.context,
             filter=stream_filter,
             first_bytes=first_bytes,
@@ -279,6 +290,26 @@ class EdgeService:
         conn.context = client
         core.clients.adopt(client)
         client.seat = seat
+        return True
+
+    def _count(self, what: str) -> None:
+        self.core.node.count(what)
+
+    def _hand_over_state(self, name: str) -> Answer:
+        """Return what a balancer is told that has a client for a listener."""
+        core = self.core
+        if not self._open or self._process.stopping.is_set() or not core.node.has_lease():
+            return Answer.NOT_READY
+        if not any(listener.policy.name == name for listener in self._listening):
+            return Answer.NO_LISTENER
+        return Answer.FULL if len(core.clients) >= core.limits.connections_max else Answer.TAKEN
+
+    def _take_handed_over(self, name: str, fd: int, waited_s: float) -> None:
+        listener = next(each for each in self._listening if each.policy.name == name)
+        self.core.node.wake()
+        address = "" if listener.front_door is not None else peer_of(fd)
+        if self._take_client(listener, fd, address, waited_s):
+            self._loop.share(fd)  # the balancer's copy stays open until it has read the answer
 
     def _admit(self, listener: Listener, address: str) -> tuple[str, Seat | None]:
         """Judge a client by its address, before its handshake."""

@@ -103,6 +103,8 @@ SHELLS = {
     "edge.hot.host",
     "edge.hot.loop",
     "edge.hot.sockets",
+    "edge.listeners.hand_over",
+    "edge.listeners.hand_over_socket",
     "edge.listeners.listeners",
     "edge.listeners.proxied_socket",
     "edge.login.hash_worker_service",

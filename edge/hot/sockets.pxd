@@ -33,6 +33,7 @@ cdef class Sockets:
     cdef unsigned char* data
     cdef Py_ssize_t capacity
     cdef dict tls_sockets
+    cdef set shared
     cdef list undecrypted
     cdef int handshakes
     cdef int handshakes_max
@@ -54,6 +55,7 @@ cdef class Sockets:
     cdef object end(self, Conn conn, bint blocked)
     cdef object discard(self, Conn conn)
     cdef object drop(self, Conn conn)
+    cdef object end_shared(self, int fd)
     cdef object accept(self, int fd)
     cdef object sweep_sockets(self, long long now_ns)
     cdef object close_sockets(self)

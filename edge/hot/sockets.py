@@ -75,6 +75,7 @@ class Sockets:
         else:  # pragma: no cover
             self.data = self.input
         self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
+        self.shared: set[int] = set()  # descriptors of sockets that another process may have too
         self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
         self.handshakes = 0  # of this turn
         self.handshakes_max = hot.limits.handshakes_per_turn
@@ -431,11 +432,27 @@ class Sockets:
         if conn.tls is not None:
             conn.tls = None
             self.tls_sockets.pop(fd).detach()
+        if self.shared and fd in self.shared:
+            self.end_shared(fd)
         if cython.compiled:  # pragma: no cover
             close_fd(fd)
         else:
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+    def share(self, fd: int) -> None:
+        """Know of a connection's socket that another process may have it too, for a moment or longer."""
+        self.shared.add(fd)
+
+    def end_shared(self, fd: cython.int) -> None:
+        """End a socket of which closing ends one copy: the peer is told, and epoll speaks of it no more."""
+        self.shared.discard(fd)
+        with contextlib.suppress(OSError):
+            self.epoll.unregister(fd)
+        borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
+        with contextlib.suppress(OSError):
+            borrowed.shutdown(socket.SHUT_RDWR)
+        borrowed.detach()
 
     def accept(self, fd: cython.int) -> None:
         """Take new sockets, a bounded number a turn."""

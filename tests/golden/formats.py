@@ -32,6 +32,7 @@ from wire.messages import batches
 from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import HEADER
+from wire.messages.hand_over import HandOver, decode_hand_over, encode_hand_over
 from wire.messages.hello import Hello, HelloReader, NodeIdentity, encode_hello
 from wire.messages.map_pages import MapReader, map_pages
 from wire.messages.nodes import MapStep
@@ -280,6 +281,14 @@ FORMATS: dict[str, Format] = {
             "HELLO": Codec(lambda value: value, _hello, _read_hello),
             "header": Codec(lambda value: value, lambda value: HEADER.pack(*value), lambda data: HEADER.unpack(data)),
         },
+    ),
+    "hand_over": Format(
+        "Messages beside a descriptor between processes of one host",
+        _structs(
+            {"hand-over": HandOver},
+            lambda each: encode_hand_over(each.listener, each.accepted_ms, each.sent_ms),
+            lambda _kind, data: decode_hand_over(data),
+        ),
     ),
     "batches": Format(
         "Records of PUBLISH, PUBLISH_ACK, PUSH and PUSH_ACK frames",
