@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from conf.audit_settings import NodeAudit
 from conf.crl_settings import NodeRevocation
+from conf.scheduling_settings import NodeScheduling
 
 __all__ = ["LogSettings", "MetricsSettings", "NodeSettings", "split_list"]
 
@@ -24,7 +25,7 @@ def split_list(value: object) -> object:
     return value
 
 
-class NodeSettings(NodeAudit, NodeRevocation, frozen=True, extra="forbid"):
+class NodeSettings(NodeAudit, NodeRevocation, NodeScheduling, frozen=True, extra="forbid"):
     """Room ``node``: identity, links to other nodes, data folder."""
 
     cluster: str = Field(

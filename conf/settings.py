@@ -38,6 +38,8 @@ __all__ = [
 
 TIERS = ("edge", "router", "storage")
 LINK_PORTS = {"edge": 7949, "router": 7947, "storage": 7948}
+GROUP_NICE = {"edge": 0, "router": 5, "storage": 5}  # docs/adr/0060-who-waits-for-the-core.md
+SLICE_US = {"edge": 100, "router": 0, "storage": 0}
 ROOMS: dict[str, type[BaseModel]] = {
     "node": NodeSettings,
     "edge": EdgeSettings,
@@ -112,7 +114,8 @@ def load(
 def tier_defaults(tier: str) -> dict[str, dict[str, object]]:
     """Return the defaults that differ from tier to tier."""
     host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname()).strip("-") or "host"
-    return {"node": {"id": f"{tier}-{host}"[:64], "data_dir": f"data/{tier}", "link_port": LINK_PORTS[tier]}}
+    node = {"id": f"{tier}-{host}"[:64], "data_dir": f"data/{tier}", "link_port": LINK_PORTS[tier]}
+    return {"node": {**node, "group_nice": GROUP_NICE[tier], "slice_us": SLICE_US[tier]}}
 
 
 def _composite(tier: str, loaded: Loaded) -> NodeConfig:

@@ -27,6 +27,7 @@ from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link
 from wire.node.reload import Reload, Reloaded
 from wire.node.reload_parts import LinkCertificates, Logs
 from wire.node.reloading import Reloading, Watched
+from wire.node.scheduling import take_turns
 from wire.node.signals import obey_signals, state_lines
 from wire.node.turns import Turns
 
@@ -187,6 +188,7 @@ def run_process(
     folder = DataFolder(config.node.data_dir)
     contexts, metrics = _contexts(config), Metrics(tier, config.node.id, own_version())
     lists = _lists(config, contexts, read_lists)
+    take_turns(config.node, config.sources)
     reload = _reload(config, contexts, lists)
     process = NodeProcess(config, tier, folder, contexts, metrics, ready, reload, lists)
     try:

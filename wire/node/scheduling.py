@@ -1,0 +1,80 @@
+"""The processor as the nodes of one host share it: a client's message goes before what waits for nobody.
+
+Linux divides a core among sessions first (autogroup), so a nice value has no effect between processes of two sessions,
+and every node is a session of its own. What has one: the nice value of the *session's group*, and a short slice for the
+edge, which then need not wait until another process has used up a long one. Neither wants a privilege. What a kernel
+lacks or a container forbids changes nothing else. Decision and figures: docs/adr/0060-who-waits-for-the-core.md.
+"""
+
+import ctypes
+import logging
+import os
+import platform
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from conf.node_settings import NodeSettings
+
+__all__ = ["take_turns"]
+
+logger = logging.getLogger(__name__)
+
+GROUP_FILE = Path("/proc/self/autogroup")
+SYSTEM_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
+# struct sched_attr of Linux: size, policy, flags, nice, priority, runtime (of SCHED_OTHER the slice), deadline, period
+ATTRIBUTES = struct.Struct("=IIQiIQQQ")
+NS_PER_US = 1_000
+
+
+def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: Path = GROUP_FILE) -> None:
+    """Set the nice value of this process's group and the slice of its main thread.
+
+    Args:
+        settings: ``group_nice`` and ``slice_us``; 0 leaves either as it is.
+        sources: Names of the settings that somebody wrote: then a failure is a warning, and of a default a debug line.
+        group_file: Where the kernel takes the nice value of a group.
+    """
+    wishes: tuple[tuple[str, int, Callable[[int], str]], ...] = (
+        ("group_nice", settings.group_nice, partial(_set_group, group_file=group_file)),
+        ("slice_us", settings.slice_us, _set_slice),
+    )
+    for name, value, wish in wishes:
+        if not value:
+            continue
+        why = wish(value)
+        if why:
+            level = logging.WARNING if f"node.{name}" in sources else logging.DEBUG
+            logger.log(level, "node.%s = %d has no effect: %s", name, value, why, extra={"event": "not_scheduled"})
+
+
+def _set_group(nice: int, group_file: Path) -> str:
+    """Return "", or why the group of this process keeps its nice value."""
+    if os.getsid(0) != os.getpid():
+        return "this process shares its session with others, such as a shell"
+    try:
+        with group_file.open("r+") as group:
+            group.write(str(nice))
+    except FileNotFoundError:
+        return f"this kernel has no {group_file}"
+    except OSError as error:
+        return f"{group_file}: {error.strerror}"
+    return ""
+
+
+def _set_slice(slice_us: int) -> str:
+    """Return "", or why this thread keeps the slice that the kernel gives it."""
+    calls = SYSTEM_CALLS.get(platform.machine())
+    if calls is None:
+        return f"not known for {platform.machine()}"
+    call: Callable[..., int] = ctypes.CDLL(None, use_errno=True).syscall
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    wanted = ATTRIBUTES.pack(ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, slice_us * NS_PER_US, 0, 0)
+    if call(calls[0], 0, ctypes.c_char_p(wanted), 0) != 0:
+        return os.strerror(ctypes.get_errno())
+    found = ctypes.create_string_buffer(ATTRIBUTES.size)
+    if call(calls[1], 0, found, ATTRIBUTES.size, 0) != 0:
+        return os.strerror(ctypes.get_errno())
+    has = ATTRIBUTES.unpack(found.raw)[5]
+    return "" if has == slice_us * NS_PER_US else "this kernel has no slices (Linux 6.12 has)"
