@@ -17,8 +17,11 @@ ROOMS = ("edge", "router", "storage", "gateways", "membership", "access", "jobs"
 INSIDE = "stratamq._rooms"
 MODULES = runpy.run_path(str(Path(__file__).parent / "conf" / "compiled.py"))["COMPILED_MODULES"]
 
-# C below a library that offers no other place for it; needed in a pure build too.
-C_MODULES = [Extension("storage.store._lsm_vfs", ["storage/store/_lsm_vfs.c"], extra_compile_args=["-O2", "-g1"])]
+# C below a library that offers no other place for it, and a thread without the interpreter lock; in a pure build too.
+C_MODULES = [
+    Extension(f"storage.store.{name}", [f"storage/store/{name}.c"], extra_compile_args=["-O2", "-g1"])
+    for name in ("_lsm_vfs", "_sync_thread")
+]
 
 
 class BuildExtensions(build_ext):

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import random
 import sys
 import time
@@ -59,8 +60,7 @@ PROGRESS_S = 1.0  # between two lines about copies that are made anew
 LAST_SYNC_S = 1.0  # at an orderly end; what was acknowledged is on disk before that
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
 OTHERS_EVERY_S = 0.001  # other tasks of this process have their turn so often, if a part takes no longer
-# What the thread that syncs may wait for the interpreter, before a sync and after it, while the loop computes; the
-# default of 5 ms was longer than the sync.
+# What the loop may wait for the interpreter lock behind another thread that computes, an export for example.
 SWITCH_S = 0.0005
 
 
@@ -100,6 +100,10 @@ class StorageService:
         self._config = config
         self._events = TurnEvents()
         self._wake = trio.Event()
+        self._wakes_at = math.inf  # when the loop wakes up by itself
+        self._deadline = 0.0  # of the core
+        self._turned_at = 0.0
+        self._serves = self._over = False
         self._hub = LinkHub(
             process.identity,
             process.contexts,
@@ -108,6 +112,7 @@ class StorageService:
             on_down=lambda peer: self._push(LinkDown(peer)),
             on_reset=lambda peer: self._push(LinkDown(peer)),
             rng=random.Random(process.folder.incarnation),
+            on_read=self._turn_at_once,
         )
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
@@ -201,7 +206,9 @@ class StorageService:
                 bound = await nursery.start(self._hub.run, self._process.link_address)
                 self._bound = bound
                 self._hub.set_seeds(self._config.node.seeds)
-                self._committer = GroupCommitter(self._store, self._on_durable, self._commit_settings())
+                self._committer = GroupCommitter(
+                    self._store, self._on_durable, self._commit_settings(), then=self._turn_at_once
+                )
                 nursery.start_soon(self._committer.run)
                 self.core = StorageCore(
                     self._process.entry(bound),
@@ -262,7 +269,7 @@ class StorageService:
             reply = self._verbs.asked(peer, question) or self._desk.ask(question, operator_of(peer))
             self._verbs.replied(peer.node, reply, partial(self._reply, peer.node))
             return
-        self._push(FrameArrived(peer, kind, payload))
+        self._events.append(FrameArrived(peer, kind, payload))  # ``_turn_at_once`` follows
 
     def _reply(self, node: str, reply: AdminReply) -> None:
         self._hub.send(node, FrameKind.CONTROL, encode_control(reply))
@@ -271,7 +278,7 @@ class StorageService:
         self._hub.send(router, FrameKind.CONTROL, encode_control(answer))
 
     def _on_durable(self, commit: int) -> None:
-        self._push(BatchSynced(commit))
+        self._events.append(BatchSynced(commit))  # likewise
 
     def _room(self, node: str) -> int:
         """Return how many bytes the link to a node takes now."""
@@ -281,32 +288,45 @@ class StorageService:
     # --- the loop
 
     async def _loop(self) -> None:
-        deadline = boot_time()
-        while True:
-            if not self._events:
-                steady = self.core.serving and not self.core.full and not self._catches_up
-                tick_s = IDLE_TICK_MAX_S if steady else TICK_MAX_S
-                with trio.move_on_after(max(0.0, min(deadline - boot_time(), tick_s))):
-                    await self._wake.wait()
+        """Turn when it is time, or when there is more to do than was done at once, until this node's end."""
+        self._serves = True
+        while not self._over:
+            steady = self.core.serving and not self.core.full and not self._catches_up
+            tick_at = self._turned_at + (IDLE_TICK_MAX_S if steady else TICK_MAX_S)
+            self._wakes_at = min(self._deadline, tick_at)
+            with trio.move_on_after(max(0.0, self._wakes_at - boot_time())):
+                await self._wake.wait()
             self._wake = trio.Event()
-            if self._events:
-                await trio.lowlevel.checkpoint()  # more of them may be on their way
             await self._committer.room()
-            self._look_for_room()
-            _tend_garbage(loading=self.core.loading)
-            ready = self._take_some()
-            if not self._whole and self.core.lease.active:
-                self._created.remove()
-                self._whole = True
-            self._carry_out(ready)
-            deadline = ready.next_deadline
-            if ready.stopped:
-                await self._end_in_order()
-                return
-            if ready.ended:
-                logger.warning("the map ended this incarnation; starting anew")
-                self._process.restart = True
-                return
+            if self._events or boot_time() >= min(self._deadline, self._wakes_at):
+                self._turn()
+        self._serves = False
+        if self._process.restart:
+            logger.warning("the map ended this incarnation; starting anew")
+        else:
+            await self._end_in_order()
+
+    def _turn_at_once(self) -> None:
+        """Turn in the task that has read something, or that learned of a sync: the loop's would be one wake-up more."""
+        if self._events.goes_on or self._committer.congested:
+            self._wake.set()
+        elif self._events and self._serves:
+            self._turn()
+            if self._deadline < self._wakes_at:
+                self._wake.set()
+
+    def _turn(self) -> None:
+        self._look_for_room()
+        _tend_garbage(loading=self.core.loading)
+        ready = self._take_some()
+        if not self._whole and self.core.lease.active:
+            self._created.remove()
+            self._whole = True
+        self._carry_out(ready)
+        self._deadline, self._turned_at = ready.next_deadline, boot_time()
+        if ready.stopped or ready.ended:
+            self._over, self._serves, self._process.restart = True, False, not ready.stopped
+            self._wake.set()
 
     def _take_some(self) -> Ready:
         """Take events for about a millisecond: of a turn that goes on, as many parts as that lasts."""
@@ -322,6 +342,7 @@ class StorageService:
     async def _stop_when_told(self) -> None:
         await self._process.stopping.wait()
         self.core.stop.begin(boot_time())
+        self._deadline = 0.0
         self._wake.set()
 
     async def _end_in_order(self) -> None:
@@ -350,15 +371,15 @@ class StorageService:
 
     def _carry_out(self, ready: Ready) -> None:
         self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
-        if ready.batch:
-            self._submitted = self._committer.submit(ready.writes, more=bool(self._events))
-            assert self._submitted == ready.batch  # one batch per Ready with writes
         self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         for peer, why in ready.condemned:
             self._hub.condemn(peer, why)
         for router, order in ready.orders:
             self._ordered.take(router, order)
         self._hub.send_all(ready.sends)
+        if ready.batch:  # last: backups write while this node does
+            self._submitted = self._committer.submit(ready.writes, more=bool(self._events))
+            assert self._submitted == ready.batch  # one batch per Ready with writes
 
     def _follow_map(self) -> None:
         if self.core.map.epoch != self._followed:

@@ -127,6 +127,7 @@ SHELLS = {
     "storage.export.export_desk",
     "storage.export.export_run",
     "storage.store.group_committer",
+    "storage.store.log_syncs",
     "wire.links.connection",
     "wire.links.hub",
     "wire.links.request",

@@ -26,7 +26,7 @@ _FILE_BYTES = 12288
 
 
 class AckedMarker:
-    """One open marker file; ``write`` and ``sync`` may run on different threads, one at a time each."""
+    """One open marker file; its descriptor may be synced on another thread, one sync at a time."""
 
     def __init__(self, path: Path, store_id: bytes, acked_up_to: int, slot: int) -> None:
         self.path = path
@@ -78,10 +78,14 @@ class AckedMarker:
             self.acked_up_to = acked_up_to
             os.pwrite(self._descriptor, _encode(self.store_id, acked_up_to), _SLOT_OFFSETS[self._slot])
 
-    def sync(self) -> None:
-        """Make the marker durable; writes from now on go to the next slot. Raises OSError."""
+    def begin_sync(self) -> int:
+        """Return the descriptor to sync; writes from now on go to the next slot."""
         self._slot = (self._slot + 1) % len(_SLOT_OFFSETS)
-        os.fdatasync(self._descriptor)
+        return self._descriptor
+
+    def sync(self) -> None:
+        """Make the marker durable. Raises OSError."""
+        os.fdatasync(self.begin_sync())
 
     def close(self) -> None:
         """Release the file without a sync."""

@@ -1,7 +1,7 @@
-"""The shell of group commit: transactions on the loop's thread, syncs on a worker thread, acknowledgements after both.
+"""The shell of group commit: transactions in the turn that submits them, syncs beside the loop, then who waits is told.
 
-lsm-db keeps the interpreter lock in every call, so a thread would not help it; ``os.fdatasync`` lets go. A failed sync
-ends the process: the error leaves ``run`` and nothing may be acknowledged after it.
+lsm-db keeps the interpreter lock in every call, so a thread would not help it; syncs run on one that never takes that
+lock (``log_syncs``). A failed sync ends the process: the error leaves ``run`` and nothing may be acknowledged after it.
 """
 
 import math
@@ -11,7 +11,8 @@ import trio
 
 from storage.store.errors import BatchUnknown, StoreError, StoreFailed, StoreFull
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
-from storage.store.protocol import Batch, KeyValueStore, SyncTicket
+from storage.store.log_syncs import LogSyncs
+from storage.store.protocol import Batch, KeyValueStore, Syncs
 from storage.store.settings import GroupCommitSettings
 
 __all__ = ["GATHERED_MAX", "GroupCommitter"]
@@ -29,18 +30,32 @@ class GroupCommitter:
     """
 
     def __init__(
-        self, store: KeyValueStore, on_durable: Callable[[int], None], settings: GroupCommitSettings | None = None
+        self,
+        store: KeyValueStore,
+        on_durable: Callable[[int], None],
+        settings: GroupCommitSettings | None = None,
+        syncs: Syncs | None = None,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Args: on_durable: Called with n once batches 1 to n are durable; must not raise or block."""
+        """Args:
+        on_durable: Called with n once batches 1 to n are durable; must not raise or block.
+        syncs: Runs the store's syncs; closed when ``run`` ends.
+        then: Called behind ``on_durable``, when the next sync has begun if one is due; may submit.
+        """
         self.commits = 0
         self.syncs = 0
         self.rows = 0
         self._store = store
         self._on_durable = on_durable
         self._core = GroupCommit(settings or GroupCommitSettings())
+        self._syncs = syncs or LogSyncs()
+        self._then = then
+        self._synced_to = 0  # transaction_no that the sync under way makes durable
         self._batches: list[Batch] = []  # of this turn of the loop
         self._submitted = 0
+        self._serving = False
         self._deadline = math.inf
+        self._wakes_at = math.inf  # when ``run`` wakes up by itself
         self._wake = trio.Event()
         self._progress = trio.Event()
         self._failure: StoreError | None = None
@@ -56,7 +71,7 @@ class GroupCommitter:
         return self._core.durable
 
     def submit(self, rows: Batch, *, more: bool = False) -> int:
-        """Add the rows of one operation and return its number, ascending by one.
+        """Add the rows of one operation, and commit them if it is time; return its number, ascending by one.
 
         Where ``more`` is about to be submitted they may wait for that, some batches together, unless a sync ends.
 
@@ -64,8 +79,8 @@ class GroupCommitter:
         """
         self._batches.append(rows)
         self._submitted += 1
-        if not more or len(self._batches) >= GATHERED_MAX:
-            self._wake.set()
+        if self._serving and (not more or len(self._batches) >= GATHERED_MAX):
+            self._round()
         return self._submitted
 
     async def room(self) -> None:
@@ -75,7 +90,8 @@ class GroupCommitter:
 
     async def wait_durable(self, batch: int) -> None:
         """Wait until a batch is durable; as long as the disk takes."""
-        self._wake.set()
+        if self._serving and self._batches:
+            self._round()
         while self._core.durable < batch:
             await self._wait_progress()
 
@@ -90,38 +106,65 @@ class GroupCommitter:
         Raises:
             StoreError: A sync failed, or the store could not be reopened: end the process.
         """
-        async with trio.open_nursery() as nursery:
-            try:
-                await self._serve(nursery)
-            except StoreError as error:
-                self._fail(error)
-            finally:
-                self._progress.set()
+        self._serving = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._take_ends)
+                self._round()
+                await self._wait_deadlines()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._serving = False
+            self._progress.set()
+            self._syncs.close()
         if self._failure is not None:
             raise self._failure  # out here, so that it does not come in an exception group
 
-    async def _serve(self, nursery: trio.Nursery) -> None:
+    async def _take_ends(self) -> None:
+        """Go on whenever a sync ends."""
+        while self._failure is None:
+            try:
+                await self._syncs.ended()
+            except StoreError as error:
+                self._fail(error)
+                return
+            self._handle(LogSynced(self._synced_to))
+            if self._batches:
+                self._round()
+            if self._failure is None:
+                self._then()
+
+    async def _wait_deadlines(self) -> None:
+        """Go on when it is time, until something failed."""
         while self._failure is None:
             self._wake = trio.Event()
-            self._round(nursery)
-            if self._batches:
-                await trio.lowlevel.checkpoint()
-            else:
-                with trio.move_on_at(self._deadline):
-                    await self._wake.wait()
+            self._wakes_at = self._deadline
+            with trio.move_on_at(self._wakes_at):
+                await self._wake.wait()
+            if trio.current_time() >= self._deadline:
+                self._round()
 
     def _fail(self, error: StoreError) -> None:
         self._failure = self._failure or error
         self._wake.set()
         self._progress.set()
 
-    def _round(self, nursery: trio.Nursery) -> None:
-        """Feed everything submitted since the last turn, then do what is due."""
+    def _round(self) -> None:
+        """Feed everything submitted since the last turn, and do what is due."""
         operations, self._batches = self._batches, []
-        event = Submitted(operations) if operations else Waited()
-        self._perform(nursery, self._core.handle(trio.current_time(), event))
+        self._handle(Submitted(operations) if operations else Waited())
 
-    def _perform(self, nursery: trio.Nursery, ready: GroupCommitReady) -> None:
+    def _handle(self, event: Submitted | LogSynced | Waited) -> None:
+        if self._failure is not None:
+            return  # nothing is written, or announced, any more
+        try:
+            self._perform(self._core.handle(trio.current_time(), event))
+        except StoreError as error:
+            self._fail(error)
+        if self._deadline < self._wakes_at:
+            self._wake.set()
+
+    def _perform(self, ready: GroupCommitReady) -> None:
         if ready.durable is not None:
             self._store.acked(ready.durable_transaction_no)  # before anybody is told
             self._on_durable(ready.durable)
@@ -131,11 +174,13 @@ class GroupCommitter:
             transaction_no = self._write(ready.transaction)
             self.commits += 1
             self.rows += len(ready.transaction)
-            self._perform(nursery, self._core.handle(trio.current_time(), Committed(transaction_no)))
+            self._perform(self._core.handle(trio.current_time(), Committed(transaction_no)))
             return
         if ready.sync:
             self.syncs += 1
-            nursery.start_soon(self._sync, nursery, self._store.begin_sync(marker=ready.marker))
+            ticket = self._store.begin_sync(marker=ready.marker)
+            self._synced_to = ticket.transaction_no
+            self._syncs.begin(ticket)
         self._deadline = ready.deadline
 
     def _write(self, rows: Batch) -> int:
@@ -151,11 +196,3 @@ class GroupCommitter:
             return self._store.write(rows, reclaiming=True)
         except (BatchUnknown, StoreFull) as error:
             raise StoreFailed("a batch failed twice") from error
-
-    async def _sync(self, nursery: trio.Nursery, ticket: SyncTicket) -> None:
-        try:
-            await trio.to_thread.run_sync(ticket.run)
-            self._perform(nursery, self._core.handle(trio.current_time(), LogSynced(ticket.transaction_no)))
-        except StoreError as error:
-            self._fail(error)
-        self._wake.set()

@@ -7,7 +7,7 @@ in order: after a power loss a store holds a prefix of them, whole transactions 
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["Batch", "KeyValueStore", "Row", "SyncTicket"]
+__all__ = ["Batch", "KeyValueStore", "Row", "SyncTicket", "Syncs"]
 
 Batch = Sequence[tuple[bytes, bytes | None]]  # None deletes the key; a later item of a batch overrides an earlier one
 Row = tuple[bytes, bytes]
@@ -26,6 +26,23 @@ class SyncTicket(Protocol):
         Raises:
             SyncFailed: The process must end.
         """
+
+
+class Syncs(Protocol):
+    """Where tickets are run beside the owner's loop, one at a time."""
+
+    def begin(self, ticket: SyncTicket) -> None:
+        """Begin a sync; none is under way."""
+
+    async def ended(self) -> None:
+        """Wait until the sync that was begun has ended, or the next one that is.
+
+        Raises:
+            SyncFailed: It failed; the process must end.
+        """
+
+    def close(self) -> None:
+        """Wait for a sync that runs; none is begun after this."""
 
 
 class KeyValueStore(Protocol):

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,36 +43,19 @@ from storage.store.record import (
     record_head,
 )
 from storage.store.settings import StoreSettings
+from storage.store.store_sync import StoreSync
 
-__all__ = ["QUARANTINED_MAX", "Store", "StoreSync", "quarantine", "quarantined", "store_files"]
+__all__ = ["QUARANTINED_MAX", "Store", "quarantine", "quarantined", "store_files"]
 
 FORMAT_VERSION = 1
 QUARANTINED_MAX = 8
+ROOM_KNOWN_S = 0.1  # after a look at the free space: a look per commit costs as much as the commit's write
+ROOM_FACTOR = 8  # bytes that a written byte may take of the disk, with the log, merges and page sums
 
 _SUFFIXES = ("-log", SUMS_SUFFIX, "-acked", "-lock")
 
 _META_KEY = RESERVED_PREFIX + b"\x00meta"
 _HEAD_KEY = RESERVED_PREFIX + b"\x00head"
-
-
-class StoreSync:
-    """One sync of the log, and of the marker when it is due; made on the owner's thread, run on any."""
-
-    def __init__(self, transaction_no: int, log_descriptor: int, marker: AckedMarker | None) -> None:
-        self.transaction_no = transaction_no
-        self._log_descriptor = log_descriptor  # a duplicate: the store may be reopened meanwhile
-        self._marker = marker
-
-    def run(self) -> None:
-        """Sync, blocking; os.fdatasync lets go of the interpreter lock. Runs once."""
-        try:
-            os.fdatasync(self._log_descriptor)
-            if self._marker is not None:
-                self._marker.sync()
-        except OSError as error:
-            raise SyncFailed(f"fdatasync: {error}") from error
-        finally:
-            os.close(self._log_descriptor)
 
 
 class Store:
@@ -86,6 +70,9 @@ class Store:
         self._lock_descriptor = -1
         self._marker: AckedMarker | None = None
         self._marker_synced_at = 0  # transaction_no of the last sync that covered the marker
+        self._disk_bytes = 0  # of the file system
+        self._room_left = 0  # of them free at least, as far as this store knows
+        self._room_until = 0.0  # when that is not believed any more
 
     @classmethod
     def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "Store":
@@ -143,7 +130,7 @@ class Store:
         """Commit a batch as one transaction; see ``KeyValueStore.write``."""
         records = [(key, self._record(key, value)) for key, value in batch]
         self._require_open()
-        self.require_room(reclaiming=reclaiming)
+        self._require_room_for(records, reclaiming=reclaiming)
         transaction_no = self._transaction_no + 1
         try:
             self._transact(records, transaction_no)
@@ -180,11 +167,23 @@ class Store:
         if free_bytes < (floor_bytes // 4 if reclaiming else floor_bytes):
             raise StoreFull(free_bytes, floor_bytes)
 
+    def _require_room_for(self, records: list[tuple[bytes, bytes | None]], *, reclaiming: bool) -> None:
+        """Ask ``require_room``, unless it was asked just now and what was written since cannot have filled the rest."""
+        self._room_left -= ROOM_FACTOR * sum(len(key) + len(record or b"") for key, record in records)
+        if self._room_left > self._floor_bytes() and time.monotonic() < self._room_until:
+            return
+        self.require_room(reclaiming=reclaiming)
+
     def free_space(self) -> tuple[int, int]:
         """Return the free bytes of the file system and the floor that holds on it."""
         usage = os.statvfs(self.path.parent)
-        percent_bytes = int(usage.f_blocks * usage.f_frsize * self.settings.free_space_floor_percent / 100)
-        return usage.f_bavail * usage.f_frsize, max(percent_bytes, self.settings.free_space_floor_bytes)
+        self._disk_bytes = usage.f_blocks * usage.f_frsize
+        self._room_left, self._room_until = usage.f_bavail * usage.f_frsize, time.monotonic() + ROOM_KNOWN_S
+        return self._room_left, self._floor_bytes()
+
+    def _floor_bytes(self) -> int:
+        percent_bytes = int(self._disk_bytes * self.settings.free_space_floor_percent / 100)
+        return max(percent_bytes, self.settings.free_space_floor_bytes)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,7 +12,7 @@ import trio.testing
 from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.group_committer import GATHERED_MAX, GroupCommitter
-from storage.store.protocol import Batch
+from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
 
@@ -200,6 +200,29 @@ def _open(disk: ModelDisk) -> ModelStore:
     return ModelStore.open(disk, "c", "n", StoreSettings())
 
 
+class _Threads:
+    """Runs the tickets of a model's store, each on a worker thread."""
+
+    def __init__(self) -> None:
+        self._begun, self._tickets = trio.open_memory_channel[SyncTicket](1)
+
+    def begin(self, ticket: SyncTicket) -> None:
+        self._begun.send_nowait(ticket)
+
+    async def ended(self) -> None:
+        ticket = await self._tickets.receive()
+        await trio.to_thread.run_sync(ticket.run)
+
+    def close(self) -> None:
+        self._tickets.close()
+
+
+def _committer(
+    store: ModelStore, on_durable: Callable[[int], None], settings: GroupCommitSettings | None = None
+) -> GroupCommitter:
+    return GroupCommitter(store, on_durable, settings, _Threads())
+
+
 @asynccontextmanager
 async def _running(committer: GroupCommitter):  # type: ignore[no-untyped-def]
     async with trio.open_nursery() as nursery:
@@ -217,7 +240,7 @@ async def test_batches_become_durable_in_order(disk: ModelDisk) -> None:
         assert disk.acked_up_to <= disk.durable_transaction_no
         assert all(b"k%06d" % number in disk.durable for number in range(batch))
 
-    committer = GroupCommitter(store, on_durable)
+    committer = _committer(store, on_durable)
     async with _running(committer):
         for number in range(500):
             assert committer.submit(_row(number)) == number + 1
@@ -234,7 +257,7 @@ async def test_a_failed_sync_leaves_run_and_announces_nothing(disk: ModelDisk) -
     """EIO: no acknowledgement, waiting callers are told, the error is the service's to die of (F17)."""
     store, announced = _open(disk), list[int]()
     disk.fail_sync = True
-    committer = GroupCommitter(store, announced.append)
+    committer = _committer(store, announced.append)
     committer.submit(_row(1))
 
     async def wait() -> None:
@@ -254,7 +277,7 @@ async def test_a_failed_sync_leaves_run_and_announces_nothing(disk: ModelDisk) -
 async def test_an_unknown_batch_is_looked_up_and_written_once(disk: ModelDisk, poison: str) -> None:
     """A batch whose commit raised is in the store or written again, never twice and never lost."""
     store = _open(disk)
-    committer = GroupCommitter(store, lambda _: None)
+    committer = _committer(store, lambda _: None)
     disk.poison = poison
     async with _running(committer):
         committer.submit(_row(1))
@@ -274,7 +297,7 @@ async def test_a_batch_that_fails_twice_is_fatal(disk: ModelDisk, monkeypatch: p
         return real(batch, reclaiming=reclaiming)
 
     monkeypatch.setattr(store, "write", poisoned)
-    committer = GroupCommitter(store, lambda _: None)
+    committer = _committer(store, lambda _: None)
     committer.submit(_row(1))
     with trio.fail_after(5), pytest.raises(StoreFatal, match="twice"):
         await committer.run()
@@ -292,7 +315,7 @@ async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: p
         real(transaction_no)
 
     monkeypatch.setattr(disk, "sync", slow)
-    committer = GroupCommitter(store, lambda _: None, GroupCommitSettings(backlog_bytes_max=100_000, batch_bytes=1000))
+    committer = _committer(store, lambda _: None, GroupCommitSettings(backlog_bytes_max=100_000, batch_bytes=1000))
     async with _running(committer):
         for number in range(300):
             committer.submit([(b"k%06d" % number, b"v" * 1000)])
@@ -308,7 +331,7 @@ async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: p
 async def test_batches_of_a_busy_loop_are_written_together(disk: ModelDisk) -> None:
     """Some of them: nobody waits for a loop that never rests, nor for one that stops behind its last batch."""
     store = _open(disk)
-    committer = GroupCommitter(store, lambda _: None)
+    committer = _committer(store, lambda _: None)
     async with _running(committer):
         await trio.testing.wait_all_tasks_blocked()
         for number in range(GATHERED_MAX - 1):

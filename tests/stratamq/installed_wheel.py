@@ -21,7 +21,8 @@ def build_wheel(folder: Path, *, compiled: bool) -> Path:
     left_out = shutil.ignore_patterns("*.so", "__pycache__", "*.c")
     for room in (*ROOMS, "stratamq"):
         shutil.copytree(ROOT / room, sources / room, ignore=left_out)
-    shutil.copy2(ROOT / "storage" / "store" / "_lsm_vfs.c", sources / "storage" / "store")
+    for written in ("_lsm_vfs.c", "_sync_thread.c"):
+        shutil.copy2(ROOT / "storage" / "store" / written, sources / "storage" / "store")
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, sources)
     words = ["wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder / "dist"), str(sources)]

@@ -133,6 +133,7 @@ class Connection:
         "_closed",
         "_core",
         "_on_frame",
+        "_on_read",
         "_prompt",
         "_scope",
         "_sending",
@@ -143,12 +144,19 @@ class Connection:
         "why",
     )
 
-    def __init__(self, stream: Stream, core: LinkCore, on_frame: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        core: LinkCore,
+        on_frame: Callable[[int, bytes], None],
+        on_read: Callable[[], None] = lambda: None,
+    ) -> None:
         self._stream = stream
         self._prompt = stream if isinstance(stream, TlsStream) else None
         self._sending = False  # a task waits for the socket
         self._core = core
         self._on_frame = on_frame
+        self._on_read = on_read
         self._scope = trio.CancelScope()
         self._closed = False  # from here on the core belongs to another connection
         self._wakeup = trio.Event()
@@ -219,6 +227,7 @@ class Connection:
             while True:
                 if data:
                     self._take(bytes(data))
+                    self._on_read()
                 data = await self._stream.receive_some(READ_BYTES_MAX)
                 if not data:
                     return self._end("closed by the peer")

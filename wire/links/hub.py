@@ -84,6 +84,7 @@ class LinkHub:
         on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
         on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
         rng: For the jitter of reconnects.
+        on_read: The frames of one read of a connection were handed over.
     """
 
     def __init__(
@@ -96,11 +97,12 @@ class LinkHub:
         on_down: Callable[[PeerKey], None],
         on_reset: Callable[[PeerKey], None],
         rng: random.Random,
+        on_read: Callable[[], None] = lambda: None,
         resend_bytes_max: int = RESEND_BYTES_MAX,
     ) -> None:
         self._contexts = contexts
         self._rng = rng
-        self._on_up, self._on_down = on_up, on_down
+        self._on_up, self._on_down, self._on_read = on_up, on_down, on_read
         self._down: dict[str, trio.Event] = {}  # by node; set when its present connection ended
         self.table = LinkTable(
             identity,
@@ -375,7 +377,7 @@ class LinkHub:
         """
         table = self.table
         peer = table.peer_of(key)
-        connection = Connection(stream, peer.core, partial(table.frame, peer))
+        connection = Connection(stream, peer.core, partial(table.frame, peer), self._on_read)
         try:
             self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)

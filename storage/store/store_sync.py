@@ -1,0 +1,36 @@
+"""One sync of a store's log, as a ticket: run here and now, or handed to a thread (``log_syncs``)."""
+
+import os
+
+from storage.store.acked_marker import AckedMarker
+from storage.store.errors import SyncFailed
+
+__all__ = ["StoreSync"]
+
+
+class StoreSync:
+    """One sync of the log, and of the marker when it is due; made on the owner's thread, run once on any."""
+
+    def __init__(self, transaction_no: int, log_descriptor: int, marker: AckedMarker | None) -> None:
+        self.transaction_no = transaction_no
+        self._log_descriptor = log_descriptor  # a duplicate: the store may be reopened meanwhile
+        self._marker = marker
+
+    def run(self) -> None:
+        """Sync, blocking; os.fdatasync lets go of the interpreter lock."""
+        log, marker = self.hand_over()
+        try:
+            os.fdatasync(log)
+            if marker >= 0:
+                os.fdatasync(marker)
+        except OSError as error:
+            raise SyncFailed(f"fdatasync: {error}") from error
+        finally:
+            os.close(log)
+
+    def hand_over(self) -> tuple[int, int]:
+        """Return the descriptors to sync, in this order: the log's, to be closed, and the marker's or -1.
+
+        On the owner's thread, or while that waits: the marker's next value goes to another slot from here on.
+        """
+        return self._log_descriptor, -1 if self._marker is None else self._marker.begin_sync()

@@ -1,0 +1,124 @@
+"""A disk whose syncs take long or fail, under a real cluster: only what waits for the disk waits; nothing is lost."""
+
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.paho_client import PahoClient
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from wire.messages.cluster_map import partition_of
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: apt install gcc")
+
+SOURCE = Path(__file__).parent / "shim" / "slow_disk.c"
+CONTROL = struct.Struct("=qq")  # microseconds per sync, syncs that fail
+PARTITIONS = 8
+SOON_S = 1.5  # on a busy machine, what does not wait for a sync of 3 s
+
+
+class SlowDisk:
+    """The log of the storage node's store."""
+
+    def __init__(self, control: Path) -> None:
+        self.control = control
+        self.set()
+
+    def set(self, seconds: float = 0.0, failures: int = 0) -> None:
+        """Let each sync take so long from now on, and some fail."""
+        mode = "r+b" if self.control.exists() else "wb"
+        with self.control.open(mode) as file:  # in place: it is mapped
+            file.write(CONTROL.pack(int(seconds * 1e6), failures))
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> SlowDisk:
+    return SlowDisk(tmp_path_factory.mktemp("disk") / "control")
+
+
+@pytest.fixture(scope="module")
+def cluster(disk: SlowDisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    library = tmp_path_factory.mktemp("shim") / "slow_disk.so"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        patch.setenv("SLOW_DISK_CONTROL", str(disk.control))
+        patch.setenv("SLOW_DISK_FILES", "/storage-0/store-log")
+        with local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={PARTITIONS}") as running:
+            yield running
+
+
+def elsewhere(beside: str, *prefixes: str) -> list[str]:
+    """Return topics or client IDs of other partitions: what shares one with a commit shows only committed state."""
+    free = (f"{prefix}{number}" for prefix in prefixes for number in range(100))
+    wanted: dict[str, str] = {}
+    for key in free:
+        if partition_of(key, PARTITIONS) != partition_of(beside, PARTITIONS):
+            wanted.setdefault(key.rstrip("0123456789"), key)
+    return [wanted[prefix] for prefix in prefixes]
+
+
+def client(cluster: LocalCluster, client_id: str = "", *, expiry_s: int = 0) -> PahoClient:
+    return PahoClient(cluster.port(0, "plain"), client_id, expiry_s=expiry_s)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.2, 3.0])
+def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDisk, seconds: float) -> None:
+    """CONNECTs, retained reads and QoS 0 go on during a sync; a PUBACK comes behind it; no lease is lost (3.0 > L)."""
+    name = f"s{seconds}"
+    retained, reads = elsewhere(name, f"{name}/retained", f"{name}-reads")
+    stored, subscriber, publisher = client(cluster, name, expiry_s=1), client(cluster), client(cluster)
+    stored.subscribe(f"{name}/kept", 1)
+    subscriber.subscribe(f"{name}/live", 0)
+    publisher.publish(retained, "there", 1, retain=True)
+    publisher.publish(f"{name}/kept", "warm", 1)
+    before = cluster.pid("storage-0")
+    disk.set(seconds)
+    try:
+        begun = time.monotonic()
+        waiting = publisher.paho.publish(f"{name}/kept", "late", 1)
+        while time.monotonic() < begun + max(seconds, 0.5):
+            at = time.monotonic()
+            came = len(subscriber.messages)
+            publisher.publish(f"{name}/live", "at once", 0)
+            subscriber.wait_for(came + 1)
+            reader = client(cluster, reads)
+            reader.subscribe(retained, 0)
+            assert reader.wait_for(1) == [f"{retained} there"]
+            reader.close()
+            assert time.monotonic() - at < SOON_S
+            if time.monotonic() < begun + seconds:
+                assert not waiting.is_published(), "acknowledged before it was synced"
+        waiting.wait_for_publish(20)
+        assert waiting.is_published()
+        assert time.monotonic() - begun >= seconds
+    finally:
+        disk.set()
+    assert stored.wait_for(2)[-1] == f"{name}/kept late"
+    assert cluster.pid("storage-0") == before
+    assert "this incarnation" not in (cluster.data / "logs" / "storage-0.log").read_text()
+    for one in (stored, subscriber, publisher):
+        one.close()
+
+
+def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(cluster: LocalCluster, disk: SlowDisk) -> None:
+    """The node begins anew from what the disk has; what was not acknowledged is sent again by its edge, and is."""
+    stored, publisher = client(cluster, "failed", expiry_s=1), client(cluster)
+    stored.subscribe("failed/kept", 1)
+    publisher.publish("failed/kept", "one", 1)
+    before = cluster.pid("storage-0")
+    disk.set(0.3, failures=1)
+    waiting = publisher.paho.publish("failed/kept", "two", 1)
+    cluster.wait_for(lambda: cluster.is_started_again("storage-0", before) or waiting.is_published(), "ended")
+    assert not waiting.is_published(), "acknowledged by a node whose sync failed"
+    disk.set()
+    waiting.wait_for_publish(20)
+    assert waiting.is_published()
+    stored.wait(lambda: {bytes(message.payload) for message in stored.messages} == {b"one", b"two"}, "both came")
+    assert "fdatasync" in (cluster.data / "logs" / "storage-0.log").read_text()
+    for one in (stored, publisher):
+        one.close()
