@@ -164,7 +164,7 @@ class EdgeCore:
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local
-        self.figures = SysFigures(node, hot, self.clients, self.routes, sys)
+        self.figures = SysFigures(node, hot, self.clients, self.routes, sys, self.rights)
         self.held = HeldMessages(node, hot, local, self.rights)
         self.retained = RetainedReads(node, hot, self.requests, self.held, sys, self.rights, self._absent)
         self.subscribing = Subscribing(

@@ -1,7 +1,7 @@
 """Files about clients that `stratamq init` and `stratamq up` write: their roles, and the secret of SCRAM.
 
 ``conf/roles.toml`` is what ``init`` writes, as a file to begin with; ``up`` lets anonymous clients do the same, and
-read the figures of its edges. Nothing that exists is overwritten.
+read the figures of its edges and announce the states of bridges. Nothing that exists is overwritten.
 """
 
 import secrets
@@ -30,8 +30,9 @@ subscribe = ["#"]
 LOCAL_ROLES = (
     DEVICE_ROLES
     + """
-# The figures of each edge.
+# The figures of each edge, and the states that bridges announce.
 [roles.figures]
+publish = ["$SYS/broker/connection/+/state"]
 subscribe = ["$SYS/#"]
 """
 )

@@ -69,6 +69,11 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
         self.phase = phase
 
     @property
+    def was_open(self) -> bool:
+        """Whether it has, or had, CONNACK 0x00: its CONNECT is forgotten with that."""
+        return self.connect is None and self.owner_epoch > 0
+
+    @property
     def owner(self) -> str:
         """User that its session belongs to, "" for an anonymous one."""
         return self.principal.user if self.principal is not None else ""

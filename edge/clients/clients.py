@@ -5,6 +5,7 @@ Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
 """
 
 from edge.clients.client import Client
+from edge.clients.lifecycle import Lifecycle
 from edge.clients.phase import Phase
 from edge.hot.state import Conn
 from edge.node.node import EdgeNode
@@ -17,11 +18,16 @@ __all__ = ["Clients"]
 
 
 class Clients:
-    """Connections of one edge's clients, with those that have not sent CONNECT."""
+    """Connections of one edge's clients, with those that have not sent CONNECT.
+
+    Attributes:
+        lifecycle: Whom opened and ended connections, and their filters, are told.
+    """
 
     def __init__(self, node: EdgeNode, loop: ClientEnds) -> None:
         self._node = node
         self._loop = loop
+        self.lifecycle = Lifecycle()
         self._clients: dict[int, Client] = {}
         self._by_partition: dict[int, dict[int, Client]] = {}  # those that asked for their claim, by number
 
@@ -50,6 +56,8 @@ class Clients:
             return False
         if client.partition >= 0:
             self._by_partition[client.partition].pop(client.number, None)
+        if client.was_open:
+            self.lifecycle.disconnected(client)
         return True
 
     def place(self, client: Client) -> int:

@@ -413,6 +413,7 @@ class Connecting:
         client.has_will = packet.will is not None
         client.connect = None  # the will and the properties live at the partition
         self._loop.resume(client.conn)
+        self._clients.lifecycle.connected(client, answer)
 
     def _judged_anew(self, client: Client, answer: SessionOpened, began: list[Client]) -> None:
         """Go on at once, or have the client come again: what its session was given meanwhile went to nobody."""

@@ -32,6 +32,7 @@ cdef object flush_push_acks(HotState hot, Conn conn)
 
 # private
 cdef object _push_qos0(HotState hot, Conn conn, Packet packet, int flags)
+cdef bint _is_judged(HotState hot, Conn conn, Packet packet) except -1
 cdef Outbound _pushes_of(Conn conn)
 cdef object _push(
     HotState hot, Conn conn, Packet packet, int flags, unsigned long partition_epoch, unsigned long long session_seq, int identifier

@@ -125,7 +125,7 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
 def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> None:
     """QoS 0 is pushed, never queued: dropped when the output is full."""
     five: cython.bint = conn.version == 5
-    if conn.judge_pushes and not hot.handler.may_receive(conn, packet.topic, 0):
+    if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, 0):
         hot.dropped_not_authorized += 1
     elif publish_bytes(packet, five, 0, b"") > conn.client_packet_max:
         hot.dropped_too_large += 1
@@ -135,6 +135,11 @@ def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> 
     else:
         write_copy(hot, conn, packet, 0, flags & RETAIN_FLAG != 0, False, 0, b"")
         hot.publish_out_qos0 += 1
+
+
+def _is_judged(hot: HotState, conn: Conn, packet: Packet) -> cython.bint:
+    """Return whether the core judges a pushed message: topics that begin with $ are in no general grant."""
+    return conn.judge_pushes or (hot.authorizing and packet.topic.startswith(b"$"))
 
 
 def _pushes_of(conn: Conn) -> Outbound:
@@ -171,7 +176,7 @@ def _push(
         send_push_ack(hot, conn, partition_epoch, session_seq, answered[session_seq], 0)
         hot.dropped_repeated += 1
         return
-    if conn.judge_pushes and not hot.handler.may_receive(conn, packet.topic, packet.qos):
+    if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, packet.qos):
         hot.dropped_not_authorized += 1
         # Of type PUBLISH: not the client's word, which may be PUBACK or PUBREC with the same code.
         send_push_ack(hot, conn, partition_epoch, session_seq, 3, NOT_AUTHORIZED)

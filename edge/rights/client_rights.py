@@ -150,7 +150,7 @@ class ClientRights:
     def opened(self, client: Judged, resumed: bool) -> None:
         """Have each push to a session judged that stood before: its filters were granted by rules of another time.
 
-        Whoever may receive every topic is spared that; topics that begin with $ are in no queue.
+        Whoever may receive every topic is spared that; pushes of topics that begin with $ are judged in any case.
         """
         if self._classes is not None and resumed and self.grant(client, "#", 2) is not Grant.GRANTED:
             self._loop.judge_pushes_to(client.conn)

@@ -15,6 +15,7 @@ from edge.node.node import EdgeNode
 from edge.node.ports import Copies
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from edge.subscriptions.sys_scope import is_routed
 from mqtt.topic_trie import TopicTrie
 from wire.messages.batches import PublishMessage, decode_publish
 from wire.messages.retained import RetainedMessage
@@ -117,7 +118,8 @@ class HeldMessages:
             for subscription, before in zip(granted, existed, strict=True)
             if (subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before))
             and not subscription.no_local
-            and not subscription.topic_filter.startswith(("$share/", "$SYS"))
+            and not subscription.topic_filter.startswith("$share/")
+            and is_routed(subscription.topic_filter)
         ]
         if not filters:
             return None

@@ -18,6 +18,7 @@ from edge.rights.absent import AbsentUsers, Left
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import identifier_properties
 from edge.subscriptions.held_live import HeldMessages, Hold
+from edge.subscriptions.sys_scope import has_figures, is_routed
 from edge.subscriptions.sys_topics import SysTopics
 from mqtt.topics import has_wildcard
 from wire.messages.control import Control
@@ -188,16 +189,18 @@ class RetainedReads:
         whole.starting = False
 
     def _begin(self, whole: _Subscribe, subscription: Subscription) -> None:
-        client = whole.client
+        client, name = whole.client, subscription.topic_filter
         if whole.over or client.conn.closed:
+            self._ended(whole)
+            return
+        if has_figures(name):
+            self._deliver_sys(client, subscription)
+        if not is_routed(name):
             self._ended(whole)
         elif self._node.now > whole.deadline:
             self._node.count("retained_reads_missed")
             self._ended(whole)
-        elif subscription.topic_filter.startswith("$SYS"):
-            self._deliver_sys(client, subscription)
-            self._ended(whole)
-        elif has_wildcard(subscription.topic_filter):
+        elif has_wildcard(name):
             self._read_all(subscription, whole)
         else:
             self._read_one(subscription, whole)

@@ -5,7 +5,7 @@ are committed at its partition, which adds their routes. Source: MQTT 5.0 sectio
 rule 3.8.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from access.rules.rules import Grant
@@ -20,6 +20,7 @@ from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.held_live import HeldMessages, Hold
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.session_filters import SessionFilters
+from edge.subscriptions.sys_scope import is_routed
 from mqtt import property_values
 from mqtt.codec import Limits, decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
@@ -84,14 +85,13 @@ class _DurableUnsubscribe:
 class _Revoked:
     """Filters that the rules grant no more, until their partition has dropped them."""
 
+    subscribing: "Subscribing"
     client: Client
     names: list[str]
 
     def unsubscribed(self, codes: list[int]) -> None:
         """Forget them."""
-        del codes
-        for name in self.names:
-            self.client.subscriptions.pop(name, None)
+        self.subscribing.durable_removed(self.client, self.names, codes)
 
 
 class Subscribing:
@@ -270,6 +270,7 @@ class Subscribing:
                 taken.append(subscription)
                 before.append(stood)
         self._loop.resume(client.conn)
+        self._clients.lifecycle.subscribed(client, taken)
         self._retained.read_for_session(client, taken, before, read)
 
     def _subscribe_ephemeral(self, item: _Waiting, granted: list[Subscription]) -> Iterator[int]:
@@ -316,7 +317,7 @@ class Subscribing:
             before = name in client.subscriptions
             client.subscriptions[name] = subscription
             self._local.add(client, subscription)
-            if name.startswith("$SYS"):
+            if not is_routed(name):
                 continue
             if not before:
                 fresh.append(name)
@@ -347,9 +348,9 @@ class Subscribing:
         self._node.count("revoked_filters", len(names))
         if client.session:
             self._rights.judge_deliveries(client)
-            self._durable.unsubscribe(client, names, _Revoked(client, names))
+            self._durable.unsubscribe(client, names, _Revoked(self, client, names))
         else:
-            self._remove(client, names)
+            self._clients.lifecycle.unsubscribed(client, self._remove(client, names))
             for name in names:
                 self._wait_no_more(client, name)
 
@@ -379,10 +380,10 @@ class Subscribing:
         self._judge_again(item)
         self._suback(client, item.packet, item.codes)
         still = [one for one in item.kept if one[0].topic_filter in client.subscriptions]
+        taken = [subscription for subscription, _ in still]
         self._loop.resume(client.conn)
-        self._retained.read_for_connection(
-            client, [subscription for subscription, _ in still], [before for _, before in still], item.hold
-        )
+        self._clients.lifecycle.subscribed(client, taken)
+        self._retained.read_for_connection(client, taken, [before for _, before in still], item.hold)
 
     # --- UNSUBSCRIBE
 
@@ -400,10 +401,17 @@ class Subscribing:
 
     def durable_unsubscribed(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
         """Write UNSUBACK of a durable session."""
-        for name in packet.topic_filters:
-            client.subscriptions.pop(name, None)
         self._unsuback(client, packet, codes)
         self._loop.resume(client.conn)
+        self.durable_removed(client, packet.topic_filters, codes)
+
+    def durable_removed(self, client: Client, names: Sequence[str], codes: list[int]) -> None:
+        """Forget filters that a durable session does not have any more."""
+        for name in names:
+            client.subscriptions.pop(name, None)
+        self._clients.lifecycle.unsubscribed(
+            client, [name for name, code in zip(names, codes, strict=True) if not code]
+        )
 
     def _unsuback(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
         data = encode_packet(Unsuback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.11.3-1]
@@ -422,16 +430,17 @@ class Subscribing:
             for name in some:
                 codes.append(0 if name in client.subscriptions and name not in there else NO_SUBSCRIPTION_EXISTED)
                 there.add(name)
-            self._remove(client, some)
+            self._clients.lifecycle.unsubscribed(client, self._remove(client, some))
         self._unsuback(client, packet, codes)
         self._loop.resume(client.conn)
 
-    def _remove(self, client: Client, names: list[str]) -> None:
+    def _remove(self, client: Client, names: Sequence[str]) -> list[str]:
         gone = [name for name in dict.fromkeys(names) if client.subscriptions.pop(name, None) is not None]
         for name in gone:
             self._local.remove(client, name)
         self._held.unsubscribed(client, gone)
-        self._registrar.release([name for name in gone if not name.startswith("$SYS")])
+        self._registrar.release([name for name in gone if is_routed(name)])
+        return gone
 
     def ended(self, client: Client) -> None:
         """The connection of an ephemeral session is gone, its subscriptions with it.

@@ -1,6 +1,7 @@
 """$SYS: this edge's figures as retained messages, with Mosquitto's names where there is one.
 
-They never leave the edge: a subscriber of $SYS sees the node that it is connected to.
+They never leave the edge: a subscriber sees the figures of the node that it is connected to. Topics under $SYS that are
+routed are in ``edge/subscriptions/sys_scope.py``.
 """
 
 from collections.abc import Mapping

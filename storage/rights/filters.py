@@ -12,9 +12,10 @@ mark (docs/revocation.md, B3).
 """
 
 from storage.state.durable_sessions import DurableSession
+from wire.messages.ranges import SYS_FILTERS_MAX
 from wire.messages.sessions import SessionOpened, SubscribeSession, Subscription
 
-__all__ = ["TOLD_BYTES", "TOLD_MAX", "judge_all", "mark_partial", "note_granted", "tell_filters"]
+__all__ = ["TOLD_BYTES", "TOLD_MAX", "judge_all", "mark_partial", "note_granted", "sys_filters", "tell_filters"]
 
 TOLD_MAX = 2_000  # filters in the answer to a CONNECT: about half a millisecond
 TOLD_BYTES = 1024 * 1024  # of them, well below a frame; a character may take four
@@ -41,6 +42,12 @@ def tell_filters(session: DurableSession, judged: int, answer: SessionOpened) ->
         return False
     answer.subscriptions = list(filters.values())
     return True
+
+
+def sys_filters(session: DurableSession) -> list[Subscription]:
+    """Return the filters of a session under $SYS, no more than an answer to a CONNECT takes."""
+    held = session.made("subscriptions") or {}
+    return [subscription for name, subscription in held.items() if name.startswith("$SYS")][:SYS_FILTERS_MAX]
 
 
 def note_granted(session: DurableSession, request: SubscribeSession, held: int, granted: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from storage.messages.delivery import Delivery
 from storage.messages.origins import edge_sender
-from storage.rights.filters import judge_all, tell_filters
+from storage.rights.filters import judge_all, sys_filters, tell_filters
 from storage.rights.owners import NOBODY, Owner, owner_by_claim, owner_of
 from storage.sessions.dead_edges import DeadEdges
 from storage.sessions.holders import Holder, Opening
@@ -360,6 +360,7 @@ class Owners:
         if session is not None:
             opened.session = session.number
             opened.session_present = holder.session_present
+            opened.sys_filters = sys_filters(session)
             if not tell_filters(session, opening.request.judged, opened):
                 partition.count("filters_untold")
         partition.tell(opening.edge, opened)

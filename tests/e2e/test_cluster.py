@@ -130,6 +130,24 @@ def test_retained_and_wildcards(cluster: LocalCluster) -> None:
         client.close()
 
 
+def test_states_of_bridges_reach_subscribers_of_another_edge(cluster: LocalCluster) -> None:
+    """Live ones, one who comes later, a stored session that is away; $SYS/# has them beside the figures."""
+    live, stored = connected(cluster, 1), connected(cluster, 1, "sys-stored", clean=False)
+    live.subscribe("$SYS/broker/connection/#", 1)
+    stored.subscribe("$SYS/broker/connection/+/state", 1)
+    stored.close()
+    publish(cluster, 0, "$SYS/broker/connection/plant/state", "1", 1, retain=True)
+    assert live.wait_for(1) == ["$SYS/broker/connection/plant/state 1"]
+    late = connected(cluster, 1)
+    late.subscribe("$SYS/#", 1)
+    both = {"$SYS/broker/connection/plant/state", "$SYS/broker/version"}
+    late.wait(lambda: both <= {one.topic for one in late.messages}, "both kinds")
+    again = connected(cluster, 1, "sys-stored", clean=False)
+    assert again.wait_for(1) == ["$SYS/broker/connection/plant/state 1"]
+    for client in (live, late, again):
+        client.close()
+
+
 def test_will_fires_when_the_client_dies(cluster: LocalCluster) -> None:
     """A will is published when the connection breaks without DISCONNECT, at subscribers of another edge."""
     watcher = connected(cluster, 1)

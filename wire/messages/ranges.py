@@ -17,6 +17,7 @@ __all__ = [
     "NODE_NAME_MAX",
     "PARTITIONS_MAX",
     "ROUTES_MAX",
+    "SYS_FILTERS_MAX",
     "U32",
     "U64",
     "Address",
@@ -58,6 +59,7 @@ __all__ = [
 PARTITIONS_MAX = 1 << 13
 NODES_MAX = 4096  # in a map, or in a list of a message
 ROUTES_MAX = 1_000_000  # filters, topics or answers in one message: edge.filters_per_session_max ends there
+SYS_FILTERS_MAX = 16  # filters of a session under $SYS, in the answer to a CONNECT
 MAP_PAGE_BYTES = 256 * 1024  # of a map in one message; also the largest step that is sent as one
 MEMBERS_MAX = 10_000_000  # of a shared group at one node: as many clients as an edge can be told to take
 

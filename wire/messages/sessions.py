@@ -9,6 +9,7 @@ from wire.messages.message import Message
 from wire.messages.ranges import (
     MEMBERS_MAX,
     ROUTES_MAX,
+    SYS_FILTERS_MAX,
     U32,
     U64,
     ClientId,
@@ -91,6 +92,8 @@ class SessionOpened(Message, tag="SessionOpened"):
     # Only where they were granted under another ``judged``: the edge grants them anew, or unsubscribes.
     subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
     judged: bool = False  # all were granted in full under this ``judged``; neither: they are too many to be told
+    # Those under $SYS: figures of an edge, which no partition knows. More than fit are not told.
+    sys_filters: Annotated[list[Subscription], Meta(max_length=SYS_FILTERS_MAX)] = []
 
 
 class CloseSession(Message, tag="CloseSession"):

@@ -11,6 +11,7 @@ from storage.state.rows import SubscriptionRow, unpack
 from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
+from wire.messages.ranges import SYS_FILTERS_MAX
 from wire.messages.sessions import OpenSession, SessionOpened, SessionSubscribed, SubscribeSession, Subscription
 
 RULES, OTHERS = 7, (1 << 64) - 1
@@ -236,3 +237,16 @@ def test_a_queue_without_filters_is_not_judged(subscribes: bool) -> None:
     if subscribes:
         subscribe(edge, newer, "b", judged=OTHERS)
     assert not connect(edge, OTHERS)[1].judged
+
+
+def test_filters_under_sys_are_told_at_each_connect_and_no_more_than_fit() -> None:
+    """Figures are an edge's own: it takes those filters into its own table, whatever rules granted them."""
+    _, edge = with_edge()
+    first, _ = connect(edge, RULES)
+    subscribe(edge, first, "a/#", "$SYS/#", "$SYS/broker/uptime", judged=RULES)
+    _, answer = connect(edge, RULES)
+    assert sorted(one.topic_filter for one in answer.sys_filters) == ["$SYS/#", "$SYS/broker/uptime"]
+    again, _ = connect(edge, RULES)
+    subscribe(edge, again, *[f"$SYS/{number}" for number in range(SYS_FILTERS_MAX)], judged=RULES)
+    assert len(connect(edge, RULES)[1].sys_filters) == SYS_FILTERS_MAX
+    assert connect(edge, RULES, clean_start=True)[1].sys_filters == []
