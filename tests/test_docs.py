@@ -13,7 +13,14 @@ DECISIONS = DOCS / "adr"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DECISIONS.glob("*.md"))]
 ROOMS = ("edge", "router", "storage", "gateways", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-TESTED_PAGES = ("guarantees.md", "protocol.md", "simulation.md", "chaos.md", "fuzzing.md")  # that name tests
+TESTED_PAGES = (
+    "guarantees.md",
+    "protocol.md",
+    "simulation.md",
+    "chaos.md",
+    "fuzzing.md",
+    "hardening.md",
+)  # that name tests
 
 
 def links(page: Path) -> Iterator[str]:

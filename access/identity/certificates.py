@@ -74,6 +74,7 @@ def certificate_facts(der: bytes, kinds: Collection[NameKind] = ALL_KINDS, ocsp:
     try:
         certificate = x509.load_der_x509_certificate(der)
         names, authority_key = _names(certificate, kinds, ocsp)
+        expires_at_utc = certificate.not_valid_after_utc.timestamp()
         serial = certificate.serial_number
         if serial <= 0:  # RFC 5280 section 4.1.2.2; "-5" would be a name of its own in no list
             raise ValueError("serial")
@@ -86,6 +87,7 @@ def certificate_facts(der: bytes, kinds: Collection[NameKind] = ALL_KINDS, ocsp:
         issuer_digest(certificate.issuer),
         authority_key,
         _is_of_cluster(der),
+        expires_at_utc=expires_at_utc,
     )
 
 
@@ -153,7 +155,7 @@ class CertificateStep:
         self._use = use
 
     def begin(self, credentials: Credentials, moment: Moment) -> Answer:
-        """Allow the client that the certificate names; its dates were TLS's business."""
+        """Allow the client that the certificate names, until it expires; that it is valid was TLS's business."""
         del moment
         facts = credentials.certificate
         if facts is None:
@@ -174,6 +176,7 @@ class CertificateStep:
                 values[0] if self._use != NameUse.CLIENT_ID else "",
                 self.name,
                 values[0] if self._use != NameUse.USER else credentials.client_id,
+                expires_at_utc=facts.expires_at_utc,
                 serial=facts.serial,
                 fingerprint=facts.fingerprint,
                 issuer=facts.issuer,

@@ -66,6 +66,7 @@ class CertificateFacts(msgspec.Struct, frozen=True):
         authority_key: Key identifier of the issuer as the certificate says it, or empty.
         of_cluster: It names a node or an operator of a cluster, so its holder is never a client, but for a gateway.
         gateway: Name of the gateway that it certifies, of the nodes' own authority; empty for any other.
+        expires_at_utc: End of its validity, None where nobody knows.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -75,6 +76,7 @@ class CertificateFacts(msgspec.Struct, frozen=True):
     authority_key: bytes = b""
     of_cluster: bool = False
     gateway: str = ""
+    expires_at_utc: float | None = None
 
 
 class Credentials(msgspec.Struct, frozen=True):  # made for each CONNECT, and in C

@@ -1,4 +1,4 @@
-"""Reads of files that decide access: whole, bounded, or one line of error (RELIABILITY C3, C5; protect)."""
+"""Reads of files that decide access: whole, bounded, or one line of error (checks C3, C5; protect)."""
 
 import os
 import resource

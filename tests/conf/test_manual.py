@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from annotated_types import Le
 
+from conf.edge_settings import ListenerSettings
 from conf.router_settings import RouterSettings
 from conf.settings import TIERS, EdgeConfig
 from stratamq.manual import documents
@@ -28,7 +29,10 @@ def test_shipped_files_are_valid(tier: str) -> None:
 
 
 def test_anonymous_clients_only_on_loopback() -> None:
-    """Deny is the default: the shipped edge.toml takes anonymous clients on 127.0.0.1 and nowhere else."""
+    """Deny is the default: the shipped edge.toml takes anonymous clients on 127.0.0.1 and nowhere else.
+
+    NIST: protect.
+    """
     config = load_config("edge", ROOT / "conf" / "edge.toml", (), {})
     assert isinstance(config, EdgeConfig)
     listeners = {listener.name: listener for listener in config.edge.listeners}
@@ -38,6 +42,13 @@ def test_anonymous_clients_only_on_loopback() -> None:
     assert listeners["tls"].client_ca not in (None, config.node.authority)  # clients have an authority of their own
     assert config.edge.connect_rate_max > 0
     assert config.edge.user_property_bytes_max == 8 * 1024
+
+
+def test_a_listener_that_says_nothing_is_closed() -> None:
+    """NIST: protect. With a port alone: on loopback, with TLS, and nobody comes in without proof."""
+    listener = ListenerSettings(name="x", port=0, certificate=Path("c.pem"), key=Path("k.pem"))
+    assert (listener.bind, listener.tls, listener.allow_anonymous) == ("127.0.0.1", True, False)
+    assert not listener.proxy_identity and not listener.anonymous_roles
 
 
 def test_every_setting_is_described() -> None:

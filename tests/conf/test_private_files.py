@@ -18,7 +18,7 @@ def test_new_folders_are_their_owners_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
 def test_open_files_are_refused(tmp_path: Path, mode: int) -> None:
-    """One line with what to type."""
+    """NIST: protect. One line with what to type."""
     file = tmp_path / "key"
     file.touch()
     file.chmod(0o600)
@@ -30,7 +30,7 @@ def test_open_files_are_refused(tmp_path: Path, mode: int) -> None:
 
 
 def test_links_and_foreign_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may replace the file is the node."""
+    """NIST: protect. Whoever may replace the file is the node."""
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(UserError, match=r"data folder .*link is a symbolic link: name what it points to"):
         check_private(tmp_path / "link", "data folder")

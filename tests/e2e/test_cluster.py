@@ -228,7 +228,10 @@ def test_killed_edge_is_shown_dead_by_its_lease_and_comes_back() -> None:
 
 
 def test_no_promise_needs_gossip() -> None:
-    """Members that never find each other: leases and the map alone connect the tiers, deliver, and declare a death."""
+    """Members that never find each other: leases and the map alone connect the tiers, deliver, and declare a death.
+
+    NIST: protect.
+    """
     with local_cluster("--no-restart", "--set", 'membership.seeds=["127.0.0.1:1"]') as running:
         believed = {node["node"]: node["gossip"] for node in running.admin("cluster", "status")["nodes"]}
         assert {believed[name] for name in ("edge-0", "edge-1", "storage-0")} == {None}

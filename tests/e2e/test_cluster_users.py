@@ -115,7 +115,7 @@ def test_a_disabled_user_is_out_everywhere_when_the_command_returns(place: Place
 
 
 def test_a_role_that_loses_a_filter_takes_the_subscription(place: Place) -> None:
-    """No message of the topic comes behind the command, from whichever edge."""
+    """NIST: respond. No message of the topic comes behind the command, from whichever edge."""
     place.done("role", "put", "reader", "--subscribe", "news/#")
     place.done("role", "put", "writer", "--publish", "news/#")
     place.done("user", "add", "carl", "--role", "reader", password="good")
@@ -266,7 +266,10 @@ def test_a_reload_is_ordered_at_one_node_and_at_all(place: Place) -> None:
 
 def test_an_edge_that_is_stopped_is_waited_for_until_it_can_serve_nobody(place: Place) -> None:
     """P9: the verb outlasts the edge's lease and its ``fence_close_s``; the command line waits as long. The last test:
-    what wakes up is over in the map, and nobody starts this edge again."""
+    what wakes up is over in the map, and nobody starts this edge again.
+
+    NIST: respond.
+    """
     place.done("user", "add", "paul", "--role", "device", password="good")
     os.kill(place.edges[1].process, signal.SIGSTOP)
     try:

@@ -58,7 +58,7 @@ def incarnation(cluster: LocalCluster, node: str) -> int:
 
 
 def test_an_edge_registers_as_nothing_else(cluster: LocalCluster) -> None:
-    """A "router" that was an edge got half of the shards, and half of all SUBSCRIBEs hung."""
+    """NIST: protect. A "router" that was an edge got half of the shards, and half of all SUBSCRIBEs hung."""
     with link(cluster, "router-0", "edge", "edge-9") as stolen:
         entry = NodeEntry("edge-9", "router", LIFE, "127.0.0.1:1")
         stolen.sendall(control(Register(1, entry)))

@@ -111,7 +111,7 @@ def judge(count: int, latencies: list[float], growth: int, totals: dict[str, lis
 
 @timed
 def test_honest_pair_among_some_hostile_clients() -> None:
-    """A hundred of them for a few seconds."""
+    """NIST: protect. A hundred of them for a few seconds."""
     judge(104, *attack(104, 5.0))
 
 

@@ -2,6 +2,8 @@
 
 import datetime
 import os
+import re
+import resource
 import shutil
 import signal
 import ssl
@@ -168,7 +170,7 @@ def test_certificates_of_paho(place: Place) -> None:
 
 
 def test_one_user_does_not_take_the_session_of_another(place: Place) -> None:
-    """0x87 for a client ID that another user holds, by password or by certificate."""
+    """NIST: identify. 0x87 for a client ID that another user holds, by password or by certificate."""
     own = paho.Client(CallbackAPIVersion.VERSION2, "alices-queue", protocol=paho.MQTTv311, clean_session=False)
     own.username_pw_set("alice", "alice's password")
     outcome = Outcome(own)
@@ -190,7 +192,7 @@ def test_one_user_does_not_take_the_session_of_another(place: Place) -> None:
 
 
 def test_a_user_that_is_taken_out_of_the_file(place: Place) -> None:
-    """SIGHUP closes its connections with 0x87; another user's stay, and the name gets in no more."""
+    """NIST: respond. SIGHUP closes its connections with 0x87; another user's stay, and the name gets in no more."""
     add_user(place.users, "bob", "bob's password")
     port = place.edge.port("word")
     os.kill(place.edge.process, signal.SIGHUP)
@@ -245,3 +247,79 @@ def test_a_certificate_that_the_cluster_revokes(place: Place) -> None:
     place.cluster.admin("unrevoke", "--certificate", str(shown.certificate))
     assert code(port, shown=shown, trusted=trusted) == 0
     client.loop_stop()
+
+
+def reloads(place: Place) -> dict[str, float]:
+    page = place.cluster.metrics_at(place.edge.addresses["metrics"])
+    return {what: float(count) for what, count in re.findall(r'stratamq_reloads_total\{outcome="(\w+)"\} (\S+)', page)}
+
+
+def reload(place: Place, outcome: str, limit: int | None = None, bound: int = 0) -> None:
+    """Send SIGHUP while a resource has a bound, and wait until the reload has this outcome."""
+    before, process = reloads(place), place.edge.process
+    former = resource.prlimit(process, limit) if limit is not None else (0, 0)
+    if limit is not None:
+        resource.prlimit(process, limit, (bound, former[1]))
+    try:
+        os.kill(process, signal.SIGHUP)
+        time.sleep(0.5)  # of the fault: without descriptors nobody can be asked
+    finally:
+        if limit is not None:
+            resource.prlimit(process, limit, former)
+    place.cluster.wait_for(lambda: reloads(place) != before, "reloaded", TIMEOUT_S)
+    assert reloads(place)[outcome] == before.get(outcome, 0) + 1
+
+
+def test_a_reload_without_descriptors(place: Place) -> None:
+    """NIST: protect. Refused; who was a user is one, and who was none is none."""
+    port = place.edge.port("word")
+    stays, outcome = come(port, user="carol", password="carol's password")
+    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    add_user(place.users, "late", "late's password")
+    reload(place, "refused", resource.RLIMIT_NOFILE, 3)
+    assert code(port, user="carol", password="carol's password") == 0
+    assert code(port, user="late", password="late's password") == 0x86 == code(port, user="carol", password="x")
+    assert code(port) == 0x87 and not outcome.gone.is_set()
+    reload(place, "done")
+    assert code(port, user="late", password="late's password") == 0
+    stays.disconnect()
+    stays.loop_stop()
+
+
+def test_a_reload_of_files_that_cannot_be_read(place: Place) -> None:
+    """NIST: protect. A folder, nothing, a byte too much, another's permissions: the users of before stay."""
+    port, kept, whole = place.edge.port("word"), place.users.with_suffix(".kept"), place.users.read_bytes()
+    for damage in ("folder", "missing", "torn", "open"):
+        place.users.rename(kept)
+        if damage == "folder":
+            place.users.mkdir()
+        elif damage != "missing":
+            place.users.write_bytes(whole + (b"torn\n" if damage == "torn" else b""))
+            place.users.chmod(0o600 if damage == "torn" else 0o644)
+        reload(place, "refused")
+        assert code(port, user="carol", password="carol's password") == 0, damage
+        assert code(port, user="torn", password="") in (0x86, 0x87) and code(port) == 0x87, damage
+        if damage == "folder":
+            place.users.rmdir()
+        kept.rename(place.users)
+    reload(place, "done")
+
+
+def test_a_reload_on_a_full_disk(place: Place) -> None:
+    """NIST: protect. No byte can be written: what is read is in force whole, and nobody else is let in."""
+    port = place.edge.port("word")
+    subprocess.run([MAKER, "-D", str(place.users), "late"], check=True, capture_output=True)
+    place.users.chmod(0o600)
+    reload(place, "done", resource.RLIMIT_FSIZE, 0)
+    assert code(port, user="late", password="late's password") == 0x86
+    assert code(port, user="carol", password="carol's password") == 0
+
+
+def test_no_secret_is_written_anywhere(place: Place) -> None:
+    """NIST: protect. Neither right nor wrong passwords of all these logins stand in a log, an audit or a store."""
+    planted = b"planted-7c1e"
+    assert code(place.edge.port("word"), user="carol", password=planted.decode()) == 0x86
+    secrets = (planted, b"carol's password", b"alice's password", b"late's password")
+    files = [path for path in (*place.cluster.data.rglob("*"), place.cluster.log) if path.is_file()]
+    found = [f"{path.name}: {one!r}" for path in files for one in secrets if one in path.read_bytes()]
+    assert len(files) > 20 and not found

@@ -102,7 +102,7 @@ def test_wrong_passwords_from_fifty_addresses(place: tuple[LocalCluster, ExtraEd
 
 @pytest.mark.slow
 def test_reloads_under_connects(place: tuple[LocalCluster, ExtraEdge]) -> None:
-    """Fifty reloads of all files: no login fails, and nobody who is there is ended."""
+    """NIST: recover. Fifty reloads of all files: no login fails, and nobody who is there is ended."""
     cluster, edge = place
     port = edge.port("word")
     stays = [logged_in(port, f"stays-{number}") for number in range(20)]

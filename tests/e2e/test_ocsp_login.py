@@ -114,7 +114,7 @@ def place() -> Iterator[Place]:
 
 
 def test_good_and_revoked(place: Place) -> None:
-    """Each is asked for once at each listener, and known until the answer's next update."""
+    """NIST: protect. Each is asked for once at each listener, and known until the answer's next update."""
     good, bad = place.device("good"), place.device("bad")
     place.says(bad="revoked")
     for listener in ("soft", "require"):

@@ -86,7 +86,10 @@ def test_second_connect_ends_the_connection() -> None:
 
 
 def test_keep_alive_beyond_the_cap_is_told() -> None:
-    """Server Keep Alive [MQTT-3.2.2-21]; the client is cut after one and a half of it [MQTT-3.1.2-22]."""
+    """Server Keep Alive [MQTT-3.2.2-21]; the client is cut after one and a half of it [MQTT-3.1.2-22].
+
+    NIST: protect.
+    """
     edge = Edge(limits(keep_alive_max_s=60))
     session = edge.client(keep_alive_s=0)
     assert session.connack.properties[PropertyId.SERVER_KEEP_ALIVE] == 60
@@ -237,7 +240,7 @@ def test_slow_connect_is_cut_whatever_trickles_in() -> None:
 
 
 def test_declared_length_before_connect_is_bounded() -> None:
-    """256 MiB are refused at their fixed header: nothing is buffered."""
+    """NIST: protect. 256 MiB are refused at their fixed header: nothing is buffered."""
     session = Edge().accept()
     session.send(b"\x10\xff\xff\xff\x7f")
     assert session.closed

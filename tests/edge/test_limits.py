@@ -72,7 +72,10 @@ def test_user_properties_of_subscribe_are_bounded() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_quota_of_unreleased_qos_2(version: int) -> None:
-    """Beyond Receive Maximum without PUBREL: 0x93 [MQTT-3.3.4-7]; 3.1.1, which is told none, ends at its bound."""
+    """Beyond Receive Maximum without PUBREL: 0x93 [MQTT-3.3.4-7]; 3.1.1, which is told none, ends at its bound.
+
+    NIST: protect.
+    """
     edge = Edge(received_max=50)
     session = edge.client("c", version=version)
     for identifier in range(1, 60):

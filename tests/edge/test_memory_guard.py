@@ -42,7 +42,7 @@ def test_new_clients_are_refused_above_seventy_percent(version: int, refusal: in
 
 
 def test_the_largest_holders_are_cut_above_eightyfive_percent() -> None:
-    """Until a quarter is free; counted by reason, MQTT 5 clients are told why."""
+    """NIST: protect. Until a quarter is free; counted by reason, MQTT 5 clients are told why."""
     edge = Edge(EdgeLimits(sys_interval_s=0, memory_max=1000 * KIB))
     small = [held(edge, f"small-{number}", 60 * KIB) for number in range(5)]
     large = held(edge, "large", 300 * KIB)

@@ -25,7 +25,7 @@ from wire.messages.sessions import InboundRecorded, InboundReleased, RecordInbou
     [("$SYS/broker/uptime", 0x87), ("$share/g/a", 0x87), ("$SYS/broker/connection/x/state", 0x10), ("$other", 0x10)],
 )
 def test_topics_that_are_ours(topic: str, code: int) -> None:
-    """$SYS is not for clients, except for what bridges announce about themselves."""
+    """NIST: protect. $SYS is not for clients, except for what bridges announce about themselves."""
     session = Edge().client()
     session.publish(topic, b"x", 1, 1)
     session.publish(topic, b"x", 2, 2)
@@ -132,7 +132,10 @@ def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() 
 
 
 def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
-    """PUBREC after the record, PUBCOMP after its release [MQTT-4.3.3-8]; an unknown PUBREL is answered too."""
+    """PUBREC after the record, PUBCOMP after its release [MQTT-4.3.3-8]; an unknown PUBREL is answered too.
+
+    NIST: protect.
+    """
     edge = Edge()
     session = edge.client("d", properties=DURABLE)
     edge.held = {RecordInbound, ReleaseInbound}

@@ -54,7 +54,7 @@ def listener(authority: DevelopmentAuthority) -> Iterator[Listener]:
 
 
 def test_a_client_is_shown_the_new_certificate(listener: Listener, authority: DevelopmentAuthority) -> None:
-    """The socket stays; so do tickets that were set for the listener."""
+    """NIST: recover. The socket stays; so do tickets that were set for the listener."""
     first, second = authority.server("a"), authority.server("b")
     bound: socket.socket = listener.socket
     reload = Reload(config_of(first), lambda: config_of(second))
@@ -68,7 +68,7 @@ def test_a_client_is_shown_the_new_certificate(listener: Listener, authority: De
 
 
 def test_a_pair_that_does_not_match_changes_nothing(listener: Listener, authority: DevelopmentAuthority) -> None:
-    """Half a renewal: the certificate is there, its key comes a moment later."""
+    """NIST: recover. Half a renewal: the certificate is there, its key comes a moment later."""
     first, second = authority.server("a"), authority.server("b")
     reload = Reload(config_of(first), lambda: config_of(first))
     reload.add(ListenerCertificates(listener, NO_GATEWAYS))

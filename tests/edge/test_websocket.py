@@ -44,7 +44,7 @@ def opened() -> tuple[WebSocketServer, Browser]:
 
 
 def test_packets_need_not_align_with_frames() -> None:
-    """[MQTT-6.0.0-2]: whatever the framing, the bytes come out in order; both ways."""
+    """NIST: protect. [MQTT-6.0.0-2]: whatever the framing, the bytes come out in order; both ways."""
     server, browser = opened()
     data = browser.message(b"ab") + browser.message(b"cde", finished=False) + browser.message(b"f")
     received = b"".join(server.receive(data[i : i + 1]) or b"" for i in range(len(data)))

@@ -169,7 +169,10 @@ def test_beside_a_running_compaction(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_a_manifest_names_no_file_elsewhere(tmp_path: Path) -> None:
-    """A CRC proves no author: a name that leads out of the folder is damage, and nothing is deleted by it."""
+    """A CRC proves no author: a name that leads out of the folder is damage, and nothing is deleted by it.
+
+    NIST: protect.
+    """
     outside = tmp_path / "precious"
     outside.write_text("keep me")
     store = tmp_path / "store"

@@ -83,7 +83,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("reason", sorted(HOSTILE))
 def test_hostile_packet_is_dropped_and_counted(reason: str) -> None:
-    """Each reason has its own counter."""
+    """NIST: protect. Each reason has its own counter."""
     receiver = node(2, 1)
     assert receiver.open_datagram(HOSTILE[reason]) is None
     assert receiver.dropped == {reason: 1}
@@ -110,7 +110,7 @@ def test_channel_is_bound() -> None:
 
 
 def test_member_one_step_behind_hears_and_is_heard() -> None:
-    """In the middle of a rotation both keys open."""
+    """NIST: recover. In the middle of a rotation both keys open."""
     ahead, behind = node(1, 2, keys=(B, A)), node(2, 1, keys=(A, B))
     assert behind.open_datagram(ahead.seal_datagram(2, BODY)) is not None
     assert ahead.open_datagram(behind.seal_datagram(1, BODY)) is not None
@@ -125,7 +125,10 @@ def fingerprint(simulation: Simulation) -> list[object]:
 
 
 def test_replayed_capture_changes_nothing() -> None:
-    """Ten minutes of a cluster's packets, with a death and a return in them, replayed ten times to everybody."""
+    """Ten minutes of a cluster's packets, with a death and a return in them, replayed ten times to everybody.
+
+    NIST: protect.
+    """
     simulation = Simulation(1, 5, sealed=True)
     capture: list[tuple[Address, bytes]] = []
     simulation.capture = capture

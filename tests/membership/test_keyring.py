@@ -35,7 +35,7 @@ def test_key_file_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", (0o640, 0o604, 0o660, 0o644, 0o610))
 def test_key_file_that_others_can_touch_is_refused(tmp_path: Path, mode: int) -> None:
-    """Only its owner may read or write it."""
+    """NIST: protect. Only its owner may read or write it."""
     path = tmp_path / "gossip.keys"
     write_key_file(path, [A])
     path.chmod(mode)
@@ -120,7 +120,10 @@ def test_refused_steps_change_nothing() -> None:
 
 
 def test_key_has_a_budget() -> None:
-    """NIST SP 800-38D section 8.3: random nonces allow 2**32 packets; warned at half, refused at the end."""
+    """NIST SP 800-38D section 8.3: random nonces allow 2**32 packets; warned at half, refused at the end.
+
+    NIST: protect.
+    """
     ring = KeyRing([A], seals_max=8)
     for _ in range(2):
         ring.sealing_cipher()

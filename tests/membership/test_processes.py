@@ -27,7 +27,7 @@ def test_newcomer_with_one_seed_joins_within_two_seconds(tmp_path: Path) -> None
 
 
 def test_key_never_shows_outside(tmp_path: Path) -> None:
-    """Not in the command line, not in the environment of a process."""
+    """NIST: protect. Not in the command line, not in the environment of a process."""
     with Cluster(tmp_path) as cluster:
         member = cluster.start("m1")
         secret = encode_key(cluster.key).encode()
@@ -63,7 +63,7 @@ def test_stopped_five_seconds_is_never_declared_dead(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rotations_without_a_false_death(tmp_path: Path) -> None:
-    """Twenty rotations, one member stopped for some seconds in the middle of each fifth."""
+    """NIST: recover. Twenty rotations, one member stopped for some seconds in the middle of each fifth."""
     with Cluster(tmp_path) as cluster:
         cluster.start_many(5)
         old = cluster.key

@@ -56,7 +56,7 @@ def test_round_trip(case: tuple[int, Packet]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_split_gives_the_same_packets(data: st.DataObject) -> None:
-    """A stream of packets, cut anywhere (section 2.1: TCP has no messages)."""
+    """NIST: protect. A stream of packets, cut anywhere (section 2.1: TCP has no messages)."""
     version = data.draw(VERSIONS)
     sent = data.draw(st.lists(packets(version), min_size=1, max_size=6))
     stream = b"".join(encode_packet(packet, version) for packet in sent)
@@ -95,7 +95,7 @@ def test_varint_out_of_range(value: int) -> None:
 
 @pytest.mark.parametrize("data", ["", "80", "ffffff", "ffffff80", "ffffffff01", "8000", "ff00"])
 def test_varint_malformed(data: str) -> None:
-    """Cut short, too long, or not in the shortest form [MQTT-1.5.5-1]."""
+    """NIST: protect. Cut short, too long, or not in the shortest form [MQTT-1.5.5-1]."""
     with pytest.raises(MalformedPacket):
         decode_varint(bytes.fromhex(data))
 

@@ -86,7 +86,7 @@ def test_overlap_is_not_deduplicated(module: ModuleType) -> None:
 
 @BOTH
 def test_long_topics_cost_no_recursion(module: ModuleType) -> None:
-    """A topic of 65 535 levels, with and without filters as deep."""
+    """NIST: protect. A topic of 65 535 levels, with and without filters as deep."""
     trie = module.TopicTrie()
     deep = "/" * 65_000
     trie.add(deep + "+", 1, "deep")
@@ -98,7 +98,10 @@ def test_long_topics_cost_no_recursion(module: ModuleType) -> None:
 
 @BOTH
 def test_the_cost_of_hostile_filters_is_known_before_a_match(module: ModuleType) -> None:
-    """Filters made to hurt (every mix of "+" and a literal) raise the bound as they are added; a match never raises."""
+    """Filters made to hurt (every mix of "+" and a literal) raise the bound as they are added; a match never raises.
+
+    NIST: protect.
+    """
     trie = module.TopicTrie()
     for bits in range(1000):
         topic_filter = "/".join(["+" if bits >> level & 1 else "a" for level in range(10)] + ["a"] * 21)

@@ -53,7 +53,7 @@ def test_good_names(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["", "+", "a/+", "#", "a#", "a\0b", "x" * 65_536, "\u20ac" * 21_846])
 def test_bad_names(topic: str) -> None:
-    """[MQTT-4.7.3-1] [MQTT-3.3.2-2] [MQTT-4.7.3-2] [MQTT-4.7.3-3]."""
+    """NIST: protect. [MQTT-4.7.3-1] [MQTT-3.3.2-2] [MQTT-4.7.3-2] [MQTT-4.7.3-3]."""
     with pytest.raises(MalformedPacket):
         validate_topic_name(topic)
 
@@ -66,7 +66,7 @@ def test_good_filters(topic_filter: str) -> None:
 
 @pytest.mark.parametrize("topic_filter", ["", "a#", "a/#/b", "#/", "##", "a/##", "a+", "+a/b", "a/b+", "++", "a\0"])
 def test_bad_filters(topic_filter: str) -> None:
-    """[MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1] [MQTT-4.7.3-2]."""
+    """NIST: protect. [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1] [MQTT-4.7.3-2]."""
     with pytest.raises(MalformedPacket):
         validate_topic_filter(topic_filter)
 
@@ -104,7 +104,7 @@ def test_shared(topic_filter: str, parts: tuple[str, str] | None) -> None:
 
 @pytest.mark.parametrize("topic_filter", ["$share/", "$share//t", "$share/g", "$share/g/", "$share/+/t", "$share/a#/t"])
 def test_malformed_shared(topic_filter: str) -> None:
-    """[MQTT-4.8.2-1] [MQTT-4.8.2-2]."""
+    """NIST: protect. [MQTT-4.8.2-1] [MQTT-4.8.2-2]."""
     with pytest.raises(MalformedPacket):
         parse_shared(topic_filter)
 
@@ -128,5 +128,8 @@ def test_levels() -> None:
     ],
 )
 def test_topics_that_clients_may_not_publish_to(topic: str, reserved: bool) -> None:
-    """$SYS belongs to the broker, but for what bridges announce about themselves; $share names subscriptions."""
+    """$SYS belongs to the broker, but for what bridges announce about themselves; $share names subscriptions.
+
+    NIST: protect.
+    """
     assert is_reserved(topic) is reserved

@@ -81,7 +81,7 @@ def decode_whole(vector: Vector) -> Packet:
 
 @pytest.mark.parametrize("vector", ALL, ids=name)
 def test_read_whole(vector: Vector) -> None:
-    """The bytes mean the packet, or are refused with the reason code."""
+    """NIST: protect. The bytes mean the packet, or are refused with the reason code."""
     decoder = StreamDecoder(vector.version, vector.limits)
     if vector.valid:
         assert decoder.feed(vector.raw) == [vector.packet]

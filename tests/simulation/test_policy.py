@@ -97,7 +97,10 @@ def test_a3_a_login_is_under_way() -> None:
 
 
 def test_c2_dead_and_still_at_work() -> None:
-    """The verb returns behind the fence time of an edge that is cut off, and not before u's client there is closed."""
+    """The verb returns behind the fence time of an edge that is cut off, and not before u's client there is closed.
+
+    NIST: respond.
+    """
     users = Users(routers=3, edges=2)
     client, reader = users.client("u", "e1"), users.client("v", "e1")
     reader.subscribe("t", 0)

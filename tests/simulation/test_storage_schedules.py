@@ -15,6 +15,7 @@ WITH_WILL = replace(ClientOptions(), will_topic="will/x", will_payload="will-1",
 
 
 def test_s1_a_repeat_is_not_answered_before_its_first_copy_is_committed() -> None:
+    """NIST: protect."""
     scene = Scene(edges=2, storages=3, replicas=3, min_in_sync=2, partitions=8)
     name = scene.name_on("s1", "q")
     publisher = scene.client("publisher", "e1", EPHEMERAL)

@@ -229,7 +229,10 @@ def test_command_line_names_the_tier_and_a_killed_node_comes_back(
 
 
 def test_all_that_a_cluster_keeps_is_its_owners_alone(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
-    """Stores, Raft logs, keys, logs, configurations: 0700 and 0600, whatever the umask of the shell was."""
+    """Stores, Raft logs, keys, logs, configurations: 0700 and 0600, whatever the umask of the shell was.
+
+    NIST: protect.
+    """
     entries = [cluster[0], *cluster[0].rglob("*")]
     assert {entry.name for entry in entries} >= {"store", "raft", "gossip.key", "storage-0.log", "up.json"}
     audits = {entry for entry in entries if entry.name == "audit.jsonl"}  # their group may read them

@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_one_of_each_on_loopback(tmp_path: Path) -> None:
-    """Certificates fit their files and each other; the checks of a start pass; one copy."""
+    """NIST: protect. Certificates fit their files and each other; the checks of a start pass; one copy."""
     folder = tmp_path / "cluster"
     layout = ClusterFolder(folder, NOW).create("stratamq", ())
     assert [node.name for node in layout.nodes] == ["router-0", "storage-0", "edge-0"]

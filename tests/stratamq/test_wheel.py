@@ -33,7 +33,7 @@ def test_a_wheel_has_one_name(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("java") is None, reason="java is missing: apt install openjdk-17-jre-headless")
 def test_an_installed_wheel_among_decoys(tmp_path: Path) -> None:
-    """`up`, a publish, an export and a Spark job, from an environment without a compiler."""
+    """NIST: protect. `up`, a publish, an export and a Spark job, from an environment without a compiler."""
     environment = Environment(tmp_path, build_wheel(tmp_path, compiled=True))
     data = tmp_path / "data"
     process = environment.popen("up", "--data", str(data), "--tls-port", "0", "--edges", "1")

@@ -139,7 +139,10 @@ def test_who_speaks_as_primary(node: str, partition: int, partition_epoch: int, 
 
 
 def test_nothing_outside_the_table_changes_anything() -> None:
-    """Every message type with every kind of certificate to the core of each tier, the whole state compared."""
+    """Every message type with every kind of certificate to the core of each tier, the whole state compared.
+
+    NIST: protect.
+    """
     command = [sys.executable, "-m", "tests.wire.allowed_matrix"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Revoked certificates of nodes and operators: no handshake, no link that stands (RELIABILITY T3, T8, C5; protect)."""
+"""Revoked certificates of nodes and operators: no handshake, no link that stands (checks T3, T8, C5; protect)."""
 
 import datetime
 import logging
@@ -89,6 +89,7 @@ async def test_a_node_dials_no_revoked_one(site: Site, caplog: pytest.LogCapture
 
 
 async def test_a_link_that_stands_is_cut_and_others_stay(site: Site) -> None:
+    """NIST: respond."""
     mine = site.contexts("router", "router-0")
     lists = site.lists(mine)
     router = Node("router", "router-0", contexts=mine)

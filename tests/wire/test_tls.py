@@ -119,7 +119,7 @@ def test_made_once_and_private(authority: DevelopmentAuthority, tmp_path: Path) 
 
 
 def test_check_says_what_is_wrong(authority: DevelopmentAuthority, tmp_path: Path) -> None:
-    """Expired, foreign, missing, another node's: one line each, naming the file."""
+    """NIST: protect. Expired, foreign, missing, another node's: one line each, naming the file."""
     files = authority.node("storage", "storage-0")
     check_certificate(files, STORAGE, NOW)
     with pytest.raises(UserError, match=r"storage-0\.pem expired on "):

@@ -1,4 +1,4 @@
-"""Names of certificates: exactly one, plain, and never one of the cluster's own (RELIABILITY T2; protect)."""
+"""Names of certificates: exactly one, plain, and never one of the cluster's own (check T2; protect)."""
 
 import pytest
 from cryptography import x509
@@ -40,6 +40,14 @@ def test_each_kind_of_name_becomes_the_user(kind: NameKind, name: str) -> None:
     assert isinstance(answer, Allow)
     assert (answer.principal.user, answer.principal.client_id) == (name, "id")
     assert (answer.principal.serial, answer.principal.common_name) == ("abc", "device-1")
+
+
+def test_the_connection_ends_with_the_certificate() -> None:
+    """NIST: protect. TLS looks at the dates at the handshake alone, and a connection may outlive them."""
+    certificate = AUTHORITY.client()
+    answer = asked(certificate)
+    assert isinstance(answer, Allow)
+    assert answer.principal.expires_at_utc == certificate.not_valid_after_utc.timestamp()
 
 
 def test_the_fingerprint_is_a_name_of_each_certificate() -> None:
@@ -85,7 +93,7 @@ def test_the_name_is_used_as_settings_want(use: str, user: str, client_id: str) 
 def test_no_name_and_two_names_are_refused(
     kind: NameKind, names: tuple[str, ...], alternatives: tuple[x509.GeneralName, ...]
 ) -> None:
-    """Protect: missing, doubled, cut by NUL, with control characters, in another normal form, a wildcard."""
+    """NIST: protect. Missing, doubled, cut by NUL, with control characters, in another normal form, a wildcard."""
     answer = asked(AUTHORITY.client(names, alternatives), kind)
     assert isinstance(answer, Deny)
     assert answer.code == ReasonCode.NOT_AUTHORIZED

@@ -282,7 +282,7 @@ def test_a_code_of_success_is_no_refusal_and_a_bad_name_no_user() -> None:
     ],
 )
 def test_a_form_of_client_ids(form: str, client_id: str, expected: bool) -> None:
-    """Protect: RELIABILITY A6; a name that is missing has no form."""
+    """Protect: Check A6; a name that is missing has no form."""
     principal = Principal("alice", "scripted", client_id, common_name="device")
     outcome = run(Chain([Scripted(Allow(principal))], ChainRules(True, form)))
     assert told(outcome) == ("admitted" if expected else 0x85)

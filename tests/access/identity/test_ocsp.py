@@ -1,4 +1,4 @@
-"""OCSP as a step: request and answer, who may sign, how long an answer holds (RELIABILITY T4; protect)."""
+"""OCSP as a step: request and answer, who may sign, how long an answer holds (check T4; protect)."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Mosquitto's password file: all of it or nothing (RELIABILITY C3, C4; protect)."""
+"""Mosquitto's password file: all of it or nothing (checks C3, C4; protect)."""
 
 import shutil
 import subprocess
@@ -51,7 +51,7 @@ def test_lines_comments_and_ends_of_windows() -> None:
     ],
 )
 def test_one_bad_line_refuses_the_file(content: bytes, where: str, text: str) -> None:
-    """Protect: the error has file and line, and quotes no hash and no password."""
+    """NIST: protect. The error has file and line, and quotes no hash and no password."""
     with pytest.raises(AccessFileError, match=text) as error:
         parse_password_file(FILE, content)
     assert error.value.message.startswith(where)
@@ -82,7 +82,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES, max_size=12))
 def test_never_more_users_than_valid_lines(pieces: list[str]) -> None:
-    """Protect: whatever is put together, each user has a line of its own with the whole hash."""
+    """NIST: protect. Whatever is put together, each user has a line of its own with the whole hash."""
     text = "".join(pieces)
     try:
         users = parse_password_file(FILE, text.encode())

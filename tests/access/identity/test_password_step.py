@@ -1,4 +1,4 @@
-"""The step password: unknown names cost a hash, good logins are remembered (RELIABILITY A2, A3; protect)."""
+"""The step password: unknown names cost a hash, good logins are remembered (checks A2, A3; protect)."""
 
 import statistics
 import time
@@ -99,7 +99,7 @@ def test_a_good_login_is_remembered_for_a_minute() -> None:
 
 
 def test_a_changed_file_forgets_logins_and_hashes_that_run() -> None:
-    """Protect: also for a hash that began before the change."""
+    """NIST: protect. Also for a hash that began before the change."""
     step = step_of(alice=RECORD)
     judged(step, given_by())
     running = step_of(alice=RECORD)
@@ -188,7 +188,7 @@ def _means(step: PasswordStep, names: tuple[str, str], rounds: int) -> list[floa
 
 
 def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
-    """Protect: counted in processor time; generous, because the machine is busy. The exact figure is below."""
+    """NIST: protect. Counted in processor time; generous, because the machine is busy. The exact figure is below."""
     step = step_of(alice=make_record(b"x", bytes(16)))
     wrong, unknown = _means(step, ("alice", "nobody"), 12)
     assert 0.7 < unknown / wrong < 1.4
@@ -201,7 +201,7 @@ def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
     ids=["pbkdf2", "argon2id"],
 )
 def test_means_of_ten_thousand_are_within_five_percent(record: str, rounds: int) -> None:
-    """Protect: RELIABILITY A3."""
+    """NIST: protect. Check A3."""
     step = step_of(alice=parse_record(record))
     wrong, unknown = _means(step, ("alice", "nobody"), rounds)
     assert 0.95 < unknown / wrong < 1.05

@@ -1,4 +1,4 @@
-"""Records of passwords against known answers, and parameters that would cost too much (RELIABILITY A1; protect)."""
+"""Records of passwords against known answers, and parameters that would cost too much (check A1; protect)."""
 
 import base64
 import hashlib
@@ -36,7 +36,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_answers(name: str) -> None:
-    """Protect: the published password is right, each other is wrong, and the text is written as it was read."""
+    """NIST: protect. The published password is right, each other is wrong, and the text is written as it was read."""
     text, password = KNOWN[name]
     record = parse_record(text)
     assert HashJob("u", record, password).run()
@@ -46,7 +46,7 @@ def test_known_answers(name: str) -> None:
 
 
 def test_our_own_records() -> None:
-    """Protect: argon2id with 19 MiB and 2 passes; another salt gives another record."""
+    """NIST: protect. Argon2id with 19 MiB and 2 passes; another salt gives another record."""
     assert has_argon2()
     record = make_record("pässword".encode(), bytes(range(16)))
     text = encode_record(record)
@@ -109,7 +109,7 @@ SALT, HASH = "c29tZXNhbHQ", "nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4"
     ],
 )
 def test_records_that_are_refused(text: str) -> None:
-    """Protect: parameters that want 100 GB, no salt, no hash, another format; nothing is computed for them."""
+    """NIST: protect. Parameters that want 100 GB, no salt, no hash, another format; nothing is computed for them."""
     with pytest.raises(ValueError) as error:
         parse_record(text)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Lists of revoked certificates (RELIABILITY T3, C5; protect)."""
+"""Lists of revoked certificates (checks T3, C5; protect)."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""SCRAM as a step of the chain, with the method of the edge (RELIABILITY A3; protect)."""
+"""SCRAM as a step of the chain, with the method of the edge (check A3; protect)."""
 
 import pytest
 

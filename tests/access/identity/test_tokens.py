@@ -1,4 +1,4 @@
-"""Tokens: keys choose algorithms, claims are judged strictly (RELIABILITY 4.4; protect)."""
+"""Tokens: keys choose algorithms, claims are judged strictly (protect)."""
 
 import base64
 import hashlib

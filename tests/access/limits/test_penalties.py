@@ -102,7 +102,7 @@ def test_old_keys_leave_the_table() -> None:
 
 
 def test_two_clients_with_one_client_id() -> None:
-    """RELIABILITY's takeover loop: at most 10 in the first minute, then one a minute; others are not touched."""
+    """Check D12: at most 10 in the first minute, then one a minute; others are not touched."""
     takeovers = Takeovers()
     taken = [at / 10 for at in range(3_000) if not take(takeovers, "loop", at / 10)]
     assert taken[:5] == [0.0, 0.1, 0.2, 0.3, 0.4]

@@ -40,7 +40,7 @@ WRONG: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("verb", "arguments"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_wrong_argument_is_refused_in_one_line(verb: str, arguments: dict[str, object]) -> None:
-    """The line names the verb, and where the fault is."""
+    """NIST: protect. The line names the verb, and where the fault is."""
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(Admin(1, verb, arguments)), type=Admin, strict=False)
     with pytest.raises(Refusal) as caught:
         arguments_of(sent, tier_of(verb))

@@ -89,7 +89,7 @@ def test_no_character_moves_a_terminal(text: str) -> None:
 
 
 def test_every_changed_bit_is_found() -> None:
-    """Of one line, each bit of each byte."""
+    """NIST: detect. Of one line, each bit of each byte."""
     before, line, after = chain(3)
     for at in range(len(line)):
         for bit in range(8):

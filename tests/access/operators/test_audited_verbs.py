@@ -81,6 +81,7 @@ def test_a_refused_verb_leaves_a_line(desk: Desk) -> None:
 
 
 def test_without_room_a_change_is_refused_and_a_question_is_not(desk: Desk) -> None:
+    """NIST: detect."""
     desk.lines.why = "audit /a has 3 MiB of room, 64 are wanted"
     reply = desk.verbs.asked(ADMIN, Admin(7, "user disable", {"user": "bob"}))
     assert reply is not None and not reply.ok and reply.exit_code == 4 and "64 are wanted" in reply.error

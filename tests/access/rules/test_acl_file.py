@@ -148,7 +148,7 @@ BAD = {
 
 @pytest.mark.parametrize(("content", "line", "part"), BAD.values(), ids=BAD)
 def test_a_bad_file_gives_no_rule(tmp_path: Path, content: bytes, line: int, part: str) -> None:
-    """RELIABILITY C3: an empty file is no open door (NIST: protect)."""
+    """Check C3: an empty file is no open door (NIST: protect)."""
     path = tmp_path / "acl"
     path.write_bytes(content)
     with pytest.raises(AccessFileError) as caught:
@@ -160,7 +160,10 @@ def test_a_bad_file_gives_no_rule(tmp_path: Path, content: bytes, line: int, par
 
 
 def test_no_usable_file(tmp_path: Path) -> None:
-    """Missing, a folder, a pipe, a device without end, a gigabyte: refused, without waiting and without reading."""
+    """Missing, a folder, a pipe, a device without end, a gigabyte: refused, without waiting and without reading.
+
+    NIST: protect.
+    """
     os.mkfifo(tmp_path / "pipe", 0o600)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)

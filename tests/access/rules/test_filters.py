@@ -33,7 +33,7 @@ REACHED = {name: reached(name) for name in SHORT}
 
 
 def test_every_pair_of_short_filters() -> None:
-    """RELIABILITY A5: containment by brute force (NIST: protect)."""
+    """Check A5: containment by brute force (NIST: protect)."""
     for one, other in itertools.product(SHORT, repeat=2):
         got = covers(one.split("/"), other.split("/")), overlaps(one.split("/"), other.split("/"))
         assert got == (REACHED[one] >= REACHED[other], bool(REACHED[one] & REACHED[other])), (one, other)

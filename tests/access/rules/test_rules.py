@@ -39,7 +39,7 @@ def deny(text: str, actions: Action = ALL_ACTIONS, **conditions: object) -> Rule
 @settings(max_examples=600, deadline=None)
 @given(TIERS, ACTION, TOPICS, WHO, st.integers(0, 2))
 def test_decisions_equal_the_reference(tiers: tuple[Tier, ...], action: Action, topic: str, who: Who, qos: int) -> None:
-    """RELIABILITY A4: default deny, deny wins, any user and client ID (NIST: protect)."""
+    """Check A4: default deny, deny wins, any user and client ID (NIST: protect)."""
     policy = Policy(tiers)
     wanted = decide(tiers, action, topic, who, qos)
     assert policy.decide(action, topic, who, qos) == wanted
@@ -50,7 +50,7 @@ def test_decisions_equal_the_reference(tiers: tuple[Tier, ...], action: Action, 
 @settings(max_examples=300, deadline=None)
 @given(TIERS, FILTERS, WHO, st.integers(0, 2))
 def test_grants_never_let_pass_a_refused_topic(tiers: tuple[Tier, ...], topic_filter: str, who: Who, qos: int) -> None:
-    """RELIABILITY A5: GRANTED is every topic of the filter, REFUSED none (NIST: protect)."""
+    """Check A5: GRANTED is every topic of the filter, REFUSED none (NIST: protect)."""
     policy = Policy(tiers)
     grant = policy.grant(topic_filter, who, qos)
     assert policy.grant(topic_filter, who, qos) == grant
@@ -68,7 +68,7 @@ def test_grants_never_let_pass_a_refused_topic(tiers: tuple[Tier, ...], topic_fi
 @settings(max_examples=300, deadline=None)
 @given(NAMES, NAMES, TOPICS)
 def test_a_name_widens_no_allow(user: str, client_id: str, topic: str) -> None:
-    """RELIABILITY C1, C2: a topic that passes has the names literally at their levels (NIST: protect)."""
+    """Checks C1, C2: a topic that passes has the names literally at their levels (NIST: protect)."""
     policy = Policy(((allow("a/%u/%c/#"), allow("%c")),))
     if policy.decide(Action.PUBLISH, topic, Who(client_id, user)):
         assert topic == client_id or topic.split("/")[:3] == ["a", user, client_id]
@@ -76,7 +76,7 @@ def test_a_name_widens_no_allow(user: str, client_id: str, topic: str) -> None:
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "a\0", "", "+/#", "x+", "#x", "/"])
 def test_a_hostile_name_matches_no_allow_and_every_deny(name: str) -> None:
-    """RELIABILITY A6: literal levels in parsed rules (NIST: protect)."""
+    """Check A6: literal levels in parsed rules (NIST: protect)."""
     open_to_all = allow("#")
     for word, who in {
         "%u": Who("id", name),
@@ -98,7 +98,7 @@ def test_a_hostile_name_matches_no_allow_and_every_deny(name: str) -> None:
 
 @pytest.mark.parametrize("name", [".*", "(a|b)", "[a-z]", "a.*", "^", "$", "\\", "%c", "${username}", "é", "a\u202eb"])
 def test_signs_of_regular_expressions_are_letters(name: str) -> None:
-    """RELIABILITY C2: no name is a pattern (NIST: protect)."""
+    """Check C2: no name is a pattern (NIST: protect)."""
     policy = Policy(((allow("u/%u/#"),),))
     who = Who("c", name)
     assert policy.decide(Action.PUBLISH, f"u/{name}/x", who)
@@ -120,7 +120,7 @@ def test_signs_of_regular_expressions_are_letters(name: str) -> None:
     ],
 )
 def test_topics_of_the_broker(rules: Tier, topic: str, wanted: bool) -> None:
-    """RELIABILITY A8: only a rule that begins with $ reaches them; a user named $SYS gains nothing (NIST: protect)."""
+    """Check A8: only a rule that begins with $ reaches them; a user named $SYS gains nothing (NIST: protect)."""
     who = Who("id", "$SYS")
     assert Policy((rules,)).decide(Action.RECEIVE, topic, who) is wanted
     assert Policy((rules,)).grant("$SYS/#", who) in ((Grant.GRANTED, Grant.PARTIAL) if wanted else (Grant.REFUSED,))

@@ -124,6 +124,7 @@ def test_route_cache_is_bounded(hot: Any) -> None:
 
 
 def test_qos2_without_pubrel_is_bounded_in_v3(hot: Any) -> None:
+    """NIST: protect."""
     broker = Broker(hot, received_max=10)
     pub = broker.client()
     for i in range(1, 12):

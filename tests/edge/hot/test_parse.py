@@ -166,7 +166,7 @@ def test_judges_like_the_reference_codec(
     messages: list[tuple[bytes, bytes, int, int, bytes]],
     flips: list[tuple[int, int]],
 ) -> None:
-    """A damaged stream is refused by both or by neither; two faults may be met in another order."""
+    """NIST: protect. A damaged stream is refused by both or by neither; two faults may be met in another order."""
     data = bytearray()
     for index, (topic, payload, qos, identifier, properties) in enumerate(messages):
         number = identifier and 4 * identifier + index  # unique: a repeated QoS 2 identifier is not looked at again

@@ -221,7 +221,7 @@ def test_epochs_and_numbers_out_of_bounds_are_refused(hot: Any) -> None:
 
 
 def test_pushes_to_a_judged_connection_are_judged_at_the_write(hot: Any) -> None:
-    """The partition may not know rules of an edge, and its push may have left before they changed."""
+    """NIST: protect. The partition may not know rules of an edge, and its push may have left before they changed."""
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
     broker.hot.set_primary(0, store.peer)

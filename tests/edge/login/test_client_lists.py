@@ -84,6 +84,7 @@ def test_a_revoked_certificate_gets_in_no_more_and_is_ended(tmp_path: Path) -> N
 
 
 def test_a_stale_list_refuses_and_ends_nobody(tmp_path: Path) -> None:
+    """NIST: respond."""
     site = Site(tmp_path)
     site.revoke()
     files = site.lists()

@@ -33,7 +33,7 @@ def test_the_newest_of_the_address_with_most_makes_room() -> None:
 
 
 def test_bound_and_order_hold_under_any_use() -> None:
-    """Each login leaves once: taken, withdrawn, or put out."""
+    """NIST: protect. Each login leaves once: taken, withdrawn, or put out."""
     rng = random.Random(3)
     desk, inside = JobDesk(8), set[int]()
     for number in range(5_000):

@@ -359,7 +359,7 @@ def test_a_revoked_certificate_is_refused_by_every_step() -> None:
 
 
 def test_a_principal_ends_by_the_clock() -> None:
-    """0x87 in DISCONNECT; nothing before its time."""
+    """NIST: protect. 0x87 in DISCONNECT; nothing before its time."""
     principal = Principal("u", "fixed", "c", expires_at_utc=START_UTC + 5)
     edge = Edge(steps=[Fixed(Allow(principal))])
     session = edge.accept(CLOSED)

@@ -5,10 +5,11 @@ import pytest
 from access.limits.bans import Ban
 from access.policy import commands as c
 from access.policy.records import Rule
+from edge.node.limits import EdgeLimits
 from edge.rights.sources import Sources
 from router.policy.user_answers import answers_to
 from tests.edge.edge_harness import Edge
-from tests.edge.rights.ruled import acl, book, ruled, somebody
+from tests.edge.rights.ruled import Vouched, acl, book, ruled, somebody
 from tests.edge.session_answers import publishes
 from tests.edge.test_cluster_policy import HASH, Cluster
 from wire.messages.policy import AskUsers
@@ -114,7 +115,7 @@ def kept(edge: Edge, *messages: RetainedMessage) -> list[str]:
 
 
 def test_a_retained_message_stays_while_its_user_may_leave_it() -> None:
-    """With whatever client ID: which one it had is not kept."""
+    """NIST: protect. With whatever client ID: which one it had is not kept."""
     edge = ruled(acl("user reader\ntopic read #\nuser ann\ntopic write a/#\npattern write c/%c/#"))
     messages = [
         RetainedMessage(topic, b"r", 0, owner=owner)
@@ -122,6 +123,15 @@ def test_a_retained_message_stays_while_its_user_may_leave_it() -> None:
     ]
     assert kept(edge, *messages) == ["a/x", "c/dev-7/x", "c/dev-7/y"]
     assert edge.core.counts["dropped_retained_source"] == 2
+
+
+def test_the_publisher_of_a_retained_message_may_be_left_unjudged() -> None:
+    """NIST: protect. With ``recheck_retained_source = false`` it counts what the reader may receive, and that alone."""
+    sources = acl("user reader\ntopic read a/#\nuser ann\ntopic write a/#")
+    limits = EdgeLimits(sys_interval_s=0, recheck_retained_source=False)
+    edge = Edge(limits, rules=book(sources), steps=[Vouched()])
+    messages = [RetainedMessage(topic, b"r", 0, owner=owner) for topic, owner in (("a/x", "gone"), ("b/x", "ann"))]
+    assert kept(edge, *messages) == ["a/x"]
 
 
 def test_retained_messages_of_the_cluster_s_users_wait_for_a_router() -> None:

@@ -68,7 +68,7 @@ def test_a_file_that_is_missing_or_open_to_others_is_refused(tmp_path: Path) -> 
 
 
 def test_a_role_of_everything_reaches_no_topic_that_begins_with_a_dollar(tmp_path: Path) -> None:
-    """The shipped role, for whoever is given it; nobody else has any."""
+    """NIST: protect. The shipped role, for whoever is given it; nobody else has any."""
     shipped = Path(__file__).parents[3] / "conf" / "roles.toml"
     path = file(tmp_path, "shipped.toml", shipped.read_text())
     book = read_rules([listener(roles_file=path, authenticated_roles=("device",))])

@@ -137,6 +137,7 @@ def test_groups_need_the_right_where_rules_name_groups() -> None:
 
 
 def test_a_will_is_judged_at_connect() -> None:
+    """NIST: protect."""
     edge = ruled(roles(device={"publish": ["up/#", "down/x"], "retain": False}))
     for topic, retain, code in (("up/a", False, 0), ("down/a", False, 0x87), ("up/a", True, 0x87)):
         session = somebody(edge, "anna", will=Will(topic, b"", 0, retain, {}))

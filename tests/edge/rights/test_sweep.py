@@ -113,6 +113,7 @@ def test_a_listener_that_the_rules_do_not_know_gives_nothing() -> None:
 
 @pytest.mark.parametrize(("owner", "fires"), [("anna", True), ("bert", False), ("", False)])
 def test_a_will_that_fires_is_judged_by_its_owner(owner: str, fires: bool) -> None:
+    """NIST: protect."""
     edge = ruled(acl("user anna\ntopic write gone\nuser bert\ntopic write else"))
     edge.core.publishing.fire_will("s0", FireWill(7, 0, 1, 3, WillOfSession("gone", b"x", 0, False), "c", owner))
     told = [message for _, message in edge.core.told if isinstance(message, WillFired)]

@@ -35,7 +35,7 @@ def refusals(cluster: Cluster) -> int:
 def test_a_stored_session_is_its_users(
     stranger: tuple[str, int], expiry_s: int, clean_start: bool, crash: bool
 ) -> None:
-    """Clean start or not; and the user finds it as it was, also after a restart of all."""
+    """NIST: identify. Clean start or not; and the user finds it as it was, also after a restart of all."""
     cluster, edge = with_edge(partitions=1)
     first = queued(cluster, edge)
     if crash:

@@ -33,7 +33,10 @@ def test_a_register_is_its_publishers(size: int, crash: bool) -> None:
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_registers_of_one_user_are_bounded(crash: bool) -> None:
-    """One that is cleared, or taken over by another user, makes room; other users and nobody have their own."""
+    """One that is cleared, or taken over by another user, makes room; other users and nobody have their own.
+
+    NIST: protect.
+    """
     cluster, edge = with_edge(partitions=1, settings=with_settings(retained_per_user_max=2))
 
     def put(topic: str, owner: bytes, text: str = "x") -> int:

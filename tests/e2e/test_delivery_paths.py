@@ -1,0 +1,102 @@
+"""Each way on which a message reaches a client, and rights that hold on all of them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from mqtt.packets import Puback, Publish, Suback, Subscribe, SubscriptionRequest
+from tests.clients.blocking import BlockingClient
+from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_revocation_figures import order
+
+EXPIRY = {17: 300}
+QUIET_S = 0.4
+
+
+class Place(NamedTuple):
+    """A cluster whose users a listener goes by, granting parts of filters."""
+
+    cluster: LocalCluster
+    edge: ExtraEdge
+
+    def come(self, user: str, client_id: str = "", **options: object) -> BlockingClient:
+        client = BlockingClient(self.edge.port("parts"), timeout_s=10.0)
+        client.open(client_id or user, username=user, password=b"good", **options)
+        return client
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "1") as cluster:
+        table = {"tls": False, "allow_anonymous": False, "cluster_users": True, "cluster_roles": True}
+        with extra_edge(cluster, {"parts": {**table, "on_overlap": "filter"}}) as edge:
+            order(cluster, "role", "put", "writer", "--publish", "#")
+            order(cluster, "role", "put", "reader", "--subscribe", "a/#", "--deny", "a/secret")
+            order(cluster, "user", "add", "wren", "--role", "writer", password="good")
+            order(cluster, "user", "add", "ann", "--role", "reader", password="good")
+            yield Place(cluster, edge)
+
+
+def received(client: BlockingClient, *, acknowledge: bool = True) -> list[str]:
+    """Return the topics of what comes until nothing does for a while, and ``dup`` behind those that were repeated."""
+    client.socket.settimeout(QUIET_S)
+    found = []
+    try:
+        while (packet := client.read()) is not None:
+            if isinstance(packet, Publish):
+                found.append(packet.topic_name + " dup" * packet.dup)
+                if acknowledge and packet.packet_identifier is not None:
+                    client.send(Puback(packet.packet_identifier))
+    except TimeoutError:
+        pass
+    client.socket.settimeout(10.0)
+    return found
+
+
+def write(writer: BlockingClient, retain: bool = False) -> None:
+    for topic in ("a/open", "a/secret"):
+        writer.send(Publish(topic, b"x", 1, retain=retain, packet_identifier=writer.next_identifier()))
+        answer = writer.read()
+        assert isinstance(answer, Puback) and answer.reason_code < 0x80
+
+
+def test_a_denied_topic_below_a_granted_filter(place: Place) -> None:
+    """NIST: protect. a/# with a deny of a/secret: live, repeated and queued, none of it comes."""
+    writer, reader = place.come("wren"), place.come("ann", clean_start=True, properties=EXPIRY)
+    reader.subscribe("a/#")
+    write(writer)
+    assert received(reader, acknowledge=False) == ["a/open"]
+    reader.close()
+    back = place.come("ann", clean_start=False, properties=EXPIRY)
+    assert received(back) == ["a/open dup"]
+    back.disconnect()
+    write(writer)
+    back = place.come("ann", clean_start=False, properties=EXPIRY)
+    assert received(back) == ["a/open"]
+    back.close()
+    writer.close()
+
+
+def test_rights_that_go_while_the_client_is_away(place: Place) -> None:
+    """NIST: protect. What was queued by the right and what comes later: nothing, and SUBSCRIBE is refused."""
+    order(place.cluster, "role", "put", "guest", "--subscribe", "g/#")
+    order(place.cluster, "user", "add", "gus", "--role", "guest", password="good")
+    writer, guest = place.come("wren"), place.come("gus", clean_start=True, properties=EXPIRY)
+    guest.subscribe("g/#")
+    assert writer.publish("g/1") == 0
+    assert received(guest) == ["g/1"]
+    guest.disconnect()
+    assert writer.publish("g/2") == 0
+    order(place.cluster, "role", "put", "guest", "--subscribe", "other/#")
+    writer.publish("g/3")
+    guest = place.come("gus", clean_start=False, properties=EXPIRY)
+    assert received(guest) == []
+    guest.send(Subscribe(5, [SubscriptionRequest("g/#", 1)], {}))
+    answer = guest.read()
+    assert isinstance(answer, Suback) and answer.reason_codes == [0x87]
+    writer.publish("g/4")
+    assert received(guest) == []
+    guest.close()
+    writer.close()

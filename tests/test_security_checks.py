@@ -1,0 +1,116 @@
+"""The page of security checks: each line names a test that exists; and the checks that are about the tree itself."""
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "security_checks.md"
+ROOMS = ("edge", "router", "storage", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
+SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+COUNTS = {"C": 25, "T": 9, "G": 6, "A": 12, "D": 19}
+FUNCTIONS = ("identify", "protect", "detect", "respond", "recover")
+CODE_IN_DATA = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "ctypes.util")
+NOT_CALLED = ("eval", "exec", "compile", "os.system", "os.popen", "pickle.loads", "marshal.loads")
+
+Row = tuple[str, str, list[str], str]  # number, behaviour, tests, the last column as it stands
+
+
+def rows() -> list[Row]:
+    """Return the lines of the tables."""
+    found = re.findall(r"^\| ([CTGAD]\d+) \| (.+?) \| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
+    return [(number, text, re.findall(r"`(tests/[^`]+)`", tests), tests) for number, text, tests in found]
+
+
+ROWS = rows()
+NAMED = sorted({test for _, _, tests, _ in ROWS for test in tests})
+
+
+def test_each_check_has_one_line() -> None:
+    """None is left out, none stands twice, and each names a test or says why there is none."""
+    numbers = [number for number, *_ in ROWS]
+    assert [number for number, count in Counter(numbers).items() if count > 1] == []
+    assert numbers == [f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)]
+    bare = [number for number, _, tests, text in ROWS if not tests and not text.startswith("none: ")]
+    assert not bare, "lines that name no test"
+
+
+def function_of(test: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the definition of a test ``path::name``, None if there is none."""
+    path, _, name = test.partition("::")
+    if not (ROOT / path).exists():
+        return None
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return next((node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == name), None)
+
+
+@pytest.mark.parametrize("test", NAMED)
+def test_a_named_test_exists(test: str) -> None:
+    """With the function of the NIST framework that it serves, so that these can be counted."""
+    found = function_of(test)
+    assert found is not None, f"{test} is named and does not exist"
+    said = (ast.get_docstring(found) or "").lower()
+    assert any(f"nist: {function}" in said for function in FUNCTIONS), (
+        f"{test}: its docstring has no `NIST: <function>`"
+    )
+
+
+def test_stapling_is_not_offered_and_said_so() -> None:
+    """NIST: identify. Python's TLS has no call for it: the page says it, and no setting promises it."""
+    page = (ROOT / "docs" / "security.md").read_text().split("## What is not offered")[1]
+    assert "stapling" in page
+    assert "stapl" not in (ROOT / "docs" / "settings.md").read_text().lower()
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def calls(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+            if any(word.arg == "shell" and ast.unparse(word.value) != "False" for word in node.keywords):
+                yield "shell"
+
+
+def test_no_data_becomes_code() -> None:
+    """NIST: protect. No pickle and its kin, no evaluation of text, no shell, in any room."""
+    wrong = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = [name for name in imports(tree) if name.split(".")[0] in CODE_IN_DATA]
+        found += [name for name in calls(tree) if name in NOT_CALLED or name == "shell"]
+        wrong += [f"{path.relative_to(ROOT)}: {name}" for name in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_scan_sees_what_it_should() -> None:
+    tree = ast.parse("import pickle\neval('1')\nsubprocess.run('x', shell=True)")
+    assert "pickle" in imports(tree) and {"eval", "shell"} <= set(calls(tree))
+
+
+def test_dependencies_have_one_version() -> None:
+    """NIST: protect. What `make` installs is named with its exact version; an extra names nothing beside it."""
+    pinned = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            found = re.fullmatch(r"([\w.-]+)==([\w.+!]+)", line.split(";")[0].strip())
+            assert found, f"constraints.txt: {line}"
+            pinned[found[1].lower().replace("_", "-")] = found[2]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(word for words in extras for word in words)]
+    names = {re.split(r"[\[<>=!~; ]", word)[0].lower().replace("_", "-") for word in wanted}
+    assert sorted(names - set(pinned) - {"stratamq"}) == []
+    assert "-c constraints.txt" in (ROOT / "Makefile").read_text()
