@@ -278,6 +278,7 @@ class Chain:
             GATEWAY_USER + facts.gateway,
             GATEWAY,
             credentials.client_id,
+            expires_at_utc=facts.expires_at_utc,
             serial=facts.serial,
             fingerprint=facts.fingerprint,
             issuer=facts.issuer,
