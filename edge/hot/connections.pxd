@@ -19,5 +19,6 @@ cdef class Connections(HotState):
     cdef object keep_rest(self, Conn conn, bytes data, Py_ssize_t consumed, bint begins)
     cdef object parsed(self, Conn conn, Py_ssize_t consumed, bint begins)
     cdef object call_closed(self)
+    cdef object let_go(self, Conn conn)
     cdef object fail(self, Conn conn, int why)
     cdef object forget(self, Conn conn, int why)

@@ -80,7 +80,8 @@ class Connections(HotState):
         conn.filter = options.filter
         if options.tls is not None or options.first_bytes is not None:
             conn.options = options
-        self.conns[conn.number] = conn
+        conn.slot = len(self.conns)
+        self.conns.append(conn)
         if fd >= 0:
             mark_dirty(self, conn)
         return conn
@@ -327,7 +328,7 @@ class Connections(HotState):
             self.gone = self.gone[self.closings :]
             self.closings -= len(gone)
             for conn in gone:
-                self.conns.pop(conn.number, None)
+                self.let_go(conn)
                 peer = conn.peer
                 if conn.is_link and peer is not None and peer.conn is conn:
                     peer.conn = None
@@ -336,6 +337,13 @@ class Connections(HotState):
                         self.handler.link_lost(peer)
                 self.handler.closed(conn, conn.why)
                 forget_waiting(self, conn)
+
+    def let_go(self, conn: Conn) -> None:
+        """Fill its place among the connections with the last one."""
+        last: Conn = self.conns.pop()
+        if last is not conn:
+            self.conns[conn.slot] = last
+            last.slot = conn.slot
 
     def stop_reading(self) -> None:
         """Read nothing more from clients, for ever: what was read is parsed on and answered."""
@@ -358,10 +366,10 @@ class Connections(HotState):
         conn: Conn
         shares: list[tuple[int, int]] = []
         least: cython.Py_ssize_t = max(4096, self.held_bytes // (2 * len(self.conns) + 1))
-        for conn in self.conns.values():
+        for conn in self.conns:
             if not conn.is_link and not conn.closed and share_of(conn) > least:  # half of the mean, or more
-                shares.append((share_of(conn), conn.number))
-        return [self.conns[number] for _, number in heapq.nlargest(count, shares)]
+                shares.append((share_of(conn), conn.slot))
+        return [self.conns[slot] for _, slot in heapq.nlargest(count, shares)]
 
     def join_class(self, conn: Conn, number: int) -> None:
         """Say in ``Handler.authorize`` which bit on Routes decisions of the connection's class have, -1 for none.

@@ -10,7 +10,10 @@ from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_RATE
 
 
 cdef class Engine(Peering):
+    cdef readonly Py_ssize_t sweep_left
     cpdef object begin_turn(self, long long now_ns)
     cpdef object end_turn(self, long long now_ns)
+    cpdef object begin_sweep(self)
+    cpdef object sweep_some(self, long long now_ns, Py_ssize_t count)
     cdef object end_fence(self, long long now_ns)
     cdef bint is_too_slow(self, Conn conn, long long now_ns) except -1

@@ -46,6 +46,7 @@ class Engine(Peering):
 
     def __init__(self, handler: "Handler", incarnation: int, limits: HotLimits) -> None:
         HotState.__init__(self, handler, incarnation, limits)
+        self.sweep_left = 0  # connections that the sweep under way has not looked at
 
     def begin_turn(self, now_ns: cython.longlong) -> None:
         """Set the time, and parse on where resumed or released connections stopped."""
@@ -111,13 +112,29 @@ class Engine(Peering):
         return bool(self.ready or self.gone)
 
     def sweep(self, now_ns: int) -> None:
-        """Report silent clients and slow packets (``Handler.error`` 0x8D), no CONNECT (0x80), owed PUBRELs (0x93).
+        """Look at every connection now, whatever it takes; see ``sweep_some``."""
+        self.begin_sweep()
+        self.sweep_some(now_ns, len(self.conns))
 
-        Once a second or so.
+    def begin_sweep(self) -> None:
+        """Have ``sweep_some`` look at every connection that there is; once a second or so."""
+        self.sweep_left = len(self.conns)
+
+    def sweep_some(self, now_ns: cython.longlong, count: cython.Py_ssize_t) -> None:
+        """Look at some connections that the sweep has not seen yet, ``sweep_left`` of them in all.
+
+        Reports silent clients and slow packets (``Handler.error`` 0x8D), no CONNECT (0x80), owed PUBRELs (0x93). It
+        goes from the last one to the first, and the last one takes the place of one that goes: so one that moves was
+        seen, and none is left out.
         """
         conn: Conn
+        conns: list[Conn] = self.conns
         self.now_ns = now_ns
-        for conn in list(self.conns.values()):
+        self.sweep_left = min(self.sweep_left, len(conns))
+        while self.sweep_left > 0 and count > 0:
+            count -= 1
+            self.sweep_left -= 1
+            conn = conns[self.sweep_left]
             if conn.excess and not conn.closed and owes_too_long(self, conn, now_ns):
                 conn.excess = False  # reported once
                 conn.parked |= PARK_HANDLER
@@ -147,7 +164,7 @@ class Engine(Peering):
         self.lease_until_ns = until_ns
         self.leased = self.now_ns < until_ns
         if self.leased and not was:
-            for conn in self.conns.values():
+            for conn in self.conns:
                 if conn.has_acks:
                     mark_dirty(self, conn)
 

@@ -20,6 +20,7 @@ cdef enum:
     IDLE_NS = 5000
     LAG_CHECK_NS = 20000000
     SWEEP_NS = 1000000000
+    SWEPT_MAX = 256
 
 
 cdef class Loop(Sockets):

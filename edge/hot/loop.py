@@ -63,6 +63,7 @@ if not cython.compiled:  # compiled, these are C constants: loop.pxd
     IDLE_NS = 5_000
     LAG_CHECK_NS = 20_000_000
     SWEEP_NS = 1_000_000_000
+    SWEPT_MAX = 256  # connections in a slice of the sweep, some 50 us: each lies in memory of its own
 
 EVENTS_MAX = 512
 
@@ -115,7 +116,7 @@ class Loop(Sockets):
         hot = self.hot
         if hot.ready or hot.gone or hot.dirty_first is not None or (hot.busy_peers and hot.leased):
             return 0.0
-        if self.undecrypted or self.event_at < self.event_count:
+        if self.undecrypted or self.event_at < self.event_count or hot.sweep_left > 0:
             return 0.0
         patience_ns = LAG_CHECK_NS if hot.high or hot.paced else SWEEP_NS
         if hot.turn_end_ns > 0:
@@ -193,6 +194,8 @@ class Loop(Sockets):
         self.flush()
         if start - self.swept_ns >= SWEEP_NS:
             self.sweep(start)
+        if hot.sweep_left > 0:
+            hot.sweep_some(start, SWEPT_MAX)
         after_turn(self.pacing, start, hot.packets_in, self.blocked_ns)
         self.longest_ns = max(self.longest_ns, boot_ns() - began)
         return trio_ready
@@ -218,6 +221,7 @@ class Loop(Sockets):
             or (hot.busy_peers and hot.leased)
             or self.undecrypted
             or self.kicked
+            or hot.sweep_left > 0
         )
         if blocks:
             until_ns = min(until_ns, self.swept_ns + SWEEP_NS)
@@ -300,9 +304,9 @@ class Loop(Sockets):
             self.arm(conn, conn.armed & ~EPOLLIN)
 
     def sweep(self, now_ns: cython.longlong) -> None:
-        """Once a second: silent clients, and what is left of sockets."""
+        """Once a second: what is left of sockets; silent clients in slices, with turns between them."""
         self.swept_ns = now_ns - now_ns % SWEEP_NS  # of the host's clock, with heartbeats: one wake-up for both
-        self.hot.sweep(now_ns)
+        self.hot.begin_sweep()
         self.sweep_sockets(now_ns)
 
     # -- reading

@@ -486,7 +486,7 @@ class Sockets:
 
     def close_sockets(self) -> None:
         """End all connections at once."""
-        for conn in list(self.hot.conns.values()):
+        for conn in list(self.hot.conns):
             if not conn.closed:
                 self.hot.forget(conn, SHUTDOWN)
             self.drop(conn)

@@ -22,6 +22,7 @@ cdef class Conn:
     cdef readonly bint closed
     cdef readonly int parked
     cdef readonly long long number
+    cdef Py_ssize_t slot
     cdef readonly unsigned long long session
     cdef readonly unsigned long long owner_epoch
     cdef unsigned long push_epoch
@@ -277,7 +278,7 @@ cdef class HotState(Counters):
     cdef Buffer converted
     # connections
     cdef long long numbers
-    cdef dict conns
+    cdef list conns
     cdef Conn dirty_first
     cdef Conn dirty_last
     cdef list ready

@@ -72,8 +72,8 @@ class Conn:
         self.closed = False
         self.parked = 0  # PARK_* bits: not parsed while any is set
         self.number = number
-        self.session = 0
-        self.owner_epoch = 0
+        self.slot = 0  # where it stands in HotState.conns
+        self.session = self.owner_epoch = 0
         self.parsing = False
         self.ready = False  # stands in HotState.ready
         self.dirty = False  # stands in the chain that HotState.dirty_first begins
@@ -444,7 +444,7 @@ class HotState(Counters):
         self.scratch = Buffer(4096)
         self.converted = Buffer(4096)
         self.numbers = 0
-        self.conns: dict[int, Conn] = {}  # by number: gone through in the order in which they came, no set's
+        self.conns: list[Conn] = []  # each at its ``slot``: the last one takes the place of one that goes
         self.dirty_first: Conn | None = None  # linked in the order of marking: no list is made in every turn
         self.dirty_last: Conn | None = None
         self.ready: list[Conn] = []

@@ -210,16 +210,44 @@ def test_closing_while_fenced_says_nothing_that_was_held(hot: Any) -> None:
     assert broker.raw(pub) == b"\xe0\x01\x88"
 
 
-def test_connections_are_gone_through_in_the_order_in_which_they_came(hot: Any) -> None:
-    """Not in that of their addresses: one seed of the simulation is one order of things (seed 10175)."""
+def test_one_history_is_one_order_of_the_sweep(hot: Any) -> None:
+    """Not that of addresses in memory: one seed of the simulation is one order of things (seed 10175)."""
+
+    def swept() -> list[int]:
+        broker = Broker(hot)
+        attached = [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(300)]
+        for conn in attached[::2]:
+            broker.hot.close(conn)
+        broker.hot.end_turn(broker.now_ns)
+        attached += [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(150)]
+        broker.now_ns += 2_000_000_000
+        broker.hot.sweep(broker.now_ns)
+        return [conn.number for conn, _ in broker.handler.errors]
+
+    assert swept() == swept() and len(set(swept())) == 300
+
+
+def test_a_sweep_in_slices_leaves_nobody_out(hot: Any) -> None:
+    """Connections end and begin between its slices, and each end moves another one."""
     broker = Broker(hot)
-    attached = [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(300)]
-    silent = attached[1::2] + [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(150)]
-    for conn in attached[::2]:
-        broker.hot.close(conn)
+    silent = [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(100)]
     broker.now_ns += 2_000_000_000
+    broker.hot.begin_sweep()
+    ended: set[int] = set()
+    slices = 0
+    while broker.hot.sweep_left:
+        broker.hot.sweep_some(broker.now_ns, 7)
+        slices += 1
+        going = silent[slices * 13 % 100]
+        broker.hot.close(going)
+        ended.add(going.number)
+        broker.attach(connect_timeout_ns=1_000_000_000)  # of now: it is not silent
+        broker.hot.end_turn(broker.now_ns)
+    reported = [conn.number for conn, _ in broker.handler.errors]
+    assert len(reported) == len(set(reported)) and slices >= 10
+    assert set(reported) | ended == {conn.number for conn in silent}
     broker.hot.sweep(broker.now_ns)
-    assert [conn.number for conn, _ in broker.handler.errors] == [conn.number for conn in silent]
+    assert len(broker.handler.errors) == len(reported), "once is enough"
 
 
 def test_silence_is_not_counted_while_we_do_not_listen(hot: Any) -> None:
