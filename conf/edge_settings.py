@@ -269,6 +269,13 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         description="us between turns under load; higher makes larger batches and adds latency; 0: off",
     )
     sys_interval_s: int = Field(default=10, ge=0, le=3600, description="s between $SYS messages; 0: none")
+    events: bool = Field(
+        default=False,
+        description="publish $SYS/cluster/events/... (clients, filters, nodes); set it at all edges; costs at CONNECT",
+    )
+    events_rate_max: float = Field(
+        default=1000.0, ge=1, le=1e6, description="events per second of this edge; more are dropped (counted)"
+    )
     fence_close_s: float = Field(
         default=10.0,
         gt=0,

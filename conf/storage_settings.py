@@ -57,6 +57,11 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         description="subscriptions of one stored session, over all its connections; more are refused (0x97)",
     )
 
+    events: bool = Field(
+        default=False,
+        description="tell edges of sessions that expire: $SYS/cluster/events/session_expired, with edge.events",
+    )
+
     # --- retained messages
     retained_messages_max: int = Field(
         default=1_000_000, ge=0, le=1_000_000_000, description="retained topics per partition; more are refused (0x97)"

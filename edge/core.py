@@ -36,6 +36,7 @@ from edge.map_follower import MapFollower
 from edge.node.limits import EdgeLimits
 from edge.node.node import NS, Counts, EdgeNode
 from edge.node_messages import NodeMessages
+from edge.publishing.cluster_events import ClusterEvents
 from edge.publishing.picking import Picking
 from edge.publishing.publishing import Publishing
 from edge.publishing.recording import Recording
@@ -153,6 +154,7 @@ class EdgeCore:
             peer_of,
             new_client_id,
         )
+        self.events = ClusterEvents(node, hot, clients, routes, peer_of, utc)
         self._join_subscriptions(SysTopics(version, node.name))
         self._join_publishing()
         self.claims = ClaimsPolls(node, clients)
@@ -193,6 +195,7 @@ class EdgeCore:
             self.claims,
             self.retained,
             self.publishing,
+            self.events,
             self._redispatching,
         )
 
@@ -203,6 +206,7 @@ class EdgeCore:
 
     def _map_moved(self, cluster_map: ClusterMap) -> None:
         self.follower.moved(cluster_map)
+        self.events.map_moved(cluster_map)
         self._relinked()
 
     def _routes_stand(self, names: list[str]) -> None:

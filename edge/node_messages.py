@@ -15,6 +15,7 @@ from edge.hot.state import Peer
 from edge.links import Links
 from edge.map_follower import MapFollower
 from edge.node.node import EdgeNode
+from edge.publishing.cluster_events import ClusterEvents
 from edge.publishing.publishing import Publishing
 from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
@@ -29,7 +30,7 @@ from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
-from wire.messages.sessions import KickSession, PollClaims, SessionOpened
+from wire.messages.sessions import KickSession, PollClaims, SessionExpired, SessionOpened
 from wire.messages.wills import FireWill
 from wire.node.route_registrar import RouteRegistrar
 
@@ -54,6 +55,7 @@ class NodeMessages:
         claims: Takes PollClaims.
         retained: Takes pages of retained messages.
         publishing: Takes FireWill.
+        events: Takes SessionExpired.
         redispatching: Takes RedispatchOrder.
     """
 
@@ -70,6 +72,7 @@ class NodeMessages:
         claims: ClaimsPolls,
         retained: RetainedReads,
         publishing: Publishing,
+        events: ClusterEvents,
         redispatching: Redispatching,
     ) -> None:
         self._node = node
@@ -87,6 +90,7 @@ class NodeMessages:
             KickSession: self._kick,
             PollClaims: claims.answer,
             FireWill: publishing.fire_will,
+            SessionExpired: events.session_expired,
             RedispatchOrder: redispatching.order,
             Moved: self._moved,
             RetainedNone: self._retained_none,
@@ -155,7 +159,7 @@ class NodeMessages:
         if isinstance(message, KickSession):
             number, epoch = (self._node.map.partition_for(message.client_id), 0) if placements else (0, 0)
         else:
-            assert isinstance(message, PollClaims | FireWill | RedispatchOrder)
+            assert isinstance(message, PollClaims | FireWill | SessionExpired | RedispatchOrder)
             number, epoch = message.partition, message.partition_epoch
         return standing(self._node.map, node, number, epoch, 0) is Standing.PRIMARY
 

@@ -80,11 +80,13 @@ class Clients:
         """Tell a v5 client why, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close."""
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:  # [MQTT-3.14.2-1]
             reason_code = ReasonCode.UNSPECIFIED_ERROR
+        client.end_code = int(reason_code)
         last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""
         self.end(client, last)
 
     def drop(self, client: Client, reason_code: int) -> None:
         """Tell a v5 client why where that can be said at once, and close; what waits for it is not written (P9)."""
+        client.end_code = int(reason_code)
         told = client.version == 5 and reason_code in ALLOWED_REASON_CODES[PacketType.DISCONNECT]
         self._loop.cut(client.conn, encode_packet(Disconnect(reason_code, {}), 5) if told else b"")
 
@@ -124,6 +126,8 @@ class Clients:
         """End a connection for which too much is held."""
         client = conn.context
         last = b""
+        if isinstance(client, Client):
+            client.end_code = int(ReasonCode.QUOTA_EXCEEDED)
         if isinstance(client, Client) and client.phase == Phase.OPEN and client.version == 5:
             last = encode_packet(Disconnect(ReasonCode.QUOTA_EXCEEDED, {}), 5)
         self.count_end("memory")
@@ -141,6 +145,7 @@ class Clients:
         """Close every client at once and write nothing that waits for it, unlike ``close_all``."""
         last = encode_packet(Disconnect(reason_code, {}), 5)
         for client in self.all():
+            client.end_code = reason_code
             told = client.phase == Phase.OPEN and client.version == 5
             self._loop.cut(client.conn, last if told else b"")
 

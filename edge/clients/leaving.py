@@ -85,12 +85,14 @@ class Leaving:
             packet = decode_packet(first_byte, body, client.version, self._codec_limits)
             assert isinstance(packet, Disconnect)
             clean = packet.reason_code == 0
+            client.end_code = packet.reason_code
             expiry = property_values.session_expiry_interval(packet.properties) if client.version == 5 else None
             if expiry is not None:
                 changed = min(expiry, self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)
                 if changed and not client.expiry_s:
                     raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
         client.clean = clean
+        client.end_code = max(client.end_code, 0)
         if not client.clean or not client.has_will:
             # The report leaves before the socket closes: what the primary took has happened.
             self._report_end(client, changed)

@@ -17,7 +17,8 @@ from edge.routes.audience import Account
 from edge.routes.route_cache import RouteCache
 from edge.routes.shared_groups import SharedGroups
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
-from mqtt.topics import has_wildcard
+from mqtt.reasons import ReasonCode
+from mqtt.topics import has_wildcard, is_reserved
 
 __all__ = ["TopicRoutes"]
 
@@ -128,7 +129,9 @@ class TopicRoutes:
 
     def _install(self, topic: str, answer: Answer) -> Route:
         route = self._route(topic.encode(), topic, answer)
-        self._loop.install_route(route.topic, route)
+        # Where a node's own message goes is no way for a client's: what the loop keeps says no to it.
+        kept = Route(route.topic, reason_code=ReasonCode.NOT_AUTHORIZED) if is_reserved(topic) else route
+        self._loop.install_route(route.topic, kept)
         return route
 
     def _route(self, name: bytes, topic: str, answer: Answer) -> Route:

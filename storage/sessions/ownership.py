@@ -32,6 +32,7 @@ from wire.messages.sessions import (
     KickSession,
     OpenSession,
     SessionClosed,
+    SessionExpired,
     SessionKicked,
     SessionOpened,
 )
@@ -472,6 +473,11 @@ class Owners:
             session.deadline = partition.deadline_in(session.expiry_s)  # [MQTT-3.1.2-23]
             partition.set_timer(session.deadline, EndSession(session.number))
 
+    def _tell_expired(self, session: DurableSession) -> None:
+        partition = self._partition
+        expired = SessionExpired(partition.number, partition.epoch, session.client_id, session.owner)
+        partition.tell(self._live("edge", session.number), expired)
+
     def expire(self, number: int) -> int:
         """Go on with a session whose deadline came; it may have been resumed since. Return the steps that it took."""
         session = self._partition.sessions.get(number)
@@ -479,6 +485,8 @@ class Owners:
             return 1
         if session.deadline != ENDING:
             self._partition.count("sessions_expired")
+            if self._partition.settings.events:
+                self._tell_expired(session)
         steps, more = self._ends.go_on(session)
         waiting = self._openings.get(session.client_id) or (None,)
         awaited = waiting[0] is not None and waiting[0].ends

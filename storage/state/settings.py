@@ -20,6 +20,7 @@ class PartitionSettings:
     inbound_unreleased_max: int = DEFAULT.inbound_unreleased_max  # QoS 2 counters above the lowest unreleased one
     sessions_max: int = DEFAULT.sessions_max  # stored ones; CONNECTs for more get 0x97
     filters_per_session_max: int = DEFAULT.filters_per_session_max  # subscriptions; more are refused (0x97)
+    events: bool = DEFAULT.events  # edges are told of sessions that expire
     retained_messages_max: int = DEFAULT.retained_messages_max  # topics, per partition
     retained_bytes_max: int = DEFAULT.retained_bytes_max  # of payloads, per partition
     retained_per_user_max: int = DEFAULT.retained_per_user_max  # retained topics of one user per partition

@@ -1,6 +1,7 @@
 """A real Mosquitto bridge, ``topic # both``: nothing comes back, and RETAIN stays what it was."""
 
 import contextlib
+import json
 import shutil
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +25,12 @@ EACH = 5
 def cluster() -> Iterator[LocalCluster]:
     if not Path(EXECUTABLE).exists():
         pytest.skip("mosquitto is not installed (Debian: mosquitto)")
-    with local_cluster("--edges", "1") as running:
+    with local_cluster("--edges", "1", "--set", "edge.events=true") as running:
         yield running
 
 
 @contextlib.contextmanager
-def bridge(folder: Path, ours: int, version: str, clean: bool) -> Iterator[int]:
+def bridge(folder: Path, ours: int, version: str, clean: bool, more: str = "notifications false") -> Iterator[int]:
     """Run Mosquitto with a bridge to our port; yield its own port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
@@ -36,7 +38,7 @@ def bridge(folder: Path, ours: int, version: str, clean: bool) -> Iterator[int]:
     config.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\nconnection up-{version}-{clean}\naddress 127.0.0.1:{ours}\n"
         f"topic # both 2\nbridge_protocol_version {version}\ncleansession {str(clean).lower()}\n"
-        "notifications false\nrestart_timeout 1\nbridge_attempt_unsubscribe false\n"
+        f"{more}\nrestart_timeout 1\nbridge_attempt_unsubscribe false\n"
     )
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([EXECUTABLE, "-c", str(config), "-v"], stdout=log, stderr=log)
@@ -111,3 +113,28 @@ def test_nothing_comes_back_over_a_bridge(cluster: LocalCluster, tmp_path: Path,
             near.close()
             far.close()
     assert "protocol" not in (tmp_path / "log").read_text().lower()
+
+
+def test_a_bridge_announces_itself_and_the_cluster_tells_of_it(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Its state is routed and retained; the cluster's event names it, its user and its protocol level."""
+    ours = cluster.port(0, "plain")
+    watcher = Client(ours, "$SYS/cluster/events")
+    states = Client(ours, "$SYS/broker/connection")
+    with bridge(tmp_path, ours, "mqttv311", True, "notifications true\nremote_clientid plant"):
+        watcher.wait(lambda: "plant" in said_of(watcher, "connected"), "the event")
+        states.wait(lambda: any(payload == "1" for _, payload, _ in states.got()), "the state")
+    watcher.wait(lambda: "plant" in said_of(watcher, "disconnected"), "the end")
+    event = said_of(watcher, "connected")["plant"]
+    assert (event["version"], event["listener"], event["reason_code"]) == (4, "plain", 0)
+    assert event["address"] and said_of(watcher, "subscribed")["plant"]["filter"] == "#"
+    (state,) = {topic for topic, payload, _ in states.got() if payload == "1"}
+    late = Client(ours, f"$SYS/broker/connection/{state.partition('/')[0]}")
+    late.wait(lambda: any(retain for _, _, retain in late.got()), "the retained state")
+    for client in (watcher, states, late):
+        client.close()
+
+
+def said_of(watcher: Client, event: str) -> dict[str, Any]:
+    """Return the last event of a kind, by client."""
+    said = [json.loads(payload) for topic, payload, _ in watcher.got() if topic == event]
+    return {one["client"]: one for one in said}

@@ -1,10 +1,12 @@
 """How many stored sessions a partition makes: up to its bound, and none for an address whose tokens are used up."""
 
+import pytest
+
 from tests.storage.scripted_edge import Edge
 from tests.storage.storage_cluster import with_edge, with_settings
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.sessions import CloseSession, OpenSession, SessionOpened
+from wire.messages.sessions import CloseSession, OpenSession, SessionExpired, SessionOpened
 
 
 def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:
@@ -49,3 +51,13 @@ def test_an_address_without_tokens_may_resume() -> None:
     assert len(edge.kicked) == kicked
     assert cluster.nodes["s1"].core.event_counts()["refused_session_rate"] == 2
     assert sum(cluster.nodes["s1"].core.figures.session_counts().values()) == 1
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_an_edge_is_told_of_a_session_that_expires(events: bool) -> None:
+    """Once, by the primary, with the session's user; only where storage.events says so."""
+    cluster, edge = with_edge(settings=with_settings(events=events))
+    edge.close(edge.open("alice"), expiry_s=1)
+    cluster.run(3.0)
+    said = [message for one in cluster.edges.values() for message in one.answers(SessionExpired)]
+    assert [message.client_id for message in said] == (["alice"] if events else [])

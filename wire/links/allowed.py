@@ -90,6 +90,7 @@ CELLS: dict[type, Cell] = {
     sessions.SessionClosed: _cell("storage", "edge", Rule.ASKED),
     sessions.KickSession: _cell("storage", "edge", Rule.PRIMARY),
     sessions.SessionKicked: _cell("edge", "storage", Rule.ASKED),
+    sessions.SessionExpired: _cell("storage", "edge", Rule.PRIMARY),
     nodes.Relay: _cell("edge storage", "router"),
     nodes.Relayed: _cell("router", "edge storage"),  # what it holds is judged as its first sender's
     sessions.SubscribeSession: _cell("edge", "storage", Rule.OWNER),

@@ -63,6 +63,7 @@ from wire.messages.sessions import (
     RecordInbound,
     ReleaseInbound,
     SessionClosed,
+    SessionExpired,
     SessionKicked,
     SessionOpened,
     SessionSubscribed,
@@ -113,6 +114,7 @@ Control = (
     | SessionOpened
     | CloseSession
     | SessionClosed
+    | SessionExpired
     | KickSession
     | SessionKicked
     | Relay

@@ -37,6 +37,7 @@ __all__ = [
     "RecordInbound",
     "ReleaseInbound",
     "SessionClosed",
+    "SessionExpired",
     "SessionKicked",
     "SessionOpened",
     "SessionSubscribed",
@@ -116,6 +117,15 @@ class SessionClosed(Message, tag="SessionClosed"):
 
     request: U64
     accepted: bool = False
+
+
+class SessionExpired(Message, tag="SessionExpired"):
+    """Primary to some live edge, once and without an answer: a session expired; the edge may publish that."""
+
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    client_id: ClientId
+    owner: UserText = ""
 
 
 class KickSession(Message, tag="KickSession"):

@@ -1,0 +1,207 @@
+"""Events of clients, sessions and nodes, published under $SYS/cluster/events/ like messages of QoS 0.
+
+Off unless ``edge.events`` says otherwise. An edge tells what its own clients do, and what partitions tell it of
+sessions that expired. Of nodes the first of the edges tells that were active before and behind a change of the map. At
+most ``events_rate_max`` in a second; more are dropped, counted. Decision: docs/adr/0056-sys-topics-and-events.md.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from access.limits.buckets import Buckets
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.hot.state import Inbound, Route
+from edge.node.node import EdgeNode
+from edge.node.ports import Publisher
+from edge.subscriptions.sys_scope import EVENTS
+from edge.subscriptions.topic_routes import TopicRoutes
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE
+from wire.messages.sessions import SessionExpired, SessionOpened, Subscription
+
+__all__ = ["ClusterEvents"]
+
+WAITING_MAX = 1_000  # events whose topic's Route is asked for
+
+
+class _ClientEvent(msgspec.Struct):
+    """An event of a client; what does not apply is null."""
+
+    client: str
+    user: str
+    listener: str | None = None
+    address: str | None = None
+    version: int | None = None
+    reason_code: int | None = None
+    filter: str | None = None
+    qos: int | None = None
+    at_ms: int = 0
+
+
+class _NodeEvent(msgspec.Struct):
+    """An event of a node."""
+
+    node: str
+    tier: str
+    event: str  # joined, left, died or promoted
+    incarnation: int
+    partitions: int | None  # promoted: that it leads now, and did not before
+    map_epoch: int
+    at_ms: int
+
+
+class ClusterEvents:
+    """Publishes the events of one edge.
+
+    Args:
+        node: This edge.
+        loop: Where messages are published.
+        clients: The connections; it looks on when they open and end.
+        routes: Where topics go.
+        peer_of: Returns the peer's address of a socket.
+        utc: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: Publisher,
+        clients: Clients,
+        routes: TopicRoutes,
+        peer_of: Callable[[int], str],
+        utc: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._routes = routes
+        self._peer_of = peer_of
+        self._utc = utc
+        self._on = node.limits.events
+        rate = node.limits.events_rate_max
+        self._rate = Buckets(rate, max(1.0, rate))
+        self._waiting = 0
+        self._addresses: dict[int, str] = {}  # of open connections: a closed socket has none
+        self._map: ClusterMap | None = None
+        if self._on:
+            clients.lifecycle.watch(self)
+
+    # --- clients
+
+    def connected(self, client: Client, opened: SessionOpened) -> None:
+        """Say that a client is connected."""
+        del opened
+        address = client.seat.address if client.seat is not None else ""
+        self._addresses[client.number] = address or self._peer_of(client.conn.fd)
+        self._say(client, "connected", reason_code=0)
+
+    def disconnected(self, client: Client) -> None:
+        """Say that a connection ended: by which code, null where its socket closed without one."""
+        self._say(client, "disconnected", reason_code=client.end_code if client.end_code >= 0 else None)
+        self._addresses.pop(client.number, None)
+
+    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+        """Say which filters a client has now."""
+        for subscription in taken:
+            self._say(client, "subscribed", filter=subscription.topic_filter, qos=subscription.qos)
+
+    def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
+        """Say which filters a client has no more."""
+        for name in names:
+            self._say(client, "unsubscribed", filter=name)
+
+    def session_expired(self, node: str, expired: SessionExpired) -> None:
+        """Say that a stored session expired; its partition's primary tells so."""
+        del node
+        if self._on and self._may():
+            self._publish("session_expired", _ClientEvent(expired.client_id, expired.owner, at_ms=self._at_ms()))
+
+    def _say(
+        self,
+        client: Client,
+        what: str,
+        *,
+        reason_code: int | None = None,
+        filter: str | None = None,  # the event's own word
+        qos: int | None = None,
+    ) -> None:
+        if not self._may():
+            return
+        listener, address = client.policy.name, self._addresses.get(client.number, "")
+        event = _ClientEvent(
+            client.client_id, client.owner, listener, address, client.version, reason_code, filter, qos
+        )
+        event.at_ms = self._at_ms()
+        self._publish(what, event)
+
+    # --- nodes
+
+    def map_moved(self, cluster_map: ClusterMap) -> None:
+        """Say which nodes came, left, died, or lead partitions that they did not lead before."""
+        former, self._map = self._map, cluster_map
+        if not self._on or former is None or self._speaker(former, cluster_map) != self._node.name:
+            return
+        gained: dict[str, int] = {}
+        for before, after in zip(former.partitions, cluster_map.partitions, strict=False):
+            if after.primary and after.primary != before.primary:
+                gained[after.primary] = gained.get(after.primary, 0) + 1
+        for name in sorted(former.nodes.keys() | cluster_map.nodes.keys()):
+            entry = cluster_map.nodes.get(name) or former.nodes[name]
+            for event in _changes(former.nodes.get(name), cluster_map.nodes.get(name)):
+                self._say_node(entry, event, None)
+            if entry.tier == TIER_STORAGE and gained.get(name):
+                self._say_node(entry, "promoted", gained[name])
+
+    def _speaker(self, former: ClusterMap, cluster_map: ClusterMap) -> str:
+        """Return the edge that tells of a change: the first that was active before and is active behind it."""
+        names = [
+            name
+            for name, entry in cluster_map.nodes.items()
+            if entry.tier == TIER_EDGE
+            and entry.state == NodeState.ACTIVE
+            and name in former.nodes
+            and former.nodes[name].state == NodeState.ACTIVE
+            and former.nodes[name].incarnation == entry.incarnation
+        ]
+        return min(names, default="")
+
+    def _say_node(self, entry: NodeEntry, event: str, partitions: int | None) -> None:
+        if self._may():
+            epoch = self._map.epoch if self._map is not None else 0
+            at_ms = self._at_ms()
+            said = _NodeEvent(entry.node, entry.tier, event, entry.incarnation, partitions, epoch, at_ms)
+            self._publish("node", said)
+
+    # --- publishing
+
+    def _at_ms(self) -> int:
+        return int(self._utc() * 1000)
+
+    def _may(self) -> bool:
+        if self._waiting < WAITING_MAX and self._rate.take("", self._node.now):
+            return True
+        self._node.count("dropped_events")
+        return False
+
+    def _publish(self, what: str, event: msgspec.Struct) -> None:
+        publish = Inbound(f"{EVENTS}{what}".encode(), msgspec.json.encode(event))
+        self._waiting += 1
+        self._node.wake()
+        self._routes.cache.need(publish.topic.decode(), lambda route: self._routed(route, publish))
+
+    def _routed(self, route: Route, publish: Inbound) -> None:
+        self._waiting -= 1
+        self._loop.publish(route, publish)
+
+
+def _changes(before: NodeEntry | None, after: NodeEntry | None) -> list[str]:
+    """Return what happened to a node between two maps."""
+    was, is_ = before is not None and before.alive, after is not None and after.alive
+    anew = before is not None and after is not None and before.incarnation != after.incarnation
+    said = []
+    if before is not None and was and (not is_ or anew):
+        said.append("left" if before.state == NodeState.DRAINING else "died")
+    if is_ and (not was or anew):
+        said.append("joined")
+    return said
