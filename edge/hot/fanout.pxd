@@ -6,7 +6,7 @@ from edge.hot.layout cimport QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
 from edge.hot.origins cimport note_pick, take_origin, was_picked
 from edge.hot.batches cimport append_record, append_run
 from edge.hot.outboxes cimport find_targets, send_to_edge, send_to_partition, send_to_partitions
-from edge.hot.records cimport load_record, record_of, renumbered
+from edge.hot.records cimport load_record, owned, record_of, renumbered
 from edge.hot.picks cimport keep_pick
 from edge.hot.state cimport Conn, Group, HotState, Inbound, PendingAck, Outbound, Packet, Peer, Remote, Route, Sub
 
@@ -26,6 +26,7 @@ cdef object redispatch(HotState hot, PendingAck copy, object chosen)
 
 
 # private
+cdef object _send_owned(HotState hot, Route route, bytes record, PendingAck message, int retained_partition)
 cdef object _of_session(Packet packet, Conn publisher)
 cdef object _pick(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, Group group)
 cdef object _send_pick(HotState hot, Remote remote, bytes record, PendingAck copy)

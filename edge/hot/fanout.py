@@ -18,7 +18,7 @@ if not cython.compiled:
     from edge.hot.origins import note_pick, take_origin, was_picked
     from edge.hot.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.hot.picks import keep_pick
-    from edge.hot.records import load_record, record_of, renumbered
+    from edge.hot.records import load_record, owned, record_of, renumbered
 
     PICK_BYTES = 4096  # of a turn's bound, for one choice: about as long as appending so much
 
@@ -63,12 +63,29 @@ def fan_out(
         record = record_of(hot, packet, message.tag if message is not None else 0)
         for peer in route.edges:
             send_to_edge(hot, peer, record, message)
-        if route.partitions:
+        if retained_partition >= 0 and hot.owner_block:
+            _send_owned(hot, route, record, message, retained_partition)
+            retained_partition = -1
+        elif route.partitions:
             send_to_partitions(hot, route, record, message)
         if retained_partition >= 0 and (message is not None or retained_partition not in route.partitions):
             send_to_partition(hot, retained_partition, record, message, b"")
     for group in route.groups:
         _pick(hot, publisher, route, packet, message, group)
+
+
+def _send_owned(
+    hot: HotState, route: Route, record: bytes, message: PendingAck | None, retained_partition: cython.int
+) -> None:
+    """Tell the partition that retains a message whose it is, and no other one.
+
+    QoS 1 and 2 go to no other partition in the same call (``edge/publishing/sending.py``), so one record is kept.
+    """
+    partition: cython.int
+    send_to_partition(hot, retained_partition, owned(record, hot.owner_block), message, b"")
+    for partition in route.partitions:
+        if partition != retained_partition:
+            send_to_partition(hot, partition, record, message, b"")
 
 
 def fan_out_run(

@@ -32,6 +32,7 @@ cdef enum:
     QOS_BITS = 0x3
     RETAIN_FLAG = 0x4
     SHARE_FLAG = 0x8
+    OWNER_FLAG = 0x10
     PUSH_DUP_FLAG = 0x8
     PUSH_PUBREL_FLAG = 0x10
     PUBLISH_ACK_TAG_AT = 0

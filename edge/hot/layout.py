@@ -42,6 +42,7 @@ __all__ = [
     "NO_EXPIRY",
     "NO_MATCHING_SUBSCRIBERS",
     "NO_MEMBER",
+    "OWNER_FLAG",
     "PACKET_IDENTIFIER_IN_USE",
     "PACKET_IDENTIFIER_NOT_FOUND",
     "PACKET_TOO_LARGE",
@@ -128,7 +129,7 @@ MESSAGE_PARTITIONS_AT = 48
 MESSAGE_TOPIC_BYTES_AT = 50
 MESSAGE_PROPERTY_BYTES_AT = 52
 MESSAGE_PAYLOAD_BYTES_AT = 56
-MESSAGE_HEAD = 60  # behind it the partitions, the share, topic, properties, payload
+MESSAGE_HEAD = 60  # behind it the partitions, the share, the owner, topic, properties, payload
 PLACE_BYTES = 6  # of a partition and its partition_epoch
 PLACE_EPOCH_AT = 2
 
@@ -136,6 +137,7 @@ PLACE_EPOCH_AT = 2
 QOS_BITS = 0x03
 RETAIN_FLAG = 0x04
 SHARE_FLAG = 0x08
+OWNER_FLAG = 0x10
 PUSH_DUP_FLAG = 0x08
 PUSH_PUBREL_FLAG = 0x10
 

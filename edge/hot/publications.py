@@ -96,6 +96,7 @@ class Publications(Connections):
         origin_b: int = 0,
         on_done: Callable[[int], object] | None = None,
         written: tuple[int, int] | None = None,
+        owner: bytes = b"",
     ) -> int:
         """Send a message to every destination of the route, like one that was parsed.
 
@@ -112,6 +113,7 @@ class Publications(Connections):
             origin_b: Inbound counter, or op_index.
             on_done: Called once; what it returns says whether the acknowledgement waits for ``acknowledge``.
             written: (tag, partition) of what this method returned when the same message was retained.
+            owner: Whose it is, for the partition below alone: ``encode_owner`` of wire/messages/batches.py.
 
         Returns:
             Its tag, 0 for QoS 0.
@@ -138,9 +140,11 @@ class Publications(Connections):
             self.origin_tag = written[0]  # one origin: a retained copy and its live twin are told by it
         if code == 0 and message is not None and publish.qos > 0 and _refuse_if_behind(self, publish):
             code = SERVER_BUSY  # as the partition says it
+        self.owner_block = owner
         if code == 0:
             fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, retained_partition)
         self.origin_tag = 0
+        self.owner_block = b""
         if message is None:
             return 0
         tag: int = message.tag

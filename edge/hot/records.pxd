@@ -7,7 +7,7 @@ from edge.hot.layout cimport (
     MESSAGE_EXPIRY_AT, MESSAGE_FLAGS_AT, MESSAGE_HEAD, MESSAGE_ORIGIN_A_AT, MESSAGE_ORIGIN_B_AT,
     MESSAGE_ORIGIN_KIND_AT, MESSAGE_OWNER_EPOCH_AT, MESSAGE_PARTITIONS_AT, MESSAGE_PAYLOAD_BYTES_AT,
     MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_SESSION_AT, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT,
-    MESSAGE_VERSION_AT, NO_EXPIRY, QOS_BITS, RETAIN_FLAG
+    MESSAGE_VERSION_AT, NO_EXPIRY, OWNER_FLAG, QOS_BITS, RETAIN_FLAG
 )
 from edge.hot.state cimport HotState, PendingAck, Packet
 
@@ -17,6 +17,7 @@ cdef enum:
 
 
 cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
+cdef bytes owned(bytes record, bytes owner_block)
 cdef bytes topic_of(bytes record)
 cdef bytes renumbered(HotState hot, bytes record, unsigned long long tag)
 cdef object load_record(Packet packet, bytes record)

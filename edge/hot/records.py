@@ -29,6 +29,7 @@ if not cython.compiled:
         MESSAGE_TOPIC_BYTES_AT,
         MESSAGE_VERSION_AT,
         NO_EXPIRY,
+        OWNER_FLAG,
         QOS_BITS,
         RETAIN_FLAG,
     )
@@ -75,9 +76,19 @@ def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
     return take_bytes(record, size)
 
 
+def owned(record: bytes, owner_block: bytes) -> bytes:
+    """Return the record with its publisher's user, which only the partition that retains the topic is told."""
+    flags: cython.int = record[MESSAGE_FLAGS_AT] | OWNER_FLAG
+    head: bytes = record[:MESSAGE_FLAGS_AT] + flags.to_bytes(1, "big") + record[MESSAGE_FLAGS_AT + 1 : MESSAGE_HEAD]
+    return head + owner_block + record[MESSAGE_HEAD:]
+
+
 def topic_of(record: bytes) -> bytes:
-    """Return the topic of a record made by ``record_of``."""
-    return record[MESSAGE_HEAD : MESSAGE_HEAD + get16(record, MESSAGE_TOPIC_BYTES_AT)]
+    """Return the topic of a record made by ``record_of``, or by ``owned`` from it."""
+    at: cython.Py_ssize_t = MESSAGE_HEAD
+    if record[MESSAGE_FLAGS_AT] & OWNER_FLAG:
+        at += 2 + get16(record, MESSAGE_HEAD) + 8
+    return record[at : at + get16(record, MESSAGE_TOPIC_BYTES_AT)]
 
 
 def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:

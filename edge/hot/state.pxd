@@ -298,6 +298,7 @@ cdef class HotState(Counters):
     # peers
     cdef unsigned long long tags
     cdef unsigned long long origin_tag
+    cdef bytes owner_block
     cdef list peers
     cdef list busy_peers
     cdef int full_peers

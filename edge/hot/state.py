@@ -339,9 +339,7 @@ class PendingAck:
         self.tried: list[Remote] | None = None  # destinations that refused it, for the core
         self.route: Route | None = None  # with a ledger, once it is sent: this and all below
         self.retained_partition = -1  # that retains the message, -1 for none
-        self.origin_kind = 0
-        self.origin_a = 0
-        self.origin_b = 0
+        self.origin_kind = self.origin_a = self.origin_b = 0
 
 
 class Outbox:
@@ -462,6 +460,7 @@ class HotState(Counters):
         self.routes_max = limits.routes_max
         self.tags = first_number(incarnation)
         self.origin_tag = 0  # the message at hand goes by this tag as its origin, 0: by its own
+        self.owner_block = b""  # of the message at hand: its user, for the partition that retains it; b"": nobody
         self.peers: list[Peer] = []
         self.busy_peers: list[Peer] = []  # with something to send this turn
         self.full_peers = 0

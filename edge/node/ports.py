@@ -140,6 +140,7 @@ class Publisher(Protocol):
         origin_b: int = 0,
         on_done: Callable[[int], object] | None = None,
         written: tuple[int, int] | None = None,
+        owner: bytes = b"",
     ) -> int:
         """Send a message to every destination of a route; return its tag."""
 

@@ -21,7 +21,7 @@ from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
 from mqtt.topics import is_reserved, validate_topic_name
-from wire.messages.batches import OriginKind
+from wire.messages.batches import OriginKind, encode_owner
 from wire.messages.wills import FireWill, WillFired
 
 __all__ = ["Publishing"]
@@ -46,6 +46,11 @@ class _Will(Outgoing):
     publishing: "Publishing"
     node: str
     order: FireWill
+
+    @property
+    def owner(self) -> bytes:
+        """Whose will it was."""
+        return encode_owner(self.order.owner.encode(), self.order.owner_made)
 
     @property
     def on_done(self) -> Callable[[int], object]:

@@ -7,6 +7,7 @@ who has a value live finds no older one any more. Source: MQTT 5.0 section 3.3; 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.hot.state import Conn, Inbound, Remote, Route
 from edge.node.node import EdgeNode
@@ -14,7 +15,7 @@ from edge.node.ports import Publisher
 from edge.routes.shared_groups import RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.reasons import FAILURE, ReasonCode
-from wire.messages.batches import OriginKind
+from wire.messages.batches import OriginKind, encode_owner
 
 __all__ = ["Outgoing", "Picks", "Sending"]
 
@@ -43,6 +44,12 @@ class Outgoing:
     def name(self) -> str:
         """The topic."""
         return self.publish.topic.decode()
+
+    @property
+    def owner(self) -> bytes:
+        """Whose message it is, as a record says it: the partition that retains it keeps that."""
+        client = self.publish.conn.context if self.publish.conn is not None else None
+        return encode_owner(client.owner.encode(), client.owner_made) if isinstance(client, Client) else b""
 
     @property
     def waits_for_retained(self) -> bool:
@@ -104,7 +111,8 @@ class Sending:
             if item.waits_for_retained:
                 self._routes.cache.retained_started(item.name)
             bound = _with_picks(route, item.picks)
-            self._loop.publish(bound, publish, item.retained_partition, *item.origin, item.on_done)
+            owner = item.owner if item.retained_partition >= 0 else b""
+            self._loop.publish(bound, publish, item.retained_partition, *item.origin, item.on_done, owner=owner)
             self._go_on(publish.conn)
             return
         self._retain_first(item)
@@ -120,7 +128,9 @@ class Sending:
             publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version, publish.expiry_s,
             conn=publish.conn,
         )  # fmt: skip
-        item.tag = self._loop.publish(Route(publish.topic), copy, item.retained_partition, *item.origin, item.stands)
+        item.tag = self._loop.publish(
+            Route(publish.topic), copy, item.retained_partition, *item.origin, item.stands, owner=item.owner
+        )
 
     def retained_written(self, item: Outgoing) -> None:
         """Note that a retained write is acknowledged, or refused."""

@@ -63,7 +63,7 @@ def write(writer: BlockingClient, retain: bool = False) -> None:
 
 
 def test_a_denied_topic_below_a_granted_filter(place: Place) -> None:
-    """NIST: protect. a/# with a deny of a/secret: live, repeated and queued, none of it comes."""
+    """NIST: protect. a/# with a deny of a/secret: live, repeated, queued and retained, none of it comes."""
     writer, reader = place.come("wren"), place.come("ann", clean_start=True, properties=EXPIRY)
     reader.subscribe("a/#")
     write(writer)
@@ -75,7 +75,18 @@ def test_a_denied_topic_below_a_granted_filter(place: Place) -> None:
     write(writer)
     back = place.come("ann", clean_start=False, properties=EXPIRY)
     assert received(back) == ["a/open"]
-    back.close()
+    write(writer, retain=True)
+    assert received(back) == ["a/open"]
+    back.send(Subscribe(9, [SubscriptionRequest("a/#", 1)], {}))
+    assert received(back) == ["a/open"]
+    back.disconnect()
+    fresh = place.come("ann", "ann-2", clean_start=True)
+    fresh.send(Subscribe(1, [SubscriptionRequest("a/#", 1)], {}))
+    assert received(fresh) == ["a/open"]
+    fresh.close()
+    for topic in ("a/open", "a/secret"):
+        writer.send(Publish(topic, b"", 1, retain=True, packet_identifier=writer.next_identifier()))
+        writer.read()
     writer.close()
 
 

@@ -37,7 +37,8 @@ class RetainedPartitions:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._hot, name)
 
-    def publish(self, route: Any, publish: Any, retained_partition: int = -1, *more: Any) -> int:
+    def publish(self, route: Any, publish: Any, retained_partition: int = -1, *more: Any, owner: bytes = b"") -> int:
+        del owner
         if retained_partition < 0:
             return int(self._hot.publish(route, publish, retained_partition, *more))
         self.waiting.append(more[3])

@@ -60,6 +60,7 @@ __all__ = [
     "decode_push_acks",
     "decode_pushes",
     "encode_message",
+    "encode_owner",
     "encode_publish_ack",
     "encode_push",
     "encode_push_ack",
@@ -167,6 +168,16 @@ def encode_run(run: PublishRun) -> bytes:
     return _RUN.pack(RUN_TYPE, run.version, 0, len(run.topic), len(run.packets)) + run.topic + run.packets
 
 
+def encode_owner(owner: bytes, made: int) -> bytes:
+    """Return the part of a MSG record that says whose it is; b"" for nobody.
+
+    Args:
+        owner: The publisher's user.
+        made: Policy epoch at which that user was made.
+    """
+    return struct.pack(">H", len(owner)) + owner + struct.pack(">Q", made) if owner else b""
+
+
 def encode_message(message: PublishMessage) -> bytes:
     """Return one MSG record."""
     flags = message.qos
@@ -178,7 +189,7 @@ def encode_message(message: PublishMessage) -> bytes:
         share = struct.pack(">H", len(message.share)) + message.share
     if message.owner:
         flags |= FLAG_OWNER
-        share += struct.pack(">H", len(message.owner)) + message.owner + struct.pack(">Q", message.owner_made)
+        share += encode_owner(message.owner, message.owner_made)
     partitions = message.partitions
     head = _MESSAGE.pack(
         MESSAGE_TYPE,
