@@ -47,6 +47,7 @@ ENDINGS = {
     "protocol": "the broker broke the protocol",
     "local": "closed",
 }
+MANY_BYTES = 256 * 1024  # users stop to publish above a bound of their own, which is greater
 GOODBYE_S = 1.0  # for a last DISCONNECT to leave
 WELL_AFTER_S = 5.0  # a connection that held so long does not count as a failed attempt
 
@@ -69,6 +70,9 @@ class ClientUser(Protocol):
 
     def answered(self, token: int, reason_code: int) -> None:
         """A publish of QoS 1 or 2 was answered."""
+
+    def room(self) -> None:
+        """There may be room for more publishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +102,13 @@ class GatewayClient:
     Attributes:
         session: To ask whether there is room, and for identifiers.
         address: The door of the present connection or attempt.
+        granted: Set when the broker has granted every filter once.
     """
 
     def __init__(self, options: GatewayClientOptions, user: ClientUser, random: Random) -> None:
         self.session = ClientSession()
         self.address = options.addresses[0]
+        self.granted = trio.Event()
         self._options, self._user = options, user
         self._delay = RetryDelay(random)
         self._turn = 0  # of the configured addresses
@@ -122,6 +128,11 @@ class GatewayClient:
     def is_connected(self) -> bool:
         """Whether messages may be published."""
         return self.session.state is ClientState.CONNECTED
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a QoS 1 or 2 message may be published now."""
+        return self.session.has_room
 
     @property
     def outgoing_bytes(self) -> int:
@@ -144,6 +155,15 @@ class GatewayClient:
         """Note that a message is done; after the end of its connection the session remembers it."""
         self.session.acknowledge(packet)
         self._flush()
+
+    async def leave(self) -> None:
+        """End the present connection in order; the will is published, for it says that this client is away."""
+        if self.is_connected and self._version == 5:
+            self.session.disconnect(trio.current_time(), ReasonCode.DISCONNECT_WITH_WILL_MESSAGE)
+            self._flush()
+            with trio.move_on_after(GOODBYE_S):
+                await self._idle.wait()
+        self._end("left")
 
     async def run(self) -> None:
         """Keep a connection, for ever.
@@ -229,6 +249,8 @@ class GatewayClient:
                     await transport.send(data)
                 except OSError:
                     return  # the reader finds the end, after what was still readable
+                if len(data) >= MANY_BYTES:
+                    self._user.room()
             if not self._outgoing:
                 self._idle.set()
                 self._wake = trio.Event()
@@ -248,6 +270,8 @@ class GatewayClient:
                 ending = event
             else:
                 self._act(event)
+        if self.is_connected and not self._over.is_set():
+            self._user.room()
         self._flush()
         if ending is not None:
             self._tells_why = ending.reason == "protocol"  # by DISCONNECT, which waits to be sent
@@ -256,7 +280,7 @@ class GatewayClient:
     def _act(self, event: Event) -> None:
         match event:
             case Accepted():
-                self._subscribe()
+                self._subscribe(event.connack.session_present)
                 self._user.connected(event)
             case Received(packet):
                 if self.session.is_repeat(packet):
@@ -279,12 +303,15 @@ class GatewayClient:
             case MustClose():
                 pass  # ``_take`` acts on it, behind the output
 
-    def _subscribe(self) -> None:
+    def _subscribe(self, session_present: bool) -> None:
+        """Subscribe; a session of 3.1.1 that has the filters is left alone, or all retained messages came again."""
         filters = self._options.filters
-        if filters:
+        if filters and not (self._version != 5 and session_present and self._asked):
             identifier = self.session.next_identifier()
             self.session.request(Subscribe(identifier, list(filters)), SUBSCRIBE_TOKEN)
             self._asked = filters
+        else:
+            self.granted.set()
 
     def _granted(self, codes: list[int]) -> None:
         for wanted, code in zip(self._asked, codes, strict=False):
@@ -293,6 +320,7 @@ class GatewayClient:
                 self._refusal = RefusedFilter(text)
                 self._end(text)
                 return
+        self.granted.set()
 
     def _left(self, reason: str, code: int, properties: Mapping[int, object]) -> None:
         reference = properties.get(PropertyId.SERVER_REFERENCE, "")

@@ -49,6 +49,7 @@ class ClientBounds:
         silence_s: Close when nothing was heard for so long; a PINGREQ goes out three times as often, and more often
             where the broker's Server Keep Alive asks for it.
         window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
+        excess: Messages that are borne above our own Receive Maximum: Mosquitto 2.0 sends more after a reconnect.
         heedless: Ignore the broker's Receive Maximum, as paho does after a reconnect.
     """
 
@@ -56,6 +57,7 @@ class ClientBounds:
     goodbye_timeout_s: float = 1.0
     silence_s: float = 3.0
     window: int = 16
+    excess: int = 0
     heedless: bool = False
 
 

@@ -145,7 +145,8 @@ class ClientSession:
         limits = Limits(maximum_packet_size=bytes_max) if bytes_max else Limits()
         self._decoder = StreamDecoder(connect.protocol_version, limits)
         receive_maximum = property_values.receive_maximum(properties) if self._version == 5 else 0
-        self._in.begin(receive_maximum or UNBOUNDED_RECEIVE_MAXIMUM, property_values.topic_alias_maximum(properties))
+        bound = receive_maximum + self._bounds.excess if receive_maximum else UNBOUNDED_RECEIVE_MAXIMUM
+        self._in.begin(bound, property_values.topic_alias_maximum(properties))
         self._put(connect)
 
     def handle(self, now: float, data: bytes = b"") -> None:

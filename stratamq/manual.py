@@ -13,8 +13,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from conf.bridge_settings import BRIDGE_KINDS, BridgeSettings, GatewaySettings
 from conf.edge_settings import ListenerSettings
 from conf.settings import ROOMS, TIERS
+from stratamq.bridge_manual import bridge_file, nested_tables
 from stratamq.rooms import membership_model
 from stratamq.toml_text import toml_literal
 
@@ -103,6 +105,7 @@ def documents() -> dict[Path, str]:
     files: dict[Path, str] = {ROOT / "docs" / "settings.md": _manual(rooms)}
     for tier in TIERS:
         files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
+    files[ROOT / "conf" / "bridge.toml"] = bridge_file(_text, _default)
     return files
 
 
@@ -124,13 +127,21 @@ def _manual(rooms: dict[str, type[BaseModel]]) -> str:
         parts += ["", f"## {name}", "", *_table(model)]
         if name == "edge":
             parts += ["", "## edge.listeners.<name>", "", *_table(ListenerSettings)]
+    parts += ["", "## gateway", "", "Of `stratamq bridge` (conf/bridge.toml).", "", *_table(GatewaySettings)]
+    parts += ["", "## bridge.<name>", "", "What every kind has.", "", *_table(BridgeSettings)]
+    for kind, model in BRIDGE_KINDS.items():
+        parts += ["", f'## bridge.<name>, kind = "{kind}"', "", *_table(model, BridgeSettings)]
+        for table, inner in nested_tables(model):
+            parts += ["", f'## bridge.<name>.{table}, kind = "{kind}"', "", *_table(inner)]
     return "\n".join(parts) + "\n"
 
 
-def _table(model: type[BaseModel]) -> Iterator[str]:
+def _table(model: type[BaseModel], less: type[BaseModel] = BaseModel) -> Iterator[str]:
     yield "| key | default | bounds | what it is |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
+        if name in less.model_fields or name == "kind":
+            continue
         cells = (f"`{name}`", f"`{_default(field)}`", _bounds(field), _text(field))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

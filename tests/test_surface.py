@@ -11,8 +11,6 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 # A name without a reader in Python, and why it stands.
 WITHOUT_READER = {
     "take_changes": "a client session that outlives its process, which the exactly-once bridge is",
-    "GatewayClient": "the floor of gateways/, on which the bridges stand",
-    "outgoing_bytes": "the same",
     "AckSink": "the shape of the ledger that a compiled Engine takes",
     "after_io_wait": "trio calls it, by the name of its instruments",
     "before_io_wait": "the same",

@@ -19,7 +19,7 @@ import typer
 if TYPE_CHECKING:
     from conf.settings import NodeConfig
 
-__all__ = ["register"]
+__all__ = ["register", "tell_ready"]
 
 STOP_S_MAX = 11  # an orderly stop takes less
 
@@ -82,7 +82,7 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     settings = dataclasses.replace(checked(), again=checked)
     _prepare_data_dir(settings.node.data_dir)
     _check_compiled(tier)
-    return service_main(tier)(settings, lambda addresses: _tell_ready(ready_fd, addresses))
+    return service_main(tier)(settings, lambda addresses: tell_ready(ready_fd, addresses))
 
 
 def _check_compiled(tier: str) -> None:
@@ -122,7 +122,7 @@ def _prepare_data_dir(folder: Path) -> None:
         raise UserError(f"data folder {folder} cannot be written: {error.strerror or error}") from None
 
 
-def _tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
+def tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
     """Write the one line that whoever started this node waits for."""
     import json
 

@@ -61,6 +61,11 @@ class Mosquitto:
             await self._process.wait()
             self._process = None
 
+    def pause(self, number: int) -> None:
+        """Let the process stand still by SIGSTOP, or go on by SIGCONT."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
 
 @asynccontextmanager
 async def running_mosquitto(folder: Path, persistence: bool = False) -> AsyncIterator[Mosquitto]:

@@ -1,0 +1,146 @@
+"""Settings of bridges: table ``[bridge.<name>]``, whose keys depend on its ``kind``.
+
+One frozen model per kind; what they share is ``BridgeSettings``. Filters, templates and addresses are judged where they
+are used (``gateways/bridges/plan.py``), before anything starts.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from conf.node_settings import NAME_PATTERN, split_list
+
+__all__ = [
+    "BRIDGE_KINDS",
+    "BridgeSettings",
+    "GatewaySettings",
+    "MqttBridge",
+    "MqttDoorSettings",
+]
+
+MIB = 1024 * 1024
+
+
+class GatewaySettings(BaseModel, frozen=True, extra="forbid"):
+    """Room ``gateway``: this process, which may run many bridges."""
+
+    id: str = Field(
+        default="bridge-0",
+        pattern=NAME_PATTERN,
+        max_length=64,
+        description="name of this process in logs and metrics; two that stand by for each other have two names",
+    )
+    data_dir: Path = Field(
+        default=Path("data/bridge-0"), description="folder of spools, dead letters and the status socket; one process"
+    )
+
+
+class MqttDoorSettings(BaseModel, frozen=True, extra="forbid"):
+    """How one broker is reached; of the other side in table ``[bridge.<name>.remote]``."""
+
+    addresses: tuple[str, ...] = Field(
+        min_length=1, description="mqtt://, mqtts://, ws:// or wss://host:port, tried in turn"
+    )
+    client_id: str = Field(default="", description="at this broker; empty: that of the bridge")
+    username: str = Field(default="", description="user name; empty: none")
+    password_file: Path | None = Field(default=None, description="file with the password, mode 0600")
+    authority: Path | None = Field(default=None, description="PEM that signs the broker; none: the system's")
+    certificate: Path | None = Field(default=None, description="PEM chain of the bridge, for mutual TLS")
+    key: Path | None = Field(default=None, description="its private key, mode 0600")
+    protocol: Literal["5", "3.1.1"] = Field(
+        default="5", description="3.1.1 is tried as a bridge first (level 0x84), which has No Local"
+    )
+    clean_start: bool = Field(
+        default=False, description="true: begin anew on each connection; messages in between are lost"
+    )
+    session_expiry_s: int = Field(
+        default=7 * 86_400, ge=0, le=0xFFFFFFFF, description="s; how long the broker keeps messages for a bridge away"
+    )
+    keep_alive_s: int = Field(
+        default=30, ge=5, le=3600, description="s; silence of the broker is borne half as long again"
+    )
+
+    @field_validator("addresses", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return split_list(value)
+
+
+class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
+    """Settings that every kind has."""
+
+    cluster: tuple[str, ...] = Field(
+        min_length=1, description="addresses of the cluster's edges: mqtts://host:port, tried in turn"
+    )
+    client_id: str = Field(min_length=1, description="of the bridge at the cluster; no two bridges have the same")
+    username: str = Field(default="", description="user name at the cluster; empty: none")
+    password_file: Path | None = Field(default=None, description="file with the password, mode 0600")
+    authority: Path | None = Field(default=None, description="PEM that signs the edges; none: the system's")
+    certificate: Path | None = Field(default=None, description="PEM chain of the bridge, for mutual TLS")
+    key: Path | None = Field(default=None, description="its private key, mode 0600")
+    protocol: Literal["5", "3.1.1"] = Field(default="5", description="MQTT version at the cluster")
+    clean_start: bool = Field(
+        default=False, description="true: begin anew on each connection; messages in between are lost"
+    )
+    session_expiry_s: int = Field(
+        default=7 * 86_400, ge=0, le=0xFFFFFFFF, description="s; how long the cluster keeps messages for a bridge away"
+    )
+    keep_alive_s: int = Field(
+        default=30, ge=5, le=3600, description="s; silence of the edge is borne half as long again"
+    )
+    window_messages: int = Field(
+        default=1024, ge=1, le=65_535, description="messages taken and not done; more hides longer round trips"
+    )
+    window_bytes: int = Field(default=64 * MIB, ge=1024, description="bytes of such messages; a source waits above it")
+    packet_bytes_max: int = Field(
+        default=8 * MIB, ge=1024, le=268_435_460, description="largest MQTT packet that the bridge takes"
+    )
+    give_up_s: float = Field(
+        default=0.0, ge=0.0, description="s; a message tried for so long goes to the dead letter; 0: never"
+    )
+    dead_letter: str = Field(
+        default="",
+        pattern=r"^(|topic:.+|file:.+)$",
+        description="where rejected messages go: topic:NAME at the cluster, or file:PATH; empty: "
+        "topic:bridge/<name>/rejected",
+    )
+
+    @field_validator("cluster", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return split_list(value)
+
+
+class MqttBridge(BridgeSettings, frozen=True, extra="forbid"):
+    """``kind = "mqtt"``: the cluster and another broker, as bridges of Mosquitto."""
+
+    kind: Literal["mqtt"]
+    remote: MqttDoorSettings = Field(description="the other broker: table [bridge.<name>.remote]")
+    topics: tuple[str, ...] = Field(
+        min_length=1,
+        description='lines "filter direction qos local-prefix remote-prefix"; direction out, in or both; "" is empty',
+    )
+    retain: Literal["as_published", "never"] = Field(
+        default="as_published", description="never: nothing is retained on the other side"
+    )
+    notifications: bool = Field(
+        default=True, description="say 1 or 0, retained, on $SYS/broker/connection/<client_id>/state of both sides"
+    )
+    start: Literal["automatic", "once", "lazy"] = Field(
+        default="automatic",
+        description="once: end with the first connection; lazy: connect when messages wait, for lines out alone",
+    )
+    lazy_messages: int = Field(
+        default=10, ge=1, le=1000, description="messages that wait before a lazy bridge connects"
+    )
+    lazy_idle_s: float = Field(default=60.0, gt=0, description="s without a message before a lazy bridge disconnects")
+
+
+BRIDGE_KINDS: dict[str, type[BridgeSettings]] = {"mqtt": MqttBridge}
+
+
+def kind_of(table: Any) -> str:
+    """Return the kind that a table names, "" for none."""
+    kind = table.get("kind", "") if isinstance(table, dict) else ""
+    return kind if isinstance(kind, str) else ""

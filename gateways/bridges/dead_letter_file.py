@@ -1,0 +1,91 @@
+"""Dead letter in a file: one JSON object a line, on disk before the record counts as done."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import trio
+
+from gateways.bridges.flow import Flow
+from gateways.bridges.message import user_properties
+from gateways.bridges.pump import DeadLetter
+
+__all__ = ["DeadLetterFile"]
+
+WAITING_MAX = 256
+
+
+class DeadLetterFile:
+    """``DeadLetters`` of a flow; ``run`` writes."""
+
+    def __init__(self, path: Path, flow: Flow) -> None:
+        self._path, self._flow = path, flow
+        self._waiting: list[DeadLetter] = []
+        self._wake = trio.Event()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may wait."""
+        return len(self._waiting) < WAITING_MAX
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Take a rejected record."""
+        self._waiting.append(letter)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what waits, for ever."""
+        while True:
+            if not self._waiting:
+                self._wake = trio.Event()
+                await self._wake.wait()
+            letters, self._waiting = self._waiting, []
+            try:
+                await trio.to_thread.run_sync(_append, self._path, letters)
+            except OSError as error:
+                for letter in letters:
+                    self._flow.dead_letter_failed(letter.token, f"{self._path}: {error.strerror or error}")
+            else:
+                for letter in letters:
+                    self._flow.dead_letter_done(letter.token)
+
+
+def _append(path: Path, letters: list[DeadLetter]) -> None:
+    """Write lines and sync them; a line that is cut by a crash is written again whole."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lines = b"".join(_line(letter) for letter in letters)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and not _ends_line(path, size):
+            lines = b"\n" + lines
+        while lines:
+            lines = lines[os.write(descriptor, lines) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _ends_line(path: Path, size: int) -> bool:
+    with path.open("rb") as file:
+        file.seek(size - 1)
+        return file.read(1) == b"\n"
+
+
+def _line(letter: DeadLetter) -> bytes:
+    message = letter.record.message
+    found = {
+        "reason": letter.reason,
+        "topic": message.topic,
+        "target": letter.record.target,
+        "qos": message.qos,
+        "retain": message.retain,
+        "key": None if message.key is None else base64.b64encode(message.key).decode(),
+        "payload": base64.b64encode(message.payload).decode(),
+        "user_properties": user_properties(message.properties),
+        "at_ms": message.at_ms,
+    }
+    return json.dumps(found, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,166 @@
+"""Doors of brokers from the settings of a bridge: addresses, credentials, and the CONNECT of each connection.
+
+Reads secrets, which stand in files of mode 0600 and nowhere else. All mistakes are found here, before anything starts.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.bridge_settings import BridgeSettings, MqttDoorSettings
+from conf.errors import ExitCode, UserError
+from conf.private_files import check_private
+from gateways.addresses import Address, parse_address
+from gateways.client import GatewayClientOptions
+from gateways.transport import client_context
+from mqtt.client_session import ClientBounds
+from mqtt.packets import Connect, SubscriptionRequest, Will
+from mqtt.properties import Properties, PropertyId
+
+__all__ = ["Door", "cluster_door", "read_secret", "remote_door"]
+
+ALIASES_MAX = 64  # topic aliases that a broker may use towards us
+SECRET_BYTES_MAX = 64 * 1024
+
+
+@dataclass
+class Door:
+    """One broker, and who the bridge is there.
+
+    Attributes:
+        as_bridge: CONNECT says bridge (level 0x83 or 0x84): the broker keeps our own messages away.
+        will: Of the next connection.
+    """
+
+    where: str
+    addresses: tuple[Address, ...]
+    client_id: str
+    username: str | None
+    password: bytes | None
+    context: ssl.SSLContext | None
+    version: int
+    clean_start: bool
+    session_expiry_s: int
+    keep_alive_s: int
+    window_messages: int
+    packet_bytes_max: int
+    as_bridge: bool = False
+    will: Will | None = None
+
+    def options(self, filters: Sequence[SubscriptionRequest]) -> GatewayClientOptions:
+        """Return what a client needs."""
+        bounds = ClientBounds(
+            connect_timeout_s=10.0,
+            goodbye_timeout_s=1.0,
+            silence_s=self.keep_alive_s * 1.5,
+            window=max(16, self.window_messages),
+            excess=3 * self.window_messages,
+        )
+        return GatewayClientOptions(self.addresses, self.connect, tuple(filters), self.context, bounds)
+
+    def connect(self) -> Connect:
+        """Return the CONNECT of the next connection."""
+        properties: Properties = {}
+        if self.version == 5:
+            properties = {
+                PropertyId.RECEIVE_MAXIMUM: self.window_messages,
+                PropertyId.MAXIMUM_PACKET_SIZE: self.packet_bytes_max,
+                PropertyId.TOPIC_ALIAS_MAXIMUM: ALIASES_MAX,
+            }
+            if not self.clean_start:
+                properties[PropertyId.SESSION_EXPIRY_INTERVAL] = self.session_expiry_s
+        return Connect(
+            self.client_id,
+            self.clean_start,
+            self.keep_alive_s,
+            self.version,
+            self.will,
+            self.username,
+            self.password,
+            properties,
+            self.as_bridge,
+        )
+
+
+def cluster_door(name: str, settings: BridgeSettings) -> Door:
+    """Return the cluster's door of a bridge.
+
+    Raises:
+        UserError: A mistake, with its place.
+    """
+    door = MqttDoorSettings(
+        addresses=settings.cluster,
+        client_id=settings.client_id,
+        username=settings.username,
+        password_file=settings.password_file,
+        authority=settings.authority,
+        certificate=settings.certificate,
+        key=settings.key,
+        protocol=settings.protocol,
+        clean_start=settings.clean_start,
+        session_expiry_s=settings.session_expiry_s,
+        keep_alive_s=settings.keep_alive_s,
+    )
+    return _door(f"bridge.{name}", "cluster", door, settings)
+
+
+def remote_door(name: str, settings: BridgeSettings, remote: MqttDoorSettings) -> Door:
+    """Return the other broker's door.
+
+    Raises:
+        UserError: A mistake, with its place.
+    """
+    return _door(f"bridge.{name}.remote", "addresses", remote, settings)
+
+
+def _door(where: str, key: str, door: MqttDoorSettings, settings: BridgeSettings) -> Door:
+    addresses = []
+    for text in door.addresses:
+        try:
+            addresses.append(parse_address(text))
+        except ValueError as error:
+            raise UserError(f"{where}.{key}: {error}", ExitCode.USAGE) from None
+    if (door.certificate is None) != (door.key is None):
+        raise UserError(f"{where}: certificate and key belong together", ExitCode.USAGE)
+    password = None if door.password_file is None else read_secret(where, door.password_file)
+    if password is not None and not door.username:
+        raise UserError(f"{where}: password_file needs username", ExitCode.USAGE)
+    if door.key is not None:
+        check_private(door.key, f"{where}: key")
+    secure = any(address.secure for address in addresses)
+    version = 5 if door.protocol == "5" else 4
+    return Door(
+        where,
+        tuple(addresses),
+        door.client_id or settings.client_id,
+        door.username or None,
+        password,
+        client_context(door.authority, door.certificate, door.key) if secure else None,
+        version,
+        door.clean_start,
+        door.session_expiry_s,
+        door.keep_alive_s,
+        settings.window_messages,
+        settings.packet_bytes_max,
+        as_bridge=version == 4,
+    )
+
+
+def read_secret(where: str, path: Path) -> bytes:
+    """Return what a file of mode 0600 holds, without the end of its line.
+
+    Raises:
+        UserError: It is open to others, or cannot be read.
+    """
+    check_private(path, f"{where}: secret")
+    try:
+        with path.open("rb") as file:
+            secret = file.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        raise UserError(f"{where}: secret {path}: {error.strerror or error}", ExitCode.USAGE) from None
+    if len(secret) > SECRET_BYTES_MAX:
+        raise UserError(f"{where}: secret {path} has more than {SECRET_BYTES_MAX} bytes", ExitCode.USAGE)
+    return secret.rstrip(b"\r\n")

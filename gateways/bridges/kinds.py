@@ -1,0 +1,75 @@
+"""The kinds of bridges: each has a model of its settings, and a function that builds it.
+
+Judges what concerns several bridges of one process: no two share a client ID at one broker, and no two send messages
+round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from conf.bridge_config import BridgeConfig
+from conf.bridge_settings import BridgeSettings, GatewaySettings, MqttBridge
+from conf.errors import ExitCode, UserError
+from gateways.bridges.mqtt_bridge import build_mqtt, lines_of
+from gateways.bridges.running import Bridge
+from gateways.bridges.topic_lines import make_ring
+
+__all__ = ["build_all"]
+
+BUILDERS: Mapping[str, Callable[[str, Any, GatewaySettings], Bridge]] = {"mqtt": build_mqtt}
+
+
+def build_all(config: BridgeConfig) -> list[Bridge]:
+    """Return every bridge, none of them running.
+
+    Raises:
+        UserError: Every mistake, one line each; exit code 2, and nothing was started.
+    """
+    mistakes, bridges = _client_ids(config.bridges), []
+    for name, settings in config.bridges.items():
+        try:
+            bridges.append(BUILDERS[_kind(settings)](name, settings, config.gateway))
+        except UserError as error:
+            mistakes.append(error.message)
+    if not mistakes:
+        mistakes = _rings(config.bridges)
+    if mistakes:
+        raise UserError("\n".join(mistakes), ExitCode.USAGE)
+    return bridges
+
+
+def _kind(settings: BridgeSettings) -> str:
+    kind = getattr(settings, "kind", "")
+    assert isinstance(kind, str)
+    return kind
+
+
+def _client_ids(bridges: Mapping[str, BridgeSettings]) -> list[str]:
+    mistakes = []
+    seen: dict[tuple[str, str], str] = {}
+    for name, settings in bridges.items():
+        uses = [(address, settings.client_id) for address in settings.cluster]
+        if isinstance(settings, MqttBridge):
+            remote = settings.remote
+            uses += [(address, remote.client_id or settings.client_id) for address in remote.addresses]
+        for use in uses:
+            other = seen.setdefault(use, name)
+            if other != name:
+                mistakes.append(f"bridge.{name}: client ID {use[1]!r} at {use[0]} is that of bridge.{other}")
+                break
+    return mistakes
+
+
+def _rings(bridges: Mapping[str, BridgeSettings]) -> list[str]:
+    """Find two bridges between the same two brokers that send messages round."""
+    mistakes = []
+    between = [(name, each) for name, each in bridges.items() if isinstance(each, MqttBridge)]
+    for number, (name, one) in enumerate(between):
+        for other_name, other in between[:number]:
+            if set(one.cluster) & set(other.cluster) and set(one.remote.addresses) & set(other.remote.addresses):
+                ring = make_ring(lines_of(name, one), lines_of(other_name, other))
+                if ring:
+                    mistakes.append(f"bridge.{name} and bridge.{other_name} make a ring: {ring}")
+    return mistakes

@@ -1,0 +1,208 @@
+"""A bridge between the cluster and another broker: two ends, two directions, and when the other broker is visited.
+
+Both sides keep a session for the bridge, so that nothing is stored here: what one side has not taken, the other one has
+not been acknowledged for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import trio
+
+from conf.bridge_settings import GatewaySettings, MqttBridge
+from conf.errors import ExitCode, UserError
+from gateways.bridges.dead_letter_file import DeadLetterFile
+from gateways.bridges.door_check import check_door
+from gateways.bridges.doors import Door, cluster_door, remote_door
+from gateways.bridges.flow import DeadLetters, Flow
+from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters, PublishingSink
+from gateways.bridges.mqtt_rules import MqttRules
+from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.running import Bridge, wall_ms
+from gateways.bridges.topic_lines import TopicLine, parse_topic_line
+from gateways.client import GatewayClient
+from mqtt.packets import Publish, SubscriptionRequest, Will
+
+__all__ = ["build_mqtt", "dead_letters_of", "lines_of", "make_flow", "mqtt_rules_of", "subscriptions"]
+
+Task = Callable[[], Awaitable[None]]
+
+
+def lines_of(name: str, settings: MqttBridge) -> list[TopicLine]:
+    """Return the lines of a bridge.
+
+    Raises:
+        UserError: A line that is none.
+    """
+    lines = []
+    for text in settings.topics:
+        try:
+            lines.append(parse_topic_line(text))
+        except ValueError as error:
+            raise UserError(f"bridge.{name}.topics: {error}", ExitCode.USAGE) from None
+    if settings.start == "lazy" and any(line.direction != "out" for line in lines):
+        raise UserError(f'bridge.{name}.start = "lazy" is for lines out alone', ExitCode.USAGE)
+    return lines
+
+
+def mqtt_rules_of(settings: MqttBridge, lines: list[TopicLine]) -> tuple[MqttRules, MqttRules]:
+    """Return the rules out of the cluster, and into it."""
+    keeps = settings.retain == "as_published"
+    return (
+        MqttRules(lines, "out", settings.client_id, retained=keeps),
+        MqttRules(lines, "in", settings.client_id, retained=keeps),
+    )
+
+
+def make_flow(
+    settings: MqttBridge, direction: str, rules: MqttRules, acknowledge: Callable[[int], None], random: Random
+) -> Flow:
+    """Return one direction."""
+    bounds = PumpBounds(settings.window_messages, settings.window_bytes, settings.give_up_s, pipelined=True)
+    return Flow(direction, Pump(bounds, random), rules.judge, acknowledge, trio.current_time, wall_ms)
+
+
+def dead_letters_of(name: str, dead_letter: str, cluster: MqttEnd, flow: Flow, tasks: list[Task]) -> DeadLetters:
+    """Return where a flow's rejected records go."""
+    kind, _, place = (dead_letter or f"topic:bridge/{name}/rejected").partition(":")
+    if kind == "file":
+        file = DeadLetterFile(Path(place), flow)
+        tasks.append(file.run)
+        return file
+    return PublishingDeadLetters(cluster, flow, place)
+
+
+def subscriptions(filters: dict[str, int]) -> list[SubscriptionRequest]:
+    """Return what is subscribed: no message of our own, RETAIN as it was, retained messages once."""
+    return [SubscriptionRequest(name, qos, True, True, 1) for name, qos in filters.items()]
+
+
+def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bridge:
+    """Return a bridge that is not running yet.
+
+    Raises:
+        UserError: A mistake of the configuration.
+    """
+    del gateway
+    lines, random = lines_of(name, settings), Random()
+    doors = {"cluster": cluster_door(name, settings), "remote": remote_door(name, settings, settings.remote)}
+    wanted: dict[str, dict[str, int]] = {"cluster": {}, "remote": {}}
+    for line in lines:
+        if line.direction != "in":
+            _want(wanted["cluster"], line.local_filter, line.qos)
+        if line.direction != "out":
+            _want(wanted["remote"], line.remote_filter, line.qos)
+    ends = {side: _end(side, doors[side], list(wanted[side])) for side in doors}
+    out_rules, in_rules = mqtt_rules_of(settings, lines)
+    tasks: list[Task] = []
+    flows = []
+    for direction, rules, source, sink in (
+        ("out", out_rules, "cluster", "remote"),
+        ("in", in_rules, "remote", "cluster"),
+    ):
+        if wanted[source]:
+            flow = make_flow(settings, direction, rules, ends[source].finish, random)
+            ends[source].flow = flow
+            letters = dead_letters_of(name, settings.dead_letter, ends["cluster"], flow, tasks)
+            flow.connect(PublishingSink(ends[sink], flow, wall_ms, settings.client_id), letters)
+            flows.append(flow)
+    clients = {
+        side: GatewayClient(doors[side].options(subscriptions(wanted[side])), ends[side], random) for side in ends
+    }
+    for side, end in ends.items():
+        end.client = clients[side]
+        if settings.notifications:
+            _notify(end, doors[side])
+        if doors[side].version != 5:
+            _try_level(end, doors[side])
+    visit = Visit(settings, ends["remote"], clients["remote"], flows)
+    tasks += [
+        clients["cluster"].run,
+        {"automatic": clients["remote"].run, "once": visit.once, "lazy": visit.lazily}[settings.start],
+    ]
+    checks = [partial(check_door, side, doors[side], subscriptions(wanted[side])) for side in doors]
+    return Bridge(name, settings.kind, flows, list(ends.values()), tasks, list(clients.values()), checks)
+
+
+def _want(wanted: dict[str, int], topic_filter: str, qos: int) -> None:
+    wanted[topic_filter] = max(qos, wanted.get(topic_filter, 0))
+
+
+def _end(side: str, door: Door, filters: list[str]) -> MqttEnd:
+    end = MqttEnd(side, trio.current_time, wall_ms, filters, has_no_local=door.version == 5)
+    end.version = door.version
+    return end
+
+
+def _notify(end: MqttEnd, door: Door) -> None:
+    """Say on each connection that it stands, and let the will say that it does not."""
+    topic = f"$SYS/broker/connection/{door.client_id}/state"
+    door.will = Will(topic, b"0", 1, True)
+    publisher = end.publisher(lambda _token, _code: None)
+
+    def say() -> None:
+        if end.has_room:
+            publisher.publish(Publish(topic, b"1", 1, True), 0)
+
+    end.when_up.append(say)
+
+
+def _try_level(end: MqttEnd, door: Door) -> None:
+    """Come as a bridge first; a broker that does not take that is visited as a client, whose echoes are told apart."""
+    stood = False
+
+    def up() -> None:
+        nonlocal stood
+        stood = True
+        end.has_no_local = door.as_bridge
+
+    def down() -> None:
+        if not stood:
+            door.as_bridge = not door.as_bridge
+
+    end.when_up.append(up)
+    end.when_down.append(down)
+
+
+class Visit:
+    """When the other broker is visited, where that is not always."""
+
+    def __init__(self, settings: MqttBridge, end: MqttEnd, client: GatewayClient, flows: list[Flow]) -> None:
+        self._settings, self._end, self._client, self._flows = settings, end, client, flows
+
+    async def once(self) -> None:
+        """Stay until the first connection ends."""
+        over = trio.Event()
+        self._end.when_up.append(lambda: self._end.when_down.append(over.set))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._client.run)
+            await over.wait()
+            nursery.cancel_scope.cancel()
+
+    async def lazily(self) -> None:
+        """Come when enough messages wait, and leave when none came for a while, for ever."""
+        self._end.reason = "lazy: too few messages wait"
+        while True:
+            while self._waiting() < self._settings.lazy_messages:
+                await trio.sleep(LAZY_LOOK_S)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._client.run)
+                idle_since, seen = trio.current_time(), -1
+                while trio.current_time() - idle_since < self._settings.lazy_idle_s:
+                    await trio.sleep(LAZY_LOOK_S)
+                    delivered = sum(flow.pump.counts["received"] for flow in self._flows)
+                    if delivered != seen or self._waiting():
+                        idle_since, seen = trio.current_time(), delivered
+                await self._client.leave()
+                nursery.cancel_scope.cancel()
+            self._end.parted("lazy: too few messages wait")
+
+    def _waiting(self) -> int:
+        return sum(flow.pump.open_messages for flow in self._flows)
+
+
+LAZY_LOOK_S = 0.5  # between two looks at what waits

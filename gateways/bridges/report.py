@@ -1,0 +1,104 @@
+"""Bridges for people and for Prometheus: rows of `bridge status`, and the figures of ``/metrics``."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from conf.metrics import Metrics
+from gateways.bridges.running import Bridge
+
+__all__ = ["Rates", "register_metrics", "status_rows"]
+
+
+class Rates:
+    """Messages a second of each direction, from counts that are read once in a while."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[float, int, float]] = {}  # -> when, count, rate
+
+    def look(self, bridges: Sequence[Bridge], now: float) -> None:
+        """Read the counts."""
+        for bridge in bridges:
+            for flow in bridge.flows:
+                key = (bridge.name, flow.direction)
+                count = flow.pump.counts["delivered"]
+                at, before, _ = self._seen.get(key, (now, count, 0.0))
+                rate = (count - before) / (now - at) if now > at else 0.0
+                self._seen[key] = (now, count, rate)
+
+    def of(self, bridge: str, direction: str) -> float:
+        """Return the latest rate."""
+        return self._seen.get((bridge, direction), (0.0, 0, 0.0))[2]
+
+
+def status_rows(bridges: Sequence[Bridge], rates: Rates) -> list[dict[str, Any]]:
+    """Return one row for each direction of each bridge."""
+    rows: list[dict[str, Any]] = []
+    for bridge in bridges:
+        for flow in bridge.flows:
+            counts = flow.pump.counts
+            error = flow.error
+            at = ""
+            if error.at_ms:
+                moment = datetime.datetime.fromtimestamp(error.at_ms / 1000, datetime.UTC)
+                at = moment.isoformat(timespec="seconds")
+            rows.append(
+                {
+                    "bridge": bridge.name,
+                    "kind": bridge.kind,
+                    "direction": flow.direction,
+                    "state": bridge.state,
+                    "waits_for": bridge.waits_for,
+                    "lag": flow.pump.waiting,
+                    "window": flow.pump.open_messages,
+                    "window_bytes": flow.pump.open_bytes,
+                    "rate": round(rates.of(bridge.name, flow.direction), 1),
+                    "delivered": counts["delivered"],
+                    "retries": sum(count for name, count in counts.items() if name.startswith("retried_")),
+                    "rejected": sum(count for name, count in counts.items() if name.startswith("rejected_")),
+                    "dropped": sum(count for name, count in counts.items() if name.startswith("dropped_")),
+                    "last_error": error.text,
+                    "last_error_at": at,
+                }
+            )
+    return rows
+
+
+def register_metrics(metrics: Metrics, bridges: Sequence[Bridge]) -> None:
+    """Show every bridge on the page, with a reason on each counter."""
+    flows = [(bridge.name, flow) for bridge in bridges for flow in bridge.flows]
+    metrics.counter(
+        "bridge_messages_total",
+        "Messages and records by what became of them.",
+        lambda: {
+            (name, flow.direction, result): float(count)
+            for name, flow in flows
+            for result, count in flow.pump.counts.items()
+        },
+        ("bridge", "direction", "result"),
+    )
+    labels = ("bridge", "direction")
+    metrics.gauge(
+        "bridge_lag_messages",
+        "Records that are not at the sink yet.",
+        lambda: {(name, flow.direction): float(flow.pump.waiting) for name, flow in flows},
+        labels,
+    )
+    metrics.gauge(
+        "bridge_unacknowledged",
+        "Messages taken and not acknowledged.",
+        lambda: {(name, flow.direction): float(flow.pump.open_messages) for name, flow in flows},
+        labels,
+    )
+    metrics.gauge(
+        "bridge_retry_seconds",
+        "Delay before the latest retry; 0 when the latest record was taken.",
+        lambda: {(name, flow.direction): flow.pump.retry_s for name, flow in flows},
+        labels,
+    )
+    for bridge in bridges:
+        metrics.check(bridge.name, partial(getattr, bridge, "is_ready"))
+    metrics.explain(lambda: next((bridge.waits_for for bridge in bridges if not bridge.is_ready), ""))

@@ -1,0 +1,147 @@
+"""Rules of a bridge: which records a message becomes, or why it becomes none.
+
+A rule is a filter, templates, and at most one condition and one function. A message that several rules take goes to
+each of their targets, once. One that no rule takes is done, and counted. Pure logic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gateways.bridges.message import BridgeMessage, Record
+from gateways.bridges.predicates import Predicate, Unjudged
+from gateways.bridges.templates import MissingValue, Template
+from mqtt.topics import matches
+
+__all__ = ["Rejected", "Rule", "Rules", "Verdict"]
+
+TOPICS_MAX = 4096  # whose rules are remembered; then all are forgotten at once
+
+Transform = Callable[[str, bytes], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        topic_filter: Of an MQTT source; the name of a topic or stream of another one.
+        target: Where the records go.
+        key: Of the record; None: none, and the lane is the message's topic.
+        headers: Name and value.
+        where: None: each message.
+        transform: Topic and payload in, payload or None out.
+        qos, retain: Of what is published; None: as the message says.
+    """
+
+    topic_filter: str
+    target: Template
+    key: Template | None = None
+    headers: tuple[tuple[str, Template], ...] = ()
+    where: Predicate | None = None
+    transform: Transform | None = None
+    qos: int | None = None
+    retain: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A rule took a message and could not make a record of it."""
+
+    reason: str
+    text: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Outcome for one message.
+
+    Attributes:
+        records: For the sink.
+        rejected: Why the message goes to the dead letter; None: it does not.
+        fell: By which rules it fell, in words; for `bridge try`.
+        dropped: Label of the counter where there is no record, "" where there is one.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    rejected: Rejected | None = None
+    fell: list[str] = field(default_factory=list)
+    dropped: str = ""
+
+
+class Rules:
+    """The rules of one direction of a bridge, in order.
+
+    Args:
+        rules: In order of the configuration.
+        by_filter: The source's topics are MQTT's; False: names that must be equal.
+    """
+
+    def __init__(self, rules: Sequence[Rule], *, by_filter: bool = True) -> None:
+        self._rules = tuple(rules)
+        self._by_filter = by_filter
+        self._of_topic: dict[str, tuple[Rule, ...]] = {}
+
+    def judge(self, message: BridgeMessage) -> Verdict:
+        """Return what becomes of a message; no exception leaves."""
+        verdict = Verdict()
+        rules = self._matching(message.topic)
+        targets: set[str] = set()
+        for rule in rules:
+            try:
+                record = _record(rule, message)
+            except Unjudged as error:
+                verdict.rejected = Rejected(error.reason, str(error))
+            except MissingValue as error:
+                verdict.rejected = Rejected("template", str(error))
+            except Exception as error:  # of somebody's function
+                verdict.rejected = Rejected("transform", f"{type(error).__name__}: {error}")
+            else:
+                if isinstance(record, str):
+                    verdict.fell.append(f"{rule.topic_filter}: {record}")
+                elif record.target not in targets:
+                    targets.add(record.target)
+                    verdict.records.append(record)
+        if verdict.rejected is not None:
+            verdict.records.clear()  # the dead letter has the whole message, and somebody decides about it
+        elif not verdict.records:
+            verdict.dropped = "filtered" if rules else "unmatched"
+        return verdict
+
+    def _matching(self, topic: str) -> tuple[Rule, ...]:
+        found = self._of_topic.get(topic)
+        if found is None:
+            if len(self._of_topic) >= TOPICS_MAX:
+                self._of_topic.clear()
+            found = tuple(rule for rule in self._rules if self._takes(rule.topic_filter, topic))
+            self._of_topic[topic] = found
+        return found
+
+    def _takes(self, topic_filter: str, topic: str) -> bool:
+        return matches(topic_filter, topic) if self._by_filter else topic_filter == topic
+
+
+def _record(rule: Rule, message: BridgeMessage) -> Record | str:
+    """Return the record, or why the message falls."""
+    if rule.where is not None and not rule.where.holds(message):
+        return "where is false"
+    payload = message.payload
+    if rule.transform is not None:
+        changed = rule.transform(message.topic, message.payload)
+        if changed is None:
+            return "the function returned None"
+        if not isinstance(changed, bytes):
+            raise TypeError(f"the function returned {type(changed).__name__}, not bytes")
+        payload = changed
+    key = message.key if rule.key is None else rule.key.fill(message).encode()
+    return Record(
+        rule.target.fill(message),
+        payload,
+        message.topic if key is None else key.decode(errors="replace"),
+        message,
+        key,
+        message.qos if rule.qos is None else min(rule.qos, message.qos),
+        message.retain if rule.retain is None else rule.retain,
+        {name: template.fill(message) for name, template in rule.headers} if rule.headers else {},
+    )

@@ -1,0 +1,142 @@
+"""A bridge while it runs: its tasks, its state for people, and the end of it that does not touch the others.
+
+Kinds build a ``Bridge`` (``gateways/bridges/kinds.py``); the service runs many.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from conf.errors import UserError
+from gateways.bridges.flow import Flow
+from gateways.client import GatewayClient
+
+__all__ = ["Bridge", "Finding", "Side", "keep_time", "run_bridge", "wall_ms"]
+
+logger = logging.getLogger(__name__)
+
+
+class Side(Protocol):
+    """One side of a bridge."""
+
+    name: str
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be used."""
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot, "" while it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `bridge check` found."""
+
+    ok: bool
+    side: str
+    text: str
+
+
+@dataclass
+class Bridge:
+    """One bridge.
+
+    Attributes:
+        tasks: Run until the bridge ends; one that returns ends the bridge in order.
+        clients: Left in order when the process stops.
+        state: "starting", "active", "standby", "ended" or "failed".
+        failure: One line, when it failed.
+        checks: Look at each side, and move nothing.
+    """
+
+    name: str
+    kind: str
+    flows: list[Flow]
+    sides: list[Side]
+    tasks: list[Callable[[], Awaitable[None]]]
+    clients: list[GatewayClient] = field(default_factory=list)
+    checks: Sequence[Callable[[], Awaitable[list[Finding]]]] = ()
+    state: str = "starting"
+    failure: str = ""
+    started_at: float = field(default_factory=time.time)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether both sides are there, or another process has them."""
+        return self.state == "standby" or (self.state == "active" and all(side.is_up for side in self.sides))
+
+    @property
+    def waits_for(self) -> str:
+        """Return the side that is away and why, "" for none."""
+        if self.failure:
+            return f"{self.name}: {self.failure}"
+        away = [f"{self.name}: {side.name}: {side.reason}" for side in self.sides if not side.is_up]
+        return away[0] if away and self.state != "standby" else ""
+
+
+def wall_ms() -> int:
+    """Return UTC in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+async def keep_time(flow: Flow) -> None:
+    """Call a flow's ``step`` at its deadlines, for ever."""
+    moved, due = trio.Event(), math.inf
+
+    def wake() -> None:
+        if flow.next_deadline() < due:
+            moved.set()
+
+    flow.waker = wake
+    while True:
+        due = flow.next_deadline()
+        moved = trio.Event()
+        with trio.move_on_at(due):
+            await moved.wait()
+        flow.step()
+
+
+async def run_bridge(bridge: Bridge) -> None:
+    """Run a bridge to its end; a failure ends this bridge, not the process."""
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def run(task: Callable[[], Awaitable[None]]) -> None:
+                await task()
+                nursery.cancel_scope.cancel()
+
+            for flow in bridge.flows:
+                nursery.start_soon(keep_time, flow)
+            for task in bridge.tasks:
+                nursery.start_soon(run, task)
+            if bridge.state == "starting":
+                bridge.state = "active"
+        bridge.state = "ended"
+        logger.info("bridge %s has ended", bridge.name)
+    except* UserError as group:
+        errors = [error for error in _leaves(group) if isinstance(error, UserError)]
+        _fail(bridge, errors[0].message)
+    except* Exception as group:
+        logger.exception("bridge %s: a fault of the program", bridge.name)
+        _fail(bridge, f"a fault of the program: {next(iter(_leaves(group)))!r}")
+
+
+def _fail(bridge: Bridge, text: str) -> None:
+    bridge.state, bridge.failure = "failed", text
+    logger.error("bridge %s has failed: %s", bridge.name, text)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

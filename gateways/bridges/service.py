@@ -1,0 +1,132 @@
+"""The process of bridges: its folder, its page of figures, its status socket, signals, and each bridge by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from conf.bridge_config import BridgeConfig
+from conf.data_folder import DataFolder
+from conf.errors import ExitCode
+from conf.metrics import Metrics, bind_metrics, serve_metrics
+from gateways.bridges.kinds import build_all
+from gateways.bridges.report import Rates, register_metrics, status_rows
+from gateways.bridges.running import Bridge, Finding, run_bridge
+from wire.node.process import own_version
+from wire.node.signals import obey_signals, state_lines
+
+__all__ = ["STATUS_SOCKET", "check", "main"]
+
+logger = logging.getLogger(__name__)
+
+STATUS_SOCKET = "status.sock"
+RATE_S = 1.0
+STATUS_S_MAX = 5.0  # for one who asks
+
+
+def main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    """Run all bridges until they have ended or a signal comes; return the exit code.
+
+    Raises:
+        UserError: A mistake of the configuration, or the folder is another process's: nothing was started.
+    """
+    folder = DataFolder(config.gateway.data_dir)
+    try:
+        return trio.run(_main, config, ready)
+    finally:
+        folder.close()
+
+
+async def _main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    bridges = build_all(config)
+    metrics = Metrics("gateway", config.gateway.id, own_version())
+    register_metrics(metrics, bridges)
+    page = bind_metrics(config.metrics) if config.metrics.enabled else None
+    stopping, signals, rates = trio.Event(), dict[str, int](), Rates()
+    addresses: dict[str, object] = {}
+    async with trio.open_nursery() as nursery:
+        if page is not None:
+            host, port = page.getsockname()[:2]
+            addresses["metrics"] = f"{host}:{port}"
+            nursery.start_soon(serve_metrics, metrics, page)
+        await nursery.start(
+            obey_signals,
+            stopping,
+            nursery.cancel_scope.cancel,
+            signals,
+            lambda: state_lines([f"bridges {config.gateway.id}"], metrics),
+            lambda: logger.info("bridges take up new settings at a restart"),
+        )
+        metrics.counter(
+            "signals_total",
+            "Signals that came, by name.",
+            lambda: {(name,): float(count) for name, count in signals.items()},
+            ("signal",),
+        )
+        nursery.start_soon(_serve_status, config.gateway.data_dir / STATUS_SOCKET, bridges, rates)
+        nursery.start_soon(_look, bridges, rates)
+        ready(addresses)
+        await _run_all(bridges, stopping)
+        nursery.cancel_scope.cancel()
+    return ExitCode.FAILED if any(bridge.state == "failed" for bridge in bridges) else ExitCode.OK
+
+
+async def _run_all(bridges: list[Bridge], stopping: trio.Event) -> None:
+    """Run each bridge by itself; when told to stop, leave the brokers in order."""
+    async with trio.open_nursery() as nursery:
+
+        async def stop() -> None:
+            await stopping.wait()
+            async with trio.open_nursery() as leaving:
+                for bridge in bridges:
+                    for client in bridge.clients:
+                        leaving.start_soon(client.leave)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as running:
+            nursery.start_soon(stop)
+            for bridge in bridges:
+                running.start_soon(run_bridge, bridge)
+        nursery.cancel_scope.cancel()
+
+
+async def _look(bridges: list[Bridge], rates: Rates) -> None:
+    while True:
+        rates.look(bridges, trio.current_time())
+        await trio.sleep(RATE_S)
+
+
+async def _serve_status(path: Path, bridges: list[Bridge], rates: Rates) -> None:
+    """Answer each connection with the state of all bridges as JSON."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    await listener.bind(os.fspath(path))
+    listener.listen(8)
+    with listener:
+        while True:
+            connection, _ = await listener.accept()
+            with trio.move_on_after(STATUS_S_MAX), contextlib.suppress(OSError):
+                text = json.dumps(status_rows(bridges, rates)).encode()
+                await trio.SocketStream(connection).send_all(text)
+            connection.close()
+
+
+def check(config: BridgeConfig) -> list[tuple[str, Finding]]:
+    """Look at both sides of each bridge; return what was found by bridge."""
+
+    async def look() -> list[tuple[str, Finding]]:
+        found: list[tuple[str, Finding]] = []
+        for bridge in build_all(config):
+            for each in bridge.checks:
+                found += [(bridge.name, finding) for finding in await each()]
+        return found
+
+    return trio.run(look)

@@ -1,0 +1,114 @@
+"""Templates of topics, keys and headers: text with ``{topic}``, ``{level.2}``, ``{property.site}`` and others.
+
+Decides which names there are and what they become; a name that cannot be there is a mistake of the configuration, found
+before anything starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from gateways.bridges.message import BridgeMessage, user_properties
+from mqtt.topics import levels
+
+__all__ = ["MissingValue", "Template"]
+
+FIELD = re.compile(r"\{([^{}]*)\}")
+CLIENT_PROPERTIES = {"client_id": "client-id", "user_name": "user-name"}  # where the edge says who published
+
+Reader = Callable[[BridgeMessage], str]
+
+
+class MissingValue(Exception):
+    """This message does not have what a template names."""
+
+
+class Template:
+    """A text that is filled in for each message.
+
+    Args:
+        text: With fields in braces.
+        topic_filter: Whose messages come: levels that it cannot have are mistakes. "" where sources have no levels.
+        fields: Further fields by name, for the source's kind.
+    Attributes:
+        is_fixed: The text is the same for each message.
+    Raises:
+        ValueError: What is wrong, in words.
+    """
+
+    def __init__(self, text: str, topic_filter: str = "", fields: Mapping[str, Reader] | None = None) -> None:
+        self.text = text
+        self._fields = dict(fields or {})
+        self._filter_levels = levels(_plain(topic_filter)) if topic_filter else []
+        self._parts: list[str | Reader] = []
+        at = 0
+        for match in FIELD.finditer(text):
+            self._parts += [text[at : match.start()], self._reader(match[1])]
+            at = match.end()
+        self._parts.append(text[at:])
+        if any("{" in part or "}" in part for part in self._parts if isinstance(part, str)):
+            raise ValueError(f"{text!r}: a brace without its other half")
+        self.is_fixed = all(isinstance(part, str) for part in self._parts)
+
+    def fill(self, message: BridgeMessage) -> str:
+        """Return the text for a message.
+
+        Raises:
+            MissingValue: The message has fewer levels.
+        """
+        if self.is_fixed:
+            return self.text
+        return "".join([part if isinstance(part, str) else part(message) for part in self._parts])
+
+    def _reader(self, name: str) -> Reader:
+        kind, _, rest = name.partition(".")
+        if name in self._fields:
+            return self._fields[name]
+        if name == "topic":
+            return lambda message: message.topic
+        if name == "qos":
+            return lambda message: str(message.qos)
+        if name in CLIENT_PROPERTIES:
+            return _property_reader(CLIENT_PROPERTIES[name])
+        if kind == "property" and rest:
+            return _property_reader(rest)
+        if kind == "level" and rest.isdecimal() and int(rest) > 0 and self._filter_levels:
+            return self._level_reader(int(rest))
+        if name == "rest" and self._filter_levels:
+            return self._rest_reader()
+        known = ["topic", "qos", *CLIENT_PROPERTIES, "property.NAME", *self._fields]
+        known += ["level.N", "rest"] if self._filter_levels else []
+        raise ValueError(f"{self.text!r} names {{{name}}}; there are {', '.join(known)}")
+
+    def _level_reader(self, number: int) -> Reader:
+        if number > len(self._filter_levels) and self._filter_levels[-1] != "#":
+            raise ValueError(
+                f"{self.text!r} names level {number}, topics of the filter have {len(self._filter_levels)}"
+            )
+
+        def read(message: BridgeMessage) -> str:
+            found = levels(message.topic)
+            if number > len(found):
+                raise MissingValue(f"{message.topic!r} has no level {number}")
+            return found[number - 1]
+
+        return read
+
+    def _rest_reader(self) -> Reader:
+        if self._filter_levels[-1] != "#":
+            raise ValueError(f"{self.text!r} names {{rest}}, what # stands for; the filter has no #")
+        fixed = len(self._filter_levels) - 1
+        return lambda message: "/".join(levels(message.topic)[fixed:])
+
+
+def _property_reader(name: str) -> Reader:
+    def read(message: BridgeMessage) -> str:
+        return next((value for key, value in user_properties(message.properties) if key == name), "")
+
+    return read
+
+
+def _plain(topic_filter: str) -> str:
+    """Return a filter without the name of its shared group."""
+    return topic_filter.split("/", 2)[2] if topic_filter.startswith("$share/") else topic_filter

@@ -1,0 +1,107 @@
+"""``stratamq bridge``: run bridges, check their sides, try their rules, see their state, convert Mosquitto's."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stratamq.cli.output import OutputFormat, OutputOption, print_result
+
+__all__ = ["register"]
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="TOML file; conf/bridge.toml shows every setting.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
+ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
+DEFAULT = Path("conf/bridge.toml")
+STATUS_BYTES_MAX = 16 * 1024 * 1024
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group; without a verb it runs the bridges."""
+    group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group.callback(invoke_without_command=True)(run)
+    group.command("check")(check)
+    group.command("try")(try_rules)
+    group.command("status")(status)
+    app.add_typer(group, name="bridge", help="Run bridges to other brokers and systems, and look at them.")
+
+
+def run(
+    context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
+) -> None:
+    """Run every bridge of a file in the foreground, until it is told to stop."""
+    if context.invoked_subcommand is not None:
+        return
+    from conf.logs import configure_logs
+    from gateways.bridges.service import main
+    from stratamq.cli.tiers import tell_ready
+    from wire.node.signals import survive_signals
+
+    survive_signals()
+    loaded = _load(config, settings)
+    configure_logs(loaded.logs, loaded.gateway.id)
+    raise typer.Exit(main(loaded, lambda addresses: tell_ready(ready_fd, addresses)))
+
+
+def check(
+    config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Connect to both sides of each bridge, verify certificates, rights and filters, and move nothing."""
+    from conf.errors import ExitCode
+    from gateways.bridges.service import check as look
+
+    rows = [
+        {"bridge": name, "ok": finding.ok, "side": finding.side, "found": finding.text}
+        for name, finding in look(_load(config, settings))
+    ]
+    print_result(rows, output)
+    if not all(row["ok"] for row in rows):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def try_rules(
+    topic: Annotated[str, typer.Option("--topic", help="Of the message.")],
+    payload: Annotated[str, typer.Option("--payload", help="Of the message; @FILE reads a file.")] = "",
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the message.")] = 1,
+    bridge: Annotated[str, typer.Option("--bridge", help="Only this bridge.")] = "",
+    config: ConfigOption = DEFAULT,
+    settings: SetOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print the record that each sink would get of a message, or which rule let it fall; nothing is connected."""
+    from gateways.bridges.trying import try_message
+
+    content = Path(payload[1:]).read_bytes() if payload.startswith("@") else payload.encode()
+    print_result(try_message(_load(config, settings), bridge, topic, content, qos), output)
+
+
+def status(
+    config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Print the state of each bridge of the process that runs with this file."""
+    import json
+    import socket
+
+    from conf.errors import ExitCode, UserError
+    from gateways.bridges.service import STATUS_SOCKET
+
+    path = _load(config, settings).gateway.data_dir / STATUS_SOCKET
+    received = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(5)
+            connection.connect(str(path))
+            while (data := connection.recv(65_536)) and len(received) < STATUS_BYTES_MAX:
+                received += data
+    except OSError as error:
+        text = f"no bridge process answers at {path}: {error.strerror or error}"
+        raise UserError(text, ExitCode.NOT_READY) from None
+    print_result(json.loads(received), output)
+
+
+def _load(config: Path, settings: list[str] | None) -> Any:
+    import os
+
+    from conf.bridge_config import load_bridges
+
+    return load_bridges(config, environment=os.environ, flags=settings or [])

@@ -1,0 +1,228 @@
+"""``python -m tests.gateways.bridges.fault_run``: a bridge between two Mosquittos, killed and cut off while it works.
+
+Publishers record at one broker, a subscriber at the other, in one history, which the history checker judges: whatever
+lies between, a message that was acknowledged is handed over, in order; with exactly-once, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from stratamq.history.check import judge
+from stratamq.history.client import RecordingClient
+from stratamq.history.client_options import ClientOptions
+from stratamq.history.history import read_history
+from stratamq.history.operations import Header, Kind
+from stratamq.history.verdict import Verdict
+from stratamq.history.writer import HistoryWriter
+from tests.stratamq.history.mosquitto import Mosquitto, running_mosquitto
+
+__all__ = ["BridgeProcess", "Outcome", "fault_run"]
+
+READY_S = 30.0
+DRAIN_S = 20.0
+TOPICS = 4
+
+
+class BridgeProcess:
+    """``stratamq bridge`` with a file, killed and started at will."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder, self.file = folder, folder / "bridge.toml"
+        head = f'[gateway]\ndata_dir = "{folder}/data"\n[metrics]\nenabled = false\n'
+        self.file.write_text(head + text)
+        self.log = folder / "bridge.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "stratamq", "bridge", "--config", str(self.file)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what `bridge status` would; nothing while the process does not answer."""
+        received = b""
+        try:
+            with socket.socket(socket.AF_UNIX) as asking:
+                asking.settimeout(5)
+                asking.connect(str(self.folder / "data" / "status.sock"))
+                while data := asking.recv(65_536):
+                    received += data
+        except OSError:
+            return []
+        found: list[dict[str, Any]] = json.loads(received or b"[]")
+        return found
+
+    async def ready(self) -> None:
+        """Wait until every bridge has both sides."""
+        deadline = time.monotonic() + READY_S
+        while True:
+            rows = await trio.to_thread.run_sync(self.rows)
+            if rows and all(row["state"] == "active" and not row["waits_for"] for row in rows):
+                return
+            assert self.process is not None and self.process.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < deadline, (rows, self.log.read_text()[-2000:])
+            await trio.sleep(0.05)
+
+
+@dataclass
+class Outcome:
+    """What a run was, and what its history says."""
+
+    verdict: Verdict
+    published: int
+    received: int
+    repeats: int
+
+
+class Clock:
+    """ns since the run began."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() - self._began
+
+
+def settings(near: int, far: int, lines: str) -> str:
+    return f"""
+[bridge.under]
+kind = "mqtt"
+cluster = ["mqtt://127.0.0.1:{near}"]
+client_id = "under-test"
+topics = ["f/# out 2"]
+window_messages = 64
+keep_alive_s = 5
+{lines}
+[bridge.under.remote]
+addresses = ["mqtt://127.0.0.1:{far}"]
+keep_alive_s = 5
+"""
+
+
+async def fault_run(
+    folder: Path, *, kills: int, stops: int = 0, each: int = 100, qos: int = 1, lines: str = "", seed: int = 1
+) -> Outcome:
+    """Run until every fault has happened and all has arrived.
+
+    Args:
+        folder: Of the files.
+        kills: kill -9 of the bridge.
+        stops: The other broker stands still for a second.
+        each: Messages published between two faults.
+        lines: Further settings of the bridge.
+    """
+    (folder / "near").mkdir()
+    (folder / "far").mkdir()
+    sink, rng = io.BytesIO(), random.Random(seed)
+    async with (
+        running_mosquitto(folder / "near") as near,
+        running_mosquitto(folder / "far") as far,
+        trio.open_nursery() as nursery,
+    ):
+        writer = HistoryWriter(sink, Header(workload="bridge", seed=seed, broker=("near", "far")))
+        clock, got = Clock(), list[str]()
+
+        def client(name: str, broker: Mosquitto) -> RecordingClient:
+            options = ClientOptions(silence_s=10.0)
+            doors = (("127.0.0.1", broker.port),)
+            take = lambda _client, _topic, payload, _retain: got.append(payload)  # noqa: E731
+            return RecordingClient(nursery, writer, clock, name, name, doors, random.Random(seed), options, take)
+
+        subscriber, publisher = client("subscriber", far), client("publisher", near)
+        assert await subscriber.connect() and await publisher.connect()
+        granted = subscriber.subscribe("f/#", 2)
+        assert granted is not None
+        await subscriber.outcome(granted)
+        bridge = BridgeProcess(folder, settings(near.port, far.port, lines))
+        bridge.start()
+        try:
+            await bridge.ready()
+            faults = ["kill"] * kills + ["stop"] * stops
+            rng.shuffle(faults)
+            count = 0
+            for fault in [*faults, ""]:
+                for _ in range(each):
+                    count += 1
+                    await publisher.publish(f"f/{count % TOPICS}", f"m-{count}", qos)
+                await _fault(fault, bridge, far, rng)
+            with trio.move_on_after(DRAIN_S):
+                while len(set(got)) < count or publisher.session.outbound:
+                    await trio.sleep(0.05)
+            await trio.sleep(0.3)  # for what comes twice
+            writer.event(clock.now_ns(), Kind.DRAINED)
+        finally:
+            bridge.kill()
+        publisher.give_up()
+        subscriber.drop()
+        nursery.cancel_scope.cancel()
+    path = folder / "history.jsonl"
+    path.write_bytes(sink.getvalue())
+    return Outcome(judge(read_history(path)), count, len(set(got)), len(got) - len(set(got)))
+
+
+async def _fault(fault: str, bridge: BridgeProcess, far: Mosquitto, rng: random.Random) -> None:
+    if fault == "kill":
+        await trio.sleep(rng.uniform(0.0, 0.05))
+        bridge.kill()
+        bridge.start()
+    elif fault == "stop":
+        far.pause(signal.SIGSTOP)
+        await trio.sleep(1.0)
+        far.pause(signal.SIGCONT)
+
+
+def main() -> int:
+    """Run with the counts of the command line; exit code 1 when something was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--stops", type=int, default=20)
+    parser.add_argument("--each", type=int, default=100)
+    parser.add_argument("--exactly-once", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    lines, qos = ("exactly_once = true", 2) if options.exactly_once else ("", 1)
+    with tempfile.TemporaryDirectory() as folder:
+
+        async def run() -> Outcome:
+            return await fault_run(
+                Path(folder),
+                kills=options.kills,
+                stops=options.stops,
+                each=options.each,
+                qos=qos,
+                lines=lines,
+                seed=options.seed,
+            )
+
+        outcome = trio.run(run)
+    print(f"published {outcome.published}, received {outcome.received}, repeats {outcome.repeats}")
+    for finding in outcome.verdict.findings[:20]:
+        print(finding.message)
+    return 0 if outcome.verdict.clean and outcome.received == outcome.published else 1
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""A bridge as a process between two Mosquittos: killed, refused, checked, tried, stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.gateways.bridges.fault_run import BridgeProcess, fault_run, settings
+from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
+
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "stratamq", "bridge", *arguments, "--config", str(folder / "bridge.toml")]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_killed_while_it_works(tmp_path: Path) -> None:
+    """By the history of both sides nothing is lost, and order holds; fault_run does this by the hundred."""
+    outcome = await fault_run(tmp_path, kills=2, stops=1, each=80)
+    assert outcome.verdict.clean, [finding.message for finding in outcome.verdict.findings[:5]]
+    assert outcome.received == outcome.published == 320
+
+
+@pytest.mark.slow
+async def test_killed_a_hundred_times(tmp_path: Path) -> None:
+    outcome = await fault_run(tmp_path, kills=100, stops=20)
+    assert outcome.verdict.clean, [finding.message for finding in outcome.verdict.findings[:5]]
+
+
+async def test_check_try_status_and_an_orderly_end(tmp_path: Path) -> None:
+    """One cluster of commands around one process."""
+    (tmp_path / "near").mkdir()
+    (tmp_path / "far").mkdir()
+    async with running_mosquitto(tmp_path / "near") as near, running_mosquitto(tmp_path / "far") as far:
+        bridge = BridgeProcess(tmp_path, settings(near.port, far.port, ""))
+        checked = await trio.to_thread.run_sync(command, tmp_path, "check", "-o", "json")
+        assert checked.returncode == 0, checked.stderr
+        assert [row["ok"] for row in json.loads(checked.stdout)] == [True, True]
+        tried = await trio.to_thread.run_sync(
+            command, tmp_path, "try", "--topic", "f/1", "--payload", "x", "-o", "json"
+        )
+        assert json.loads(tried.stdout)[0]["target"] == "f/1"
+        away = await trio.to_thread.run_sync(command, tmp_path, "status")
+        assert away.returncode == 4 and "no bridge process answers" in away.stderr
+        bridge.start()
+        await bridge.ready()
+        shown = await trio.to_thread.run_sync(command, tmp_path, "status", "-o", "json")
+        assert json.loads(shown.stdout)[0]["state"] == "active"
+        second = await trio.to_thread.run_sync(command, tmp_path)
+        assert second.returncode == 1 and "in use by another process" in second.stderr
+        assert "Traceback" not in second.stderr
+        assert await trio.to_thread.run_sync(bridge.kill, signal.SIGTERM) == 0
+        assert "Traceback" not in bridge.log.read_text()
+    checked = await trio.to_thread.run_sync(command, tmp_path, "check", "-o", "json")
+    assert checked.returncode == 1 and not any(row["ok"] for row in json.loads(checked.stdout))
+
+
+async def test_one_that_waits_leaves_the_other_alone(tmp_path: Path) -> None:
+    """Two bridges of one process; the other side of one speaks no TLS."""
+    (tmp_path / "far").mkdir()
+    async with running_mosquitto(tmp_path / "far") as far:
+        text = settings(far.port, far.port, "notifications = false")
+        text = text.replace('client_id = "under-test"', 'client_id = "near"').replace(
+            "[bridge.under.remote]", '[bridge.under.remote]\nclient_id = "far"'
+        )
+        broken = text.replace("bridge.under", "bridge.broken").replace('"near"', '"a"').replace('"far"', '"b"')
+        broken = broken.replace('["f/# out 2"]', "[\"f/# out 2 x/ ''\"]").replace(
+            'addresses = ["mqtt://', 'protocol = "5"\naddresses = ["mqtts://'
+        )
+        bridge = BridgeProcess(tmp_path, text + broken)
+        bridge.start()
+        with trio.fail_after(20):
+            while True:
+                rows = {row["bridge"]: row for row in await trio.to_thread.run_sync(bridge.rows)}
+                if rows and not rows["under"]["waits_for"] and "remote" in rows["broken"]["waits_for"]:
+                    break
+                await trio.sleep(0.05)
+        assert rows["under"]["state"] == "active"
+        assert await trio.to_thread.run_sync(bridge.kill, signal.SIGTERM) == 0

@@ -1,0 +1,152 @@
+"""The pump by itself: windows, lanes, retries, dead letters."""
+
+import math
+from random import Random
+
+from gateways.bridges.message import OVERHEAD_BYTES, BridgeMessage, Record
+from gateways.bridges.pump import Pump, PumpBounds
+
+
+def record(lane: str, text: bytes = b"x") -> Record:
+    message = BridgeMessage(lane, text, 1)
+    return Record(lane, text, lane, message)
+
+
+def pump(**bounds: float) -> Pump:
+    return Pump(PumpBounds(**bounds), Random(1))  # type: ignore[arg-type]
+
+
+def offer(to: Pump, reference: int, *lanes: str) -> None:
+    records = [record(lane) for lane in lanes]
+    to.offer(reference, records[0].message if records else BridgeMessage("t", b""), records)
+
+
+def take(from_: Pump, now: float = 0.0) -> list[int]:
+    """Return the tokens that a sink with room gets."""
+    found = []
+    while (sending := from_.next_sending(now)) is not None:
+        found.append(sending.token)
+    return found
+
+
+def test_windows_close_by_messages_and_by_bytes() -> None:
+    small = pump(messages=2)
+    offer(small, 1, "a")
+    assert small.has_room
+    offer(small, 2, "a")
+    assert not small.has_room
+    assert take(small) == [0]
+    small.done(0)
+    assert small.has_room and small.finished() == [1]
+    heavy = pump(messages=9, size_bytes=OVERHEAD_BYTES + 3)
+    offer(heavy, 1, "a")
+    assert heavy.has_room and heavy.open_bytes == OVERHEAD_BYTES + 2
+    offer(heavy, 2, "a")
+    assert not heavy.has_room
+
+
+def test_one_record_of_a_lane_at_a_time_unless_the_sink_keeps_order() -> None:
+    for pipelined, first in ((False, [0, 2]), (True, [0, 1, 2])):
+        found = Pump(PumpBounds(pipelined=pipelined), Random(1))
+        offer(found, 1, "a")
+        offer(found, 2, "a")
+        offer(found, 3, "b")
+        assert sorted(take(found)) == first
+        found.done(0)
+        assert take(found) == ([] if pipelined else [1])
+
+
+def test_a_message_is_finished_when_each_of_its_records_is() -> None:
+    found = pump()
+    offer(found, 7, "a", "b")
+    assert take(found) == [0, 1]
+    found.done(1)
+    assert found.finished() == []
+    found.done(0)
+    assert found.finished() == [7] and found.open_messages == 0 and found.open_bytes == 0
+    offer(found, 8)
+    assert found.finished() == [8], "without a record there is nothing to wait for"
+
+
+def test_what_is_tried_again_keeps_its_place_and_its_lane_waits() -> None:
+    found = Pump(PumpBounds(pipelined=True), Random(1))
+    for reference, lane in enumerate("aab"):
+        offer(found, reference, lane)
+    assert sorted(take(found)) == [0, 1, 2]
+    found.retry(1, 10.0)
+    found.retry(0, 10.0)
+    due = found.next_deadline()
+    assert 10.0 < due < 11.0 and take(found, 10.0) == []
+    offer(found, 3, "a")
+    offer(found, 4, "b")
+    assert take(found, 10.0) == [4], "another lane does not wait"
+    assert take(found, 12.0) == [0, 1, 3]
+    assert found.retry_s > 0
+
+
+def test_at_once_when_the_sink_was_not_at_fault() -> None:
+    found = Pump(PumpBounds(pipelined=True), Random(1))
+    offer(found, 1, "a")
+    offer(found, 2, "a")
+    assert take(found) == [0, 1]
+    for token in (0, 1):
+        found.retry(token, 0.0, 0.0, "session_lost")
+    assert found.next_deadline() == math.inf
+    assert take(found) == [0, 1]
+
+
+def test_delays_of_a_lane_grow_until_something_is_taken() -> None:
+    found = pump()
+    offer(found, 1, "a")
+    now, delays = 0.0, []
+    for _ in range(30):
+        assert take(found, now) == [0]
+        found.retry(0, now)
+        delays.append(found.next_deadline() - now)
+        now = found.next_deadline()
+    assert 3.0 < max(delays) <= 30.0 and found.counts["retried_failed"] == 30
+    assert take(found, now) == [0]
+    found.done(0)
+    assert found.finished() == [1] and found.retry_s == 0.0
+
+
+def test_giving_up_leads_to_the_dead_letter() -> None:
+    found = pump(give_up_s=5.0)
+    offer(found, 1, "a")
+    assert take(found, 100.0) == [0]
+    found.retry(0, 104.0)
+    assert take(found, 200.0) == [0]
+    found.retry(0, 200.0)
+    letter = found.next_dead_letter(200.0)
+    assert letter is not None and letter.reason == "gave_up" and found.counts["rejected_gave_up"] == 1
+
+
+def test_a_rejected_record_counts_when_the_dead_letter_has_it() -> None:
+    found = pump()
+    offer(found, 1, "a")
+    take(found)
+    found.reject(0, "too_large")
+    letter = found.next_dead_letter(0.0)
+    assert letter is not None and found.finished() == [] and found.next_dead_letter(0.0) is None
+    found.dead_letter_failed(letter.token, 0.0)
+    assert found.finished() == [] and found.next_dead_letter(0.0) is None
+    again = found.next_dead_letter(found.next_deadline())
+    assert again == letter
+    found.dead_letter_done(letter.token)
+    assert found.finished() == [1]
+    assert found.counts["dead_letter"] == 1 and found.counts["retried_dead_letter"] == 1
+
+
+def test_late_answers_mean_nothing() -> None:
+    """A sink that answers twice, or after it gave a record back."""
+    found = pump()
+    offer(found, 1, "a")
+    take(found)
+    found.retry(0, 0.0)
+    found.done(0)
+    found.reject(0, "x")
+    assert found.finished() == [] and found.next_dead_letter(0.0) is None
+    assert take(found, 60.0) == [0]
+    found.done(0)
+    found.done(0)
+    assert found.finished() == [1]

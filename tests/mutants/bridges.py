@@ -1,0 +1,58 @@
+"""Rules of bridges, each taken away, and the seeds of their simulation that notice."""
+
+from gateways.bridges.mqtt_end import MqttEnd
+from gateways.bridges.pump import Pump
+from mqtt.packets import Publish, SubscriptionRequest
+from tests.gateways.bridges import bridge_simulation
+from tests.gateways.bridges import test_bridge_simulation as _B
+from tests.mutants.seeded import SeededBug
+
+__all__ = ["BRIDGES"]
+
+RECEIVED = MqttEnd.received
+
+
+def _acknowledge_before_the_sink(self: MqttEnd, packet: Publish) -> None:
+    if self.client is not None:
+        self.client.acknowledge(packet)
+    RECEIVED(self, packet)
+
+
+def _drop_failed_dead_letter(self: Pump, token: int, _now: float) -> None:
+    self.dead_letter_done(token)
+
+
+def _without_no_local(filters: dict[str, int]) -> list[SubscriptionRequest]:
+    return [SubscriptionRequest(name, qos, False, True, 1) for name, qos in filters.items()]
+
+
+BRIDGES: tuple[SeededBug, ...] = (
+    SeededBug(
+        "a source is acknowledged before the sink has the message",
+        "gateways/bridges/mqtt_end.py MqttEnd.received",
+        lambda patch: patch.setattr(MqttEnd, "received", _acknowledge_before_the_sink),
+        _B.test_seeds,
+        "test_seeds",
+    ),
+    SeededBug(
+        "a dead letter that fails counts as done",
+        "gateways/bridges/pump.py Pump.dead_letter_failed",
+        lambda patch: patch.setattr(Pump, "dead_letter_failed", _drop_failed_dead_letter),
+        _B.test_seeds,
+        "test_seeds",
+    ),
+    SeededBug(
+        "what the sink rejects counts as done",
+        "gateways/bridges/pump.py Pump.reject",
+        lambda patch: patch.setattr(Pump, "reject", lambda self, token, *_: self.done(token)),
+        _B.test_seeds,
+        "test_seeds",
+    ),
+    SeededBug(
+        "No Local is left out",
+        "gateways/bridges/mqtt_bridge.py subscriptions",
+        lambda patch: patch.setattr(bridge_simulation, "subscriptions", _without_no_local),
+        _B.test_nothing_comes_back_over_a_line_in_both_directions,
+        "test_nothing_comes_back_over_a_line_in_both_directions",
+    ),
+)
