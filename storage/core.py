@@ -396,7 +396,7 @@ class StorageCore:
             if partition.work:
                 self._work.look(number, hosted)
             if partition.dirty or partition.clock_due:
-                writes = partition.close_operation()
+                writes = hosted.close_operation()
                 if writes:
                     ready.writes.extend(writes)
                     batches.note_operation(number, partition.epoch, partition.meta.op_index)

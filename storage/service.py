@@ -300,6 +300,8 @@ class StorageService:
             await self._committer.room()
             if self._events or boot_time() >= min(self._deadline, self._wakes_at):
                 self._turn()
+                if self._events:  # what was written is synced already
+                    self._wake.set()
         self._serves = False
         if self._process.restart:
             logger.warning("the map ended this incarnation; starting anew")
@@ -312,7 +314,9 @@ class StorageService:
             self._wake.set()
         elif self._events and self._serves:
             self._turn()
-            if self._deadline < self._wakes_at:
+            if self._events and not self._events.goes_on:
+                self._turn()  # what was written is synced already
+            if self._events or self._deadline < self._wakes_at:
                 self._wake.set()
 
     def _turn(self) -> None:

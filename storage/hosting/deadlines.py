@@ -6,7 +6,7 @@ partition looks whether something is due, and sets the next time.
 
 from heapq import heapify, heappop, heappush
 
-__all__ = ["Deadlines"]
+__all__ = ["NEVER", "Deadlines"]
 
 NEVER = float("inf")
 STALE_MIN = 64  # entries of times that became earlier, below which the heap is not built anew

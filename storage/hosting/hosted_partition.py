@@ -327,6 +327,12 @@ class HostedPartition:
                 self._timer(timer)
         return steps
 
+    def close_operation(self) -> list[tuple[bytes, bytes | None]]:
+        """End the operation being built and return its writes; acknowledgements that wait go with it."""
+        if self.partition.writes or self.partition.touched:
+            self.delivery.consumed.ride()
+        return self.partition.close_operation()
+
     @property
     def takes(self) -> bool:
         """Whether a request is carried out now: this partition serves, and nothing older waits."""

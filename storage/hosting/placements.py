@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from storage.hosting.deadlines import Deadlines
+from storage.hosting.deadlines import NEVER, Deadlines
 from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.waiting import WaitingCopy
@@ -36,6 +36,7 @@ ROWS_PER_PARTITION = 40  # what reading an empty one costs
 PROMOTED_PER_TURN = 100  # partitions, of some 70 microseconds: the lease is renewed between two turns
 STREAMED_PER_TURN = 300  # of those that nothing happened to
 TENDED_PER_TURN = 200
+STREAM_GRID_S = 0.1  # of the clock: what partitions owe their backups though nothing happens leaves together
 TURN_S = 0.02  # between two looks at whose turn it is to take a whole copy
 AWAY_S = 60.0  # a partition's copy stays for so long after it has become whole elsewhere
 DISCARDED_ROWS = 1_000  # of such a copy, in one go
@@ -349,7 +350,10 @@ class Placements:
                 continue
             for node, message in replication.stream(now, self._linked, self._catch_up):
                 frames.append((node, int(FrameKind.REPLICATE), encode_replica_message(message)))
-            self._streams.set(number, replication.next_stream(now, self._linked))
+            next_s = replication.next_stream(now, self._linked)
+            if now < next_s < NEVER:
+                next_s = (1 + next_s // STREAM_GRID_S) * STREAM_GRID_S
+            self._streams.set(number, next_s)
             if replication.transferring:
                 self._transferring.add(number)
             else:

@@ -1,8 +1,11 @@
 """Entries that clients have finished: counted at once, told to the store in batches.
 
-A consumed entry's rows go with the session row that says so, ``acks_per_row`` of them together or after
-``ack_delay_s``; until then a restart sends them again, as repeats (docs/adr/0009-key-order-and-sstables.md).
+A consumed entry's rows go with the session row that says so: ``acks_per_row`` of them together, with the next operation
+of the partition once they have waited for ``RIDE_AFTER_S``, or by themselves after ``ack_delay_s``. Until then a
+restart sends them again, as repeats (docs/adr/0043-acknowledgements-ride.md).
 """
+
+from itertools import islice
 
 from storage.messages.bodies import Bodies
 from storage.state import keys
@@ -13,6 +16,9 @@ from storage.state.timers import SaveAcks
 __all__ = ["Consumed"]
 
 ROWS_PER_STEP = 4
+RIDE_AFTER_S = 0.2  # sooner it would be a session row for every few acknowledgements of a busy session
+RIDERS_MAX = 32  # sessions, with one operation
+GRID_S = 0.25  # of the node's clock: partitions that save by themselves do so in the same turns
 
 
 class Consumed:
@@ -22,6 +28,8 @@ class Consumed:
         self._partition = partition
         self._bodies = bodies
         self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
+        self._since = 0.0  # when the first of them came
+        self._timed = False  # a SaveAcks is to come
         self.saving: dict[int, DurableSession] = {}  # those of them that have waited long enough: for ``save_some``
 
     def note(self, session: DurableSession, body: int) -> None:
@@ -32,10 +40,17 @@ class Consumed:
         elif len(session.acked_rows) >= self._partition.settings.acks_per_row:
             self.save(session)
         elif session.number not in self._lazy and session.number not in self.saving:
+            if not self._lazy:
+                self._since = self._partition.now
             self._lazy[session.number] = session
-            if len(self._lazy) == 1:
-                partition = self._partition
-                partition.set_timer(partition.deadline_in(partition.settings.ack_delay_s), SaveAcks())
+            if not self._timed:
+                self._set_timer()
+
+    def _set_timer(self) -> None:
+        partition = self._partition
+        self._timed = True
+        due = (1 + (self._since + partition.settings.ack_delay_s) // GRID_S) * GRID_S
+        partition.set_timer(partition.deadline_in(due - partition.now), SaveAcks())
 
     def save(self, session: DurableSession) -> None:
         """Write the session's cumulative acknowledgement and delete the rows it covers."""
@@ -51,10 +66,20 @@ class Consumed:
         partition.touch(session)
         self.forget_session(session)
 
+    def ride(self) -> None:
+        """An operation is about to be closed that is written anyway: save with it what has waited for a while."""
+        if self._lazy and self._partition.now >= self._since + RIDE_AFTER_S:
+            for session in list(islice(self._lazy.values(), RIDERS_MAX)):
+                self.save(session)
+
     def begin_to_save(self) -> None:
-        """Let ``save_some`` save what has waited for ``ack_delay_s``."""
-        self.saving |= self._lazy
-        self._lazy = {}
+        """Let ``save_some`` save what has waited for ``ack_delay_s``; what came later waits on."""
+        self._timed = False
+        if self._partition.now >= self._since + self._partition.settings.ack_delay_s:
+            self.saving |= self._lazy
+            self._lazy = {}
+        elif self._lazy:
+            self._set_timer()
 
     def save_some(self, steps_max: int) -> int:
         """Save what has waited; return the steps of about ten microseconds that it took."""

@@ -23,7 +23,7 @@ __all__ = ["CATCH_UP_ROWS", "TRANSFERS_AT_A_TIME", "CatchUp", "Replication"]
 
 WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged by it
 APPEND_BYTES_MAX = 1024 * 1024  # of log rows in one frame, one row at least
-COMMIT_TOLD_S = 0.05  # a commit index that nothing else carries is told after this
+COMMIT_TOLD_S = 1.0  # a commit index that nothing else carries is told after this: no promise depends on it
 RETRY_S = 1.0  # without an answer: ask again what is shared
 DROP_AFTER_S = 0.1  # a backup whose link is down so long is asked to be dropped; a reconnect takes less
 STALL_S = 2.0  # likewise one that answers nothing, though its link stands

@@ -27,7 +27,7 @@ class PartitionSettings:
     waiting_opens_max: int = 10_000  # CONNECTs of a partition that wait for a kick or for the claims poll
     kick_wait_s: float = 0.2  # how long CONNACK waits for the older connection's edge
     acks_per_row: int = 64  # consumed entries of a session that share one session row and one set of deletions
-    ack_delay_s: float = 0.2  # after which fewer than that are saved too
+    ack_delay_s: float = 1.0  # after which fewer than that are saved though nothing else is written
     keep_log: bool = DEFAULT.keep_log  # op log rows even without replicas: incremental export needs them
     log_operations_max: int = DEFAULT.log_operations_max  # per partition; older ones are cut
     inline_bytes_max: int = 256  # larger bodies shared by several sessions are stored once

@@ -38,9 +38,10 @@ class GroupCommitter:
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        on_durable: Called with n once batches 1 to n are durable; must not raise or block.
+        on_durable: Called with n once batches 1 to n are durable, from within ``submit`` too; must not raise, block or
+            submit.
         syncs: Runs the store's syncs; closed when ``run`` ends.
-        then: Called behind ``on_durable``, when the next sync has begun if one is due; may submit.
+        then: Called when batches may have become durable outside ``submit``; may submit.
         """
         self.commits = 0
         self.syncs = 0
@@ -131,8 +132,7 @@ class GroupCommitter:
             self._handle(LogSynced(self._synced_to))
             if self._batches:
                 self._round()
-            if self._failure is None:
-                self._then()
+            self._go_on()
 
     async def _wait_deadlines(self) -> None:
         """Go on when it is time, until something failed."""
@@ -143,6 +143,11 @@ class GroupCommitter:
                 await self._wake.wait()
             if trio.current_time() >= self._deadline:
                 self._round()
+                self._go_on()
+
+    def _go_on(self) -> None:
+        if self._failure is None:
+            self._then()
 
     def _fail(self, error: StoreError) -> None:
         self._failure = self._failure or error
@@ -180,7 +185,9 @@ class GroupCommitter:
             self.syncs += 1
             ticket = self._store.begin_sync(marker=ready.marker)
             self._synced_to = ticket.transaction_no
-            self._syncs.begin(ticket)
+            if self._syncs.begin(ticket):
+                self._perform(self._core.handle(trio.current_time(), LogSynced(self._synced_to)))
+                return
         self._deadline = ready.deadline
 
     def _write(self, rows: Batch) -> int:

@@ -31,11 +31,11 @@ class SyncTicket(Protocol):
 class Syncs(Protocol):
     """Where tickets are run beside the owner's loop, one at a time."""
 
-    def begin(self, ticket: SyncTicket) -> None:
-        """Begin a sync; none is under way."""
+    def begin(self, ticket: SyncTicket) -> bool:
+        """Begin a sync, none is under way; return whether it has ended already. Raises SyncFailed likewise."""
 
     async def ended(self) -> None:
-        """Wait until the sync that was begun has ended, or the next one that is.
+        """Wait until a sync has ended that had not when it was begun.
 
         Raises:
             SyncFailed: It failed; the process must end.

@@ -33,6 +33,6 @@ class GroupCommitSettings(BaseModel, frozen=True, extra="forbid"):
     batch_bytes: PositiveInt = 256 * 1024  # likewise
     batch_ops_max: PositiveInt = 8192  # rows in one transaction when a slow disk let them pile up
     batch_bytes_max: PositiveInt = 4 * 1024 * 1024  # likewise
-    small_batch_ops: PositiveInt = 16  # batches below this on average: the next one does not wait at all
+    small_batch_ops: PositiveInt = 32  # batches below this on average: the next one does not wait at all
     backlog_bytes_max: PositiveInt = 32 * 1024 * 1024  # submitted, not committed: above it readers must stop reading
     marker_idle_s: PositiveFloat = 0.1  # of rest, until the marker is synced too

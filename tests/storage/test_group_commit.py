@@ -206,8 +206,9 @@ class _Threads:
     def __init__(self) -> None:
         self._begun, self._tickets = trio.open_memory_channel[SyncTicket](1)
 
-    def begin(self, ticket: SyncTicket) -> None:
+    def begin(self, ticket: SyncTicket) -> bool:
         self._begun.send_nowait(ticket)
+        return False
 
     async def ended(self) -> None:
         ticket = await self._tickets.receive()

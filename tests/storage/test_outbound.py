@@ -3,6 +3,7 @@
 import pytest
 
 from router.map.commands import PlacePartitions
+from storage.state import keys
 from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
@@ -225,3 +226,25 @@ def test_the_window_survives_a_change_of_primary() -> None:
         edge.acknowledge(push, 4)
     cluster.settle()
     assert [push.payload for push in alice.received] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_acknowledgements_go_with_the_next_operation_or_by_themselves() -> None:
+    """A message and its acknowledgement are one operation where messages follow each other, and two where none does."""
+    cluster, edge = with_edge(partitions=1)
+    alice = edge.open("alice")
+    edge.subscribe(alice, Subscription("a/#", 1))
+    partition = cluster.nodes["s1"].core.partitions[0].partition
+
+    def rows() -> int:
+        start, stop = keys.session_range(0, keys.QUEUE, alice.session)
+        return len(partition.store.scan(start, stop, 9))
+
+    for number in range(3):
+        before = partition.meta.op_index
+        edge.publish(message(str(number)), 0)
+        cluster.settle()
+        assert (partition.meta.op_index, rows()) == (before + 1, 1), "the row of the message before is deleted with it"
+        acknowledge_all(cluster, alice)
+        cluster.run(0.5)
+    cluster.run(1.0)
+    assert (partition.meta.op_index, rows()) == (before + 2, 0)

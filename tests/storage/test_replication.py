@@ -32,7 +32,7 @@ def test_operations_reach_every_replica(cluster: Cluster) -> None:
         edge.publish(message(str(number)), alice.session >> 48)
     cluster.settle()
     assert len(edge.acked) == 20
-    cluster.run(0.5)
+    cluster.run(1.5)
     indexes = {state_of(disk, alice.session >> 48)[0] for disk in cluster.disks.values()}
     assert len(indexes) == 1 and indexes.pop() > 0
     assert_equal_states(cluster)
@@ -96,7 +96,7 @@ def test_a_wiped_node_is_rebuilt_by_range_transfer() -> None:
         edge.publish(PublishMessage(0, b"a/b", str(number).encode() * 2000, 1), 0)
         cluster.step()
     heal_placement(cluster, 3)
-    cluster.run(0.5)
+    cluster.run(1.5)
     assert cluster.nodes[victim].core.placements.replicas[0].transfers == 1
     assert len(edge.acked) == 150
     assert state_of(cluster.disks[victim], 0)[0] == state_of(cluster.disks[cluster.primary(0).key.node], 0)[0]
@@ -251,6 +251,7 @@ def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewh
     def rows() -> int:
         return sum(1 for key in cluster.disks[backup].records if start <= key < stop)
 
+    cluster.run(1.5)
     assert rows() > 30
     placement = cluster.map.partitions[number]
     assert not cluster.apply(
@@ -378,3 +379,24 @@ def test_a_wiped_node_is_rebuilt_a_little_at_a_time(monkeypatch: pytest.MonkeyPa
     assert 0 < max(turns) <= TRANSFERS_AT_A_TIME
     assert 0 < max(read) <= 2 * CATCH_UP_ROWS  # the last slice of a round may pass it
     assert_equal_states(cluster)
+
+
+def test_a_commit_index_goes_with_the_next_operation_or_by_itself() -> None:
+    """A backup writes an operation to its state with the operation that follows; where none does, a second later."""
+    cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1)
+    edge.open("alice", "a/#")
+    primary = cluster.primary(0)
+    backups = [name for name in cluster.map.partitions[0].in_sync if name != primary.key.node]
+    cluster.run(1.5)
+
+    def applied() -> list[int]:
+        newest = primary.core.partitions[0].partition.meta.op_index
+        return [newest - cluster.nodes[name].core.placements.replicas[0].applied for name in backups]
+
+    assert applied() == [0, 0]
+    for number in range(3):
+        edge.publish(message(str(number)), 0)
+        cluster.run(0.3)
+        assert applied() == [1, 1]
+    cluster.run(1.2)
+    assert applied() == [0, 0]
