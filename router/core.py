@@ -377,13 +377,11 @@ class RouterCore:
     # --- messages
 
     def _frame(self, event: FrameArrived) -> None:
-        message = self._gate.read(self._now, event)
-        if message is None:
-            return
-        try:
-            self._control(event.peer.node, event.peer, message)
-        except Unreadable as error:  # the message that it wants handed on
-            self._gate.unreadable(event.peer, error)
+        for message in self._gate.read(self._now, event):
+            try:
+                self._control(event.peer.node, event.peer, message)
+            except Unreadable as error:  # the message that it wants handed on
+                self._gate.unreadable(event.peer, error)
 
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
         if isinstance(message, ShardMessage):

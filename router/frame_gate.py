@@ -3,12 +3,12 @@
 What a condemned peer sent behind that is void. Rules of who may say what: ``wire/links/allowed.py``. Sans-IO.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from wire.decoding import Unreadable
-from wire.links.allowed import TIER, fault_of
+from wire.links.allowed import TIER, fault_of, kinds_from
 from wire.links.refusals import Refusals
-from wire.messages.control import Control, decode_control
+from wire.messages.control import Control, decode_control, decode_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
 from wire.messages.message import name_of
@@ -28,26 +28,30 @@ class FrameGate:
     def __init__(self, count: Callable[[str], None], refusals: Refusals) -> None:
         self._count = count
         self._refusals = refusals
+        self._kinds = kinds_from(TIER_ROUTER)  # of frames, by the tier that sends them
         self._condemned: dict[PeerKey, str] = {}  # in this turn
 
-    def read(self, now: float, event: FrameArrived) -> Control | None:
-        """Return the message of a frame, None if it is refused."""
+    def read(self, now: float, event: FrameArrived) -> Iterator[Control]:
+        """Yield the messages of a frame, up to the first that is refused, or that whoever took it found unreadable."""
         peer = event.peer
         if peer in self._condemned:
-            return None
-        if event.kind != FrameKind.CONTROL:
+            return
+        if event.kind not in self._kinds.get(peer.tier, ()) or event.kind == FrameKind.RAFT:
             self.condemn(now, peer, f"frame kind {event.kind}", TIER)
-            return None
+            return
         try:
-            message = decode_control(event.payload)
+            payload = event.payload
+            messages = [decode_control(payload)] if event.kind == FrameKind.CONTROL else decode_controls(payload)
         except Unreadable as error:
             self.unreadable(peer, error)
-            return None
-        fault = fault_of(peer, TIER_ROUTER, message)
-        if fault:
-            self.condemn(now, peer, name_of(message), fault)
-            return None
-        return message
+            return
+        for message in messages:
+            fault = fault_of(peer, TIER_ROUTER, message)
+            if fault:
+                self.condemn(now, peer, name_of(message), fault)
+            if peer in self._condemned:
+                return
+            yield message
 
     def unreadable(self, peer: PeerKey, error: Unreadable) -> None:
         """Close the link of a peer that sent what is no message, or wants such a thing handed on."""

@@ -30,6 +30,7 @@ from router.settings import RouterSettings
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
+from wire.links.joined_frames import joined_frames
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, PeerKey
@@ -225,7 +226,7 @@ class RouterService:
         waiting = [send for send in sends if self._verbs.waits(send[0])]
         if waiting:
             sends = [send for send in sends if send not in waiting]
-        self._hub.send_all(sends)
+        self._hub.send_all(joined_frames(sends, self.core.machine.map.nodes))
         for node, _, payload in waiting:
             self._audited(node, decode_control(payload))
 

@@ -28,17 +28,17 @@ from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders
 from storage.incoming.publishing import Publishing
 from storage.incoming.requests import Requests
-from storage.joined_frames import joined_frames
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Output, Reads
 from storage.state.settings import PartitionSettings
 from wire.decoding import Unreadable
 from wire.links.allowed import TIER, kinds_from
+from wire.links.joined_frames import joined_frames
 from wire.messages.batches import decode_publish, decode_push_acks
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import decode_control, decode_controls
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.orders import OrderNode
 from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
@@ -406,14 +406,10 @@ class StorageCore:
         self._partitions.end_turn(fenced=fenced)
         ready.batch = batches.close(ready.writes)
         self._replicate(now, touched, fenced=fenced)
-        ready.sends = joined_frames(turn.take_sends(), self._is_edge)
+        ready.sends = joined_frames(turn.take_sends(), self.map.nodes)
         self._timers.note(touched)
         ready.next_deadline = self._deadline(now)
         return ready
-
-    def _is_edge(self, node: str) -> bool:
-        entry = self.map.nodes.get(node)
-        return entry is not None and entry.tier == TIER_EDGE
 
     def _replicate(self, now: float, touched: list[int], *, fenced: bool) -> None:
         """Answer primaries once this turn is on disk; stream to backups."""

@@ -115,7 +115,7 @@ class EdgeNode:
         return True
 
     def tell_all(self, node: str, messages: list[Control]) -> int:
-        """Send control messages to a storage node in as few frames as may be; return how many there was room for."""
+        """Send control messages to a node in as few frames as may be; return how many there was room for."""
         peer = self.peer_of(node)
         told = 0
         if peer is None:

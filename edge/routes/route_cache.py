@@ -26,6 +26,7 @@ __all__ = ["RouteCache"]
 
 TOPICS_PER_RESOLVE = 200  # an answer is decoded in one go
 ASKED_PER_TURN = 400
+GATHER_S = 0.001  # about what an answer takes that nobody waits before
 RETRY_S = 0.5
 TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and what it shares with others
 STEPS_MAX = 30  # of a turn, see the two below
@@ -64,6 +65,7 @@ class RouteCache:
     Args:
         cluster_map: The map as of now.
         tell: Sends to a router; False when that is not possible now.
+        tell_all: Likewise in company; returns how many there was room for.
         answers: Makes one object of equal answers.
         install: Builds and installs a Route from a topic's answer.
         drop: Makes the loop forget a topic's Route.
@@ -78,6 +80,7 @@ class RouteCache:
         self,
         cluster_map: Callable[[], ClusterMap],
         tell: Callable[[str, Control], bool],
+        tell_all: Callable[[str, list[Control]], int],
         answers: Answers,
         install: Callable[[str, Answer], Route],
         drop: Callable[[str], None],
@@ -89,6 +92,7 @@ class RouteCache:
     ) -> None:
         self._map = cluster_map
         self._tell = tell
+        self._tell_all = tell_all
         self._answers = answers
         self._install = install
         self._drop = drop
@@ -116,6 +120,7 @@ class RouteCache:
         self._sweeping = False
         self._stale = False  # Routes that nobody uses may hold subscribers that are gone
         self._sweep_at = 0.0
+        self._gather_until = 0.0  # when those that wait for company are asked for; 0: none does
 
     def __len__(self) -> int:
         return len(self._cached)
@@ -138,6 +143,8 @@ class RouteCache:
     def next_deadline(self) -> float:
         """Return when ``flush`` has something to do that needs no answer."""
         at = self._sweep_at if self._sweeping or self._void.waits or self._stale else float("inf")
+        if self._gather_until:
+            at = min(at, self._gather_until)
         return min(at, self._wide_at + 1 / WIDE_PER_S) if self._orders else at
 
     # --- misses
@@ -182,25 +189,47 @@ class RouteCache:
         if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
             self._sweep_on()
-        if self._fresh and self._map().base_shards:  # without a map: asked in a later turn
+        if self._fresh and self._map().base_shards and not self._gathers(now):  # without a map: in a later turn
             some = list(islice(self._fresh, ASKED_PER_TURN))
             for topic in some:
                 del self._fresh[topic]
             self._ask(some, now)
+
+    def _gathers(self, now: float) -> bool:
+        """Return whether misses wait for company: while others are asked for, and for GATHER_S at most."""
+        if not self._questions or len(self._fresh) >= ASKED_PER_TURN:
+            self._gather_until = 0.0
+            return False
+        if not self._gather_until:
+            self._gather_until = now + GATHER_S
+        if now < self._gather_until:
+            return True
+        self._gather_until = 0.0
+        return False
 
     def _ask(self, topics: list[str], now: float) -> None:
         cluster_map = self._map()
         by_shard: dict[int, list[str]] = {}
         for topic in topics:
             by_shard.setdefault(cluster_map.shard_for_topic(topic), []).append(topic)
+        asked: dict[str, list[tuple[_Question, Control]]] = {}  # by owner: they leave together
         for shard, some in sorted(by_shard.items()):
             for piece in pieces(some, TOPICS_PER_RESOLVE):
-                self._send(shard, piece, now)
+                number, question = self._question(shard, piece, now)
+                owner, message = self._message(number, question)
+                asked.setdefault(owner, []).append((question, message))
+        for owner, questions in asked.items():
+            told = self._tell_all(owner, [message for _, message in questions])
+            for question, _ in questions[told:]:
+                question.retry_at = now + RETRY_S
+
+    def _question(self, shard: int, topics: list[str], now: float) -> tuple[int, _Question]:
+        number = self._next_number()
+        question = self._questions[number] = _Question(shard, topics, self._void.done, now + RETRY_S * 4)
+        return number, question
 
     def _send(self, shard: int, topics: list[str], now: float) -> None:
-        number = self._next_number()
-        question = _Question(shard, topics, self._void.done, now + RETRY_S * 4)
-        self._questions[number] = question
+        number, question = self._question(shard, topics, now)
         if not self._tell(*self._message(number, question)):
             question.retry_at = now + RETRY_S
 

@@ -63,6 +63,7 @@ class TopicRoutes:
         self.cache = RouteCache(
             lambda: node.map,
             node.tell,
+            node.tell_all,
             self.answers,
             self._install,
             lambda topic: loop.drop_route(topic.encode()),

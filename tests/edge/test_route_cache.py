@@ -1,5 +1,6 @@
 """Answers about routes at one edge: misses, invalidations, owners that change."""
 
+from edge.routes.route_cache import GATHER_S
 from mqtt.packets import Puback
 from mqtt.reasons import ReasonCode
 from tests.edge.edge_harness import Edge, cluster_map
@@ -98,4 +99,31 @@ def test_new_owner_of_a_shard_is_told_filters_and_that_nothing_is_cached() -> No
     assert [message.topics for message in registered] == [[], []]
     assert {message.shard_epoch for message in registered} == {2}
     publisher.publish("a", b"2")
+    assert not edge.take(Resolve), "it waits for company while something is asked"
+    edge.turn(GATHER_S)
     assert [message.topics for message in edge.take(Resolve)] == [["a"]]
+
+
+def test_topics_missed_while_others_are_asked_for_are_asked_for_together() -> None:
+    """For GATHER_S at most, and at once when the answer comes."""
+    edge = Edge()
+    publishers = [edge.client(f"p{number}") for number in range(9)]
+    edge.held.add(Resolve)
+    publishers[0].publish("t/0")
+    (first,) = edge.take(Resolve)
+    assert first.topics == ["t/0"], "one that comes alone does not wait"
+    for number in (1, 2, 3, 4):
+        publishers[number].publish(f"t/{number}")
+    assert not edge.take(Resolve)
+    edge.turn(GATHER_S)
+    asked = edge.take(Resolve)
+    assert sorted(topic for resolve in asked for topic in resolve.topics) == ["t/1", "t/2", "t/3", "t/4"]
+    for number in (5, 6, 7):
+        publishers[number].publish(f"t/{number}")
+    assert not edge.take(Resolve)
+    for resolve in (first, *asked):
+        reply = edge.reply(resolve)
+        assert reply is not None
+        edge.router(reply)
+    edge.turn()
+    assert sorted(topic for resolve in edge.take(Resolve) for topic in resolve.topics) == ["t/5", "t/6", "t/7"]

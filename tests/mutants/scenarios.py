@@ -53,6 +53,7 @@ class _Barrier:
         self.cache = RouteCache(
             lambda: cluster_map,
             tell,
+            lambda owner, messages: sum(tell(owner, message) for message in messages),
             answers,
             cast(Any, install),
             lambda _: None,

@@ -31,6 +31,7 @@ from router.settings import RouterSettings
 from tests.router.raft.model_disk import ModelDisk
 from tests.simulation.link_process import LinkProcess
 from tests.simulation.process import World
+from wire.links.joined_frames import joined_frames
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
@@ -192,7 +193,7 @@ class RouterProcess(LinkProcess):
             self._raft(ReadIndexEvent(self._contexts))
         for peer, why in ready.condemned:
             self.table.condemn(peer, why)
-        self.table.send_all(ready.sends)
+        self.table.send_all(joined_frames(ready.sends, self.core.machine.map.nodes))
 
     def _follow_map(self) -> None:
         cluster_map = self.core.machine.map

@@ -56,7 +56,10 @@ def test_every_message_and_frame_stands_in_the_table() -> None:
         ("edge", "router", 77, False),
         ("edge", "storage", FrameKind.CONTROLS, True),
         ("storage", "edge", FrameKind.CONTROLS, True),
-        ("edge", "router", FrameKind.CONTROLS, False),
+        ("edge", "router", FrameKind.CONTROLS, True),
+        ("router", "edge", FrameKind.CONTROLS, True),
+        ("edge", "edge", FrameKind.CONTROLS, False),
+        ("router", "storage", FrameKind.CONTROLS, False),
         ("operator", "storage", FrameKind.CONTROLS, False),
     ],
 )

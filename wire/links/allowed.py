@@ -145,7 +145,9 @@ FRAMES: dict[int, frozenset[tuple[str, str]]] = {
     FrameKind.REPLICATE: frozenset({(TIER_STORAGE, TIER_STORAGE)}),
     FrameKind.REPLICATE_ACK: frozenset({(TIER_STORAGE, TIER_STORAGE)}),
     FrameKind.CONTROL: frozenset().union(*(cell.tiers for cell in CELLS.values())),
-    FrameKind.CONTROLS: frozenset({(TIER_EDGE, TIER_STORAGE), (TIER_STORAGE, TIER_EDGE)}),
+    FrameKind.CONTROLS: frozenset(
+        pair for tier in (TIER_ROUTER, TIER_STORAGE) for pair in ((TIER_EDGE, tier), (tier, TIER_EDGE))
+    ),
 }
 
 # What a partition answers to an edge's request; Moved may come instead of each.

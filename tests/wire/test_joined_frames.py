@@ -1,18 +1,19 @@
 """What a round sends is joined into few frames, none larger than a link takes."""
 
-from storage import joined_frames as joining
-from storage.joined_frames import FRAME_BYTES
-from storage.state.partition import Output
+from wire.links import joined_frames as joining
+from wire.links.joined_frames import FRAME_BYTES
+from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, decode_controls, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.sessions import SessionClosed
 
 PUSH, ACK, CONTROL, CONTROLS = FrameKind.PUSH, FrameKind.PUBLISH_ACK, FrameKind.CONTROL, FrameKind.CONTROLS
+NODES = {name: NodeEntry(name, tier, 1, f"{name}:1") for name, tier in (("e1", "edge"), ("r1", "router"))}
 CLOSED = [SessionClosed(number) for number in range(2 * CONTROLS_MAX + 1)]
 
 
-def joined_frames(sends: list[Output]) -> list[Output]:
-    return joining.joined_frames(sends, lambda node: node == "e1")
+def joined_frames(sends: list[tuple[str, int, bytes]]) -> list[tuple[str, int, bytes]]:
+    return joining.joined_frames(sends, NODES)
 
 
 def test_records_of_a_kind_to_a_node_share_a_frame() -> None:

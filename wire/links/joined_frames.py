@@ -6,13 +6,16 @@ it. Control messages to an edge that follow one another share a CONTROLS frame. 
 takes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
-from storage.state.partition import Output
+from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, join_controls
 from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_EDGE
 
 __all__ = ["joined_frames"]
+
+Output = tuple[str, int, bytes]  # node, frame kind, payload
 
 WHOLE_MESSAGES = frozenset((FrameKind.REPLICATE, FrameKind.REPLICATE_ACK))  # one message per frame
 FRAME_BYTES = 1024 * 1024  # beyond it the next record begins another frame; one record alone may be larger
@@ -36,12 +39,12 @@ class _Growing:
         return True
 
 
-def joined_frames(sends: Iterable[Output], takes_controls: Callable[[str], bool]) -> list[Output]:
+def joined_frames(sends: Iterable[Output], nodes: Mapping[str, NodeEntry]) -> list[Output]:
     """Return the frames of a turn in the order in which they leave.
 
     Args:
         sends: Of one turn, in order.
-        takes_controls: Whether a node reads CONTROLS frames.
+        nodes: As the map has them: only edges are sent CONTROLS frames.
     """
     frames: list[tuple[str, int, list[bytes]]] = []
     growing: dict[str, dict[int, _Growing]] = {}  # node -> kind -> its frame
@@ -59,7 +62,8 @@ def joined_frames(sends: Iterable[Output], takes_controls: Callable[[str], bool]
                 continue
             of_node.clear()
             batch = _Growing(payload)
-            if takes_controls(node):
+            entry = nodes.get(node)
+            if entry is not None and entry.tier == TIER_EDGE:
                 of_node[kind] = batch
         else:
             of_node.pop(FrameKind.CONTROL, None)
