@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from conf.balance_settings import BalanceSettings
 from conf.edge_settings import EdgeSettings, ListenerSettings
 from conf.node_settings import LogSettings, MetricsSettings, NodeSettings
 from conf.router_settings import RouterSettings
@@ -20,8 +21,10 @@ from conf.sources import Loaded, load_rooms
 from conf.storage_settings import StorageSettings
 
 __all__ = [
+    "BALANCE",
     "ROOMS",
     "TIERS",
+    "BalanceConfig",
     "EdgeConfig",
     "EdgeSettings",
     "ListenerSettings",
@@ -37,14 +40,16 @@ __all__ = [
 ]
 
 TIERS = ("edge", "router", "storage")
-LINK_PORTS = {"edge": 7949, "router": 7947, "storage": 7948}
-GROUP_NICE = {"edge": 0, "router": 5, "storage": 5}  # docs/adr/0060-who-waits-for-the-core.md
-SLICE_US = {"edge": 100, "router": 0, "storage": 0}
+BALANCE = "balance"  # a process that is no tier, and its room
+LINK_PORTS = {"balance": 0, "edge": 7949, "router": 7947, "storage": 7948}
+GROUP_NICE = {"balance": 0, "edge": 0, "router": 5, "storage": 5}  # docs/adr/0060-who-waits-for-the-core.md
+SLICE_US = {"balance": 0, "edge": 100, "router": 0, "storage": 0}
 ROOMS: dict[str, type[BaseModel]] = {
     "node": NodeSettings,
     "edge": EdgeSettings,
     "router": RouterSettings,
     "storage": StorageSettings,
+    "balance": BalanceSettings,
     "metrics": MetricsSettings,
     "logs": LogSettings,
 }
@@ -84,6 +89,13 @@ class StorageConfig(NodeConfig):
     storage: StorageSettings
 
 
+@dataclass(frozen=True, slots=True)
+class BalanceConfig(NodeConfig):
+    """Argument of ``gateways.balancer.service.main``."""
+
+    balance: BalanceSettings
+
+
 def load(
     tier: str,
     *,
@@ -95,13 +107,13 @@ def load(
     """Return a tier's configuration: defaults < file < environment < flags.
 
     Args:
-        tier: "edge", "router" or "storage".
+        tier: "edge", "router" or "storage"; or "balance", which is none.
         file: TOML; None for defaults.
         environment: ``os.environ``, or what a test wants.
         flags: ``room.key=value`` each.
         membership: Model of the room ``membership``; None where that room is not needed.
     Returns:
-        EdgeConfig, RouterConfig or StorageConfig.
+        EdgeConfig, RouterConfig, StorageConfig or BalanceConfig.
     Raises:
         UserError: Every mistake, one line each; exit code 2.
     """
@@ -131,4 +143,6 @@ def _composite(tier: str, loaded: Loaded) -> NodeConfig:
         return EdgeConfig(**common, edge=rooms["edge"])
     if tier == "router":
         return RouterConfig(**common, router=rooms["router"])
+    if tier == BALANCE:
+        return BalanceConfig(**common, balance=rooms["balance"])
     return StorageConfig(**common, storage=rooms["storage"])

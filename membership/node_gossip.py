@@ -90,11 +90,13 @@ class NodeGossip:
         for name in MODULES:
             modules[name] = importlib.import_module(f"membership.{name}")
             await trio.lowlevel.checkpoint()
-        metadata = modules["metadata"].NodeMetadata(
+        metadata = modules[
+            "metadata"
+        ].NodeMetadata(
             node.id,
             identity.tier,
             min(identity.incarnation, INCARNATION_MAX),
-            {"links": node.advertise or link_address},
+            {"links": link} if (link := node.advertise or link_address) else {},  # a gateway listens for none
             node.zone[:32],
             float(node.weight),
         )

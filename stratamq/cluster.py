@@ -151,21 +151,21 @@ class _Up:
         described = self._nodes.describe()
         for node in plan.nodes:
             self._say(f"  {node.name:10} {_addresses(node, described.get(node.name, {}))}")
-        self._suggest(plan.of_tier("edge"))
+        self._suggest(plan.of_tier("balance") or plan.of_tier("edge"))
         folder = "" if plan.data == Path("data") else f" --data {_short(plan.data)}"
         self._say(f"  stratamq cluster status{folder}        Ctrl-C stops everything")
         if not options.foreground:
             self._say(f"  logs: {_short(plan.data / 'logs')}/")
         self._say("")
 
-    def _suggest(self, edges: list[NodePlan]) -> None:
-        """Print two lines that work when copied: a subscriber and a publisher on different edges."""
-        if not edges:
+    def _suggest(self, doors: list[NodePlan]) -> None:
+        """Print two lines that work when copied: a subscriber and a publisher, on different edges where there are."""
+        if not doors:
             return
         authority = _short(self._plan.tls / "ca.pem")
-        hear_from, say_to = edges[0].listeners["tls"], edges[-1].listeners["tls"]
+        hear_from, say_to = doors[0].listeners["tls"], doors[-1].listeners["tls"]
         self._say("")
-        self._say("Try it, in two terminals:" if len(edges) == 1 else "Try it, in two terminals, each on its own edge:")
+        self._say("Try it, in two terminals:" if len(doors) == 1 else "Try it, in two terminals, each on its own edge:")
         self._say("")
         self._say(f"  mosquitto_sub -h localhost -p {hear_from} --cafile {authority} -t 'hello/#' -v")
         self._say(f"  mosquitto_pub -h localhost -p {say_to} --cafile {authority} -t hello/world -m 'Hello' -q 1")
@@ -187,7 +187,7 @@ class _Up:
             "routers": list(self._plan.routers),
             "tls": str(self._plan.tls.resolve()),
             "nodes": self._nodes.describe(),
-            "listeners": {node.name: node.listeners for node in self._plan.of_tier("edge")},
+            "listeners": {node.name: node.listeners for node in self._plan.nodes if node.listeners},
         }
         temporary = self._state_file.with_suffix(".new")
         with contextlib.suppress(OSError):  # the folder was removed under us: the cluster itself goes on

@@ -45,11 +45,12 @@ class UpOptions:
     settings: tuple[str, ...] = ()
     foreground: bool = False
     restart: bool = True
+    balance: bool = False
 
     def named_ports(self) -> set[int]:
         """Return the ports that the command line names, of all edges."""
         bases = (self.tls_port, self.plain_port, self.ws_port)
-        return {base + index for base in bases if base for index in range(self.edges)}
+        return {base + index for base in bases if base for index in range(self.edges + self.balance)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,10 @@ class _Writer:
         write_roles(self._data / "roles.toml", LOCAL_ROLES)
         nodes = [self._router(name) for name in self._routers]
         nodes += [self._storage(f"storage-{index}") for index in range(self._options.storages)]
-        nodes += [self._edge(f"edge-{index}", index) for index in range(self._options.edges)]
+        first = int(self._options.balance)  # the balancer has the ports that were named, the edges those behind them
+        nodes += [self._edge(f"edge-{index}", first + index) for index in range(self._options.edges)]
+        if self._options.balance:
+            nodes.append(self._balancer())
         tls = self._authority.folder
         return ClusterPlan(self._data, tls, tuple(nodes), tuple(self._routers.values()), self._replicas)
 
@@ -243,6 +247,19 @@ class _Writer:
         node.listeners.update({listener: int(str(table["port"])) for listener, table in listeners.items()})
         return node
 
+    def _balancer(self) -> NodePlan:
+        """Plan the balancer in front of all edges: each kind of listener under the port that was named."""
+        options, ports = self._options, self._ports
+        tls_port = ports.exactly(options.tls_port) if options.tls_port is not None else ports.preferably(TLS_PORT)
+        listeners: dict[str, dict[str, object]] = {"tls": {"port": tls_port}}
+        for listener, base in (("plain", options.plain_port), ("ws", options.ws_port)):
+            if base is not None:
+                listeners[listener] = {"port": ports.exactly(base), "opaque": listener == "ws"}
+        name = "balance-0"
+        node = self._node(name, "balance", {"balance": {"listeners": listeners}}, link_port=0)
+        node.listeners.update({listener: int(str(table["port"])) for listener, table in listeners.items()})
+        return node
+
     def _gossip_key(self) -> Path:
         path = self._authority.folder / "gossip.key"
         if not path.exists():
@@ -250,7 +267,8 @@ class _Writer:
         return path
 
     def _node(self, name: str, tier: str, rooms: dict[str, dict[str, object]], *, link_port: int) -> NodePlan:
-        certificate = self._authority.node(tier, name)
+        is_gateway = tier == "balance"
+        certificate = self._authority.gateway(name) if is_gateway else self._authority.node(tier, name)
         folder = self._data / name
         folder.mkdir(parents=True, exist_ok=True)
         node: dict[str, object] = {

@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from conf.balance_settings import BalanceListener
 from conf.bridge_settings import BRIDGE_KINDS, BridgeSettings, GatewaySettings
 from conf.edge_settings import ListenerSettings
-from conf.settings import ROOMS, TIERS
+from conf.settings import BALANCE, ROOMS, TIERS
 from stratamq.bridge_manual import bridge_file, nested_tables
 from stratamq.rooms import membership_model
 from stratamq.toml_text import toml_literal
@@ -57,6 +58,24 @@ SHIPPED: dict[str, dict[str, str]] = {
         "metrics.port": "9748",
     },
 }
+SHIPPED[BALANCE] = {
+    "node.id": '"gateway"',
+    "node.data_dir": '"data/balance"',
+    "node.seeds": '["127.0.0.1:7947"]',
+    "membership.bind": '"127.0.0.1:0"',
+    "membership.seeds": '["127.0.0.1:7946"]',
+    "metrics.port": "9746",
+}
+# Of the room node: what a process without links of others, and without orders, does not read.
+OF_NODES = (
+    "audit_file",
+    "audit_room_bytes_min",
+    "audit_file_bytes_max",
+    "link_bind",
+    "link_port",
+    "advertise",
+    "weight",
+)
 CERTIFICATES = {"certificate": "{tier}-0.pem", "key": "{tier}-0.key", "authority": "ca.pem"}
 
 LISTENERS = """
@@ -99,11 +118,26 @@ roles_file = "conf/roles.toml"
 """
 
 
+BALANCED = """
+# Listeners: one table each; the name is that of the edges' listener behind it. Keys and defaults: docs/settings.md.
+
+[balance.listeners.tls]
+bind = "0.0.0.0"
+port = 8883
+
+# In clear: CONNECT can be read, so that policy = "sticky" goes by client ID and MQTT 5 clients can be redirected.
+# [balance.listeners.local]
+# bind = "127.0.0.1"
+# port = 1883
+# opaque = false
+"""
+
+
 def documents() -> dict[Path, str]:
     """Return every generated file with its content."""
     rooms = {**ROOMS, "membership": membership_model()}
     files: dict[Path, str] = {ROOT / "docs" / "settings.md": _manual(rooms)}
-    for tier in TIERS:
+    for tier in (*TIERS, BALANCE):
         files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
     files[ROOT / "conf" / "bridge.toml"] = bridge_file(_text, _default)
     return files
@@ -127,6 +161,8 @@ def _manual(rooms: dict[str, type[BaseModel]]) -> str:
         parts += ["", f"## {name}", "", *_table(model)]
         if name == "edge":
             parts += ["", "## edge.listeners.<name>", "", *_table(ListenerSettings)]
+        if name == BALANCE:
+            parts += ["", "## balance.listeners.<name>", "", *_table(BalanceListener)]
     parts += ["", "## gateway", "", "Of `stratamq bridge` (conf/bridge.toml).", "", *_table(GatewaySettings)]
     parts += ["", "## bridge.<name>", "", "What every kind has.", "", *_table(BridgeSettings)]
     for kind, model in BRIDGE_KINDS.items():
@@ -179,18 +215,21 @@ def _toml(tier: str, rooms: dict[str, type[BaseModel]]) -> str:
     ]
     shipped = dict(SHIPPED[tier])
     for key, file in CERTIFICATES.items():
-        shipped[f"node.{key}"] = f'"data/tls/{file.format(tier=tier)}"'
+        file = file.format(tier=tier).replace("balance-0", "gateway")
+        shipped[f"node.{key}"] = f'"data/tls/{file}"'
     shipped["membership.key_file"] = '"data/tls/gossip.key"'
     for name in ("node", tier, "membership", "metrics", "logs"):
         lines += ["", f"[{name}]"]
         for key, field in rooms[name].model_fields.items():
-            if key == "listeners":
+            if key == "listeners" or (tier == BALANCE and name == "node" and key in OF_NODES):
                 continue
             lines += ["", f"# {_text(field) or key}"]
             value = shipped.get(f"{name}.{key}")
             lines.append(f"{key} = {value}" if value is not None else f"# {key} = {_default(field)}")
         if name == "edge":
             lines += LISTENERS.rstrip("\n").split("\n")
+        if name == BALANCE:
+            lines += BALANCED.rstrip("\n").split("\n")
     return "\n".join(lines) + "\n"
 
 

@@ -27,7 +27,7 @@ __all__ = ["STOP_TIMEOUTS_S", "Nodes"]
 
 READY_TIMEOUT_S = 60.0  # a large store replays its log
 LAST_WORDS_S = 5.0  # from closing the pipe without a word to the end of the process
-STOP_TIMEOUTS_S = {"edge": 7.0, "storage": 5.0, "router": 3.0}  # in this order, 15 s in all; then kill
+STOP_TIMEOUTS_S = {"balance": 1.0, "edge": 7.0, "storage": 5.0, "router": 3.0}  # in this order, 15 s in all; then kill
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 STEADY_S = 30.0  # after this long a node counts as recovered

@@ -45,7 +45,7 @@ def check_files(tier: str, config: "NodeConfig") -> None:
         UserError: The first one found, and what to do.
     """
     node = config.node
-    inside = {"storage": "store", "router": "Raft log", "edge": "file"}[tier]
+    inside = {"storage": "store", "router": "Raft log", "edge": "file", "balance": "socket"}[tier]
     check_private_folder(node.data_dir, "data folder", inside)
     ledger = _ledger(tier, config)
     if ledger is not None:

@@ -16,7 +16,6 @@ WITHOUT_READER = {
     "before_io_wait": "the same",
     "decode_publish_acks": "half of a format whose product form is compiled in edge/hot; tests/golden compares both",
     "decode_pushes": "the same",
-    "encode_hand_over": "the balancer's half of a format",
     "encode_push_ack": "half of a format",
     "encode_run": "half of a format",
     "format_help": "argparse calls it",

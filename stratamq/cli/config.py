@@ -10,7 +10,7 @@ from stratamq.cli.tiers import ConfigOption, SetOption
 
 __all__ = ["register"]
 
-TierArgument = Annotated[str, typer.Argument(help="edge, router or storage.", metavar="TIER")]
+TierArgument = Annotated[str, typer.Argument(help="edge, router, storage or balance.", metavar="TIER")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,11 +43,11 @@ def check(tier: TierArgument, config: ConfigOption = None, settings: SetOption =
 
 def _load(tier: str, config: Path | None, flags: list[str]) -> object:
     from conf.errors import ExitCode, UserError
-    from conf.settings import TIERS
+    from conf.settings import BALANCE, TIERS
     from stratamq.rooms import load_config
 
-    if tier not in TIERS:
-        raise UserError(f"no tier {tier!r}: expected {', '.join(TIERS)}", ExitCode.USAGE)
+    if tier not in (*TIERS, BALANCE):
+        raise UserError(f"no tier {tier!r}: expected {', '.join((*TIERS, BALANCE))}", ExitCode.USAGE)
     return load_config(tier, config, flags)
 
 

@@ -14,6 +14,7 @@ from conf.errors import ExitCode, UserError
 from conf.private_files import keep_private
 from stratamq.cli import (
     audit,
+    balance,
     bridge,
     client,
     cluster,
@@ -40,7 +41,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for room in (up, init, tiers, cluster, node, ring, policy, client, membership, reload, audit, bridge, config, mounted):
+for room in (
+    up,
+    init,
+    tiers,
+    balance,
+    cluster,
+    node,
+    ring,
+    policy,
+    client,
+    membership,
+    reload,
+    audit,
+    bridge,
+    config,
+    mounted,
+):
     room.register(app)
 
 

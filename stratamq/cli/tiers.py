@@ -106,7 +106,8 @@ def _check_certificate(tier: str, settings: "NodeConfig") -> None:
     if node.plaintext_links or node.certificate is None or node.key is None or node.authority is None:
         return  # what is missing is the service's to say
     files = CertificateFiles(node.certificate, node.key, node.authority)
-    check_certificate(files, (node.cluster, tier, node.id), datetime.datetime.now(datetime.UTC))
+    named = "gateway" if tier == "balance" else tier
+    check_certificate(files, (node.cluster, named, node.id), datetime.datetime.now(datetime.UTC))
 
 
 def _prepare_data_dir(folder: Path) -> None:

@@ -36,6 +36,7 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Show the nodes' logs here instead of writing them to files.")
     ] = False,
+    balance: Annotated[bool, typer.Option("--balance", help="A balancer in front of the edges: one port.")] = False,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not start killed nodes again.")] = False,
 ) -> None:
     """Run a local cluster, each tier as its own process, until Ctrl-C."""
@@ -52,5 +53,6 @@ def up(
         settings=tuple(settings or ()),
         foreground=foreground,
         restart=not no_restart,
+        balance=balance,
     )
     raise typer.Exit(run_up(options))

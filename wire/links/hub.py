@@ -143,17 +143,20 @@ class LinkHub:
         return self.table.frames_refused
 
     async def run(self, listen_address: str, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen and dial until cancelled; started with the address bound.
+        """Listen and dial until cancelled; started with the address bound, "" for who listens nowhere.
 
         Raises:
             UserError: The address cannot be bound.
         """
-        host, port = split_address(listen_address)
-        try:
-            listeners = await trio.open_tcp_listeners(port, host=host)
-        except OSError as error:
-            raise UserError(f"cannot listen for nodes on {listen_address}: {error.strerror or error}") from None
-        bound = f"{host}:{listeners[0].socket.getsockname()[1]}"
+        listeners: list[trio.SocketListener] = []
+        bound = ""
+        if listen_address:
+            host, port = split_address(listen_address)
+            try:
+                listeners = await trio.open_tcp_listeners(port, host=host)
+            except OSError as error:
+                raise UserError(f"cannot listen for nodes on {listen_address}: {error.strerror or error}") from None
+            bound = f"{host}:{listeners[0].socket.getsockname()[1]}"
         if not self.identity.address:
             self.table.identity = self.identity._replace(address=bound)
         if self._contexts is None:
@@ -163,7 +166,8 @@ class LinkHub:
                 self._nursery = nursery
                 for target in self._targets.values():
                     nursery.start_soon(self._dial_forever, target)
-                nursery.start_soon(trio.serve_listeners, self._accept, listeners)
+                if listeners:
+                    nursery.start_soon(trio.serve_listeners, self._accept, listeners)
                 nursery.start_soon(watch, self._connections)
                 task_status.started(bound)
         finally:

@@ -1,0 +1,129 @@
+"""Settings of the balancer: its doors, how it chooses an edge, and how a connection gets there.
+
+The defaults are those of one host with several edges: connections are handed over, and the emptiest edge gets the next.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from conf.node_settings import NAME_PATTERN
+
+__all__ = ["BalanceListener", "BalanceSettings"]
+
+KIB = 1024
+
+
+class BalanceListener(BaseModel, frozen=True, extra="forbid"):
+    """One address that MQTT clients connect to: table ``[balance.listeners.<name>]``."""
+
+    name: str = Field(
+        pattern=NAME_PATTERN, max_length=32, description="the table's name, and that of the edges' listener behind it"
+    )
+    bind: str = Field(default="127.0.0.1", description="address; 0.0.0.0 or [::] for all interfaces")
+    port: int = Field(ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
+    backlog: int = Field(default=1024, ge=1, le=65535, description="connections the kernel queues before accept")
+    read: Literal["auto", "connect", "nothing"] = Field(
+        default="auto",
+        description="look at CONNECT before an edge is chosen; auto: where policy, prefer or redirect need it; only "
+        "where it comes in clear, and never of a WebSocket",
+    )
+    opaque: bool = Field(
+        default=True,
+        description="the edges' listener speaks TLS or WebSocket to the client: nothing of it can be read here",
+    )
+    redirect: bool = Field(
+        default=False,
+        description="MQTT 5 clients may be told another address (0x9C, Server Reference): that of the edge's listener",
+    )
+    proxy: bool = Field(
+        default=False,
+        description="relayed connections begin with a PROXY header (version 2), which the edges' listener expects",
+    )
+    certificate: Path | None = Field(default=None, description="PEM chain: TLS ends here, and connections are relayed")
+    key: Path | None = Field(default=None, description="PEM private key of the certificate")
+    client_ca: Path | None = Field(
+        default=None, description="PEM; verifies certificates of clients, whose common name goes into the PROXY header"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "BalanceListener":
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together")
+        if self.client_ca is not None and self.certificate is None:
+            raise ValueError("client_ca needs certificate and key: TLS ends at the balancer")
+        if self.client_ca is not None and not self.proxy:
+            raise ValueError("client_ca needs proxy = true, or nobody learns of the client's name")
+        if self.redirect and self.opaque and self.certificate is None:
+            raise ValueError("redirect needs a CONNECT that can be read: opaque = false, or TLS that ends here")
+        return self
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether CONNECT comes in clear, or TLS ends here."""
+        return self.certificate is not None or not self.opaque
+
+
+class BalanceSettings(BaseModel, frozen=True, extra="forbid"):
+    """Room ``balance``."""
+
+    listeners: tuple[BalanceListener, ...] = Field(default=(), description="where clients connect; none: nobody can")
+    forward: Literal["auto", "hand_over", "redirect", "relay"] = Field(
+        default="auto",
+        description="how a connection gets to its edge; auto: handed over to one on this host, else redirected where "
+        "that is allowed, else relayed",
+    )
+    policy: Literal["least_connections", "round_robin", "sticky"] = Field(
+        default="least_connections",
+        description="which edge; sticky: the same one for a client ID, or an address where that cannot be read",
+    )
+    prefer: Literal["none", "zone"] = Field(
+        default="none",
+        description="zone: edges in the zone of the client's partition, or of the balancer where the client ID cannot "
+        "be read; others only when none is left there",
+    )
+    choose_s: float = Field(
+        default=3.0, gt=0, le=60, description="s that a client waits at most for an edge; then it is closed"
+    )
+    connect_timeout_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=300,
+        description="s for the first bytes, where they are read; the edge counts on from there",
+    )
+    first_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=1024 * KIB, description="bytes of a CONNECT that is read")
+    slow_start_s: float = Field(
+        default=10.0, ge=0, le=600, description="s that a new edge gets twice its share at most; 0: everything at once"
+    )
+    connections_max: int = Field(
+        default=100_000,
+        ge=1,
+        le=10_000_000,
+        description="clients that wait for an edge or are relayed; more are closed",
+    )
+    drain_s: float = Field(
+        default=600.0, ge=0, le=86_400, description="s that relayed connections have to end after SIGTERM"
+    )
+
+    @field_validator("listeners", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        """Take ``[balance.listeners.<name>]`` tables; the name is the key."""
+        if isinstance(value, Mapping):
+            return tuple(_with_name(name, table) for name, table in value.items())
+        return value
+
+    @model_validator(mode="after")
+    def _ways(self) -> "BalanceSettings":
+        for listener in self.listeners:
+            if self.forward == "redirect" and not listener.redirect:
+                raise ValueError(f"forward = redirect needs redirect = true of listener {listener.name}")
+            if self.forward == "hand_over" and listener.certificate is not None:
+                raise ValueError(f"listener {listener.name}: TLS ends here, so nothing can be handed over")
+        return self
+
+
+def _with_name(name: str, table: Any) -> Any:
+    return {"name": name, **table} if isinstance(table, Mapping) else table

@@ -1,0 +1,48 @@
+"""First bytes of a connection, as far as a balancer reads them: one CONNECT, within bounds, or why it is none.
+
+What is read stays what it is: bytes are looked at and travel on. Pure.
+"""
+
+from mqtt.decode_connect import decode_connect
+from mqtt.errors import MqttError
+from mqtt.limits import Limits
+from mqtt.packets import Connect
+
+__all__ = ["WrongFirstBytes", "read_connect"]
+
+CONNECT = 0x10
+LENGTH_BYTES_MAX = 4
+
+
+class WrongFirstBytes(ValueError):
+    """No CONNECT; the text is the reason, for a counter."""
+
+
+def read_connect(data: bytes, bytes_max: int) -> Connect | None:
+    """Return the CONNECT at the beginning of what came so far, None while it is not whole.
+
+    Raises:
+        WrongFirstBytes: It is none, or too large.
+    """
+    if not data:
+        return None
+    if data[0] != CONNECT:
+        raise WrongFirstBytes("not_mqtt")
+    length, at = 0, 1
+    while True:
+        if at > LENGTH_BYTES_MAX:
+            raise WrongFirstBytes("malformed")
+        if at == len(data):
+            return None
+        length |= (data[at] & 0x7F) << (7 * (at - 1))
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    if at + length > bytes_max:
+        raise WrongFirstBytes("too_large")
+    if len(data) < at + length:
+        return None
+    try:
+        return decode_connect(CONNECT, data[at : at + length], Limits(maximum_packet_size=bytes_max))
+    except MqttError:
+        raise WrongFirstBytes("malformed") from None

@@ -1,0 +1,229 @@
+"""The way of each client to its edge: handed over, redirected or relayed, and the next edge where one does not take it.
+
+A client waits ``choose_s`` at most over all attempts, and never learns of those that failed. Which edge is the
+directory's business. One turn of the loop brings as many clients on their way as have come.
+"""
+
+import contextlib
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import trio
+
+from conf.balance_settings import BalanceSettings
+from gateways.balancer.arrival import Arrival
+from gateways.balancer.directory import Directory
+from gateways.balancer.edge import Edge
+from gateways.balancer.hand_over import EdgeSocket
+from gateways.balancer.proxy_header import proxy_header
+from gateways.balancer.relay import Pump
+from gateways.balancer.tls_relay import relay_secured
+from mqtt.encode import encode_packet
+from mqtt.packets import Connack
+from mqtt.properties import PropertyId
+from mqtt.reasons import ReasonCode
+from wire.clock import boot_time
+from wire.links.connection import split_address
+from wire.messages.hand_over import Answer
+
+__all__ = ["Forwarding"]
+
+MQTT_5 = 5
+SOCKETS_MAX = 64  # of edges of this host, those of former ones included
+LOOK_S = 0.05  # between attempts of those that wait for an edge
+
+
+class Forwarding:
+    """All clients that have no edge yet, and the connections that are relayed.
+
+    Args:
+        settings: Room ``balance``.
+        directory: Chooses edges.
+        start: Starts a task of this process.
+    """
+
+    def __init__(self, settings: BalanceSettings, directory: Directory, start: Callable[..., None]) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._start = start
+        self._sockets: dict[str, EdgeSocket] = {}  # by path
+        self._pump = Pump()
+        self._waiting: deque[Arrival] = deque()
+        self._under_way = 0  # without an edge: handed over without an answer yet, dialling, waiting
+        self._secured = 0  # relayed from TLS
+        self._numbers = 0
+        self.picks: Counter[tuple[str, str]] = Counter()  # (edge, way)
+        self.refused: Counter[str] = Counter()  # clients, by reason
+
+    @property
+    def relayed(self) -> int:
+        """Connections that this process relays."""
+        return len(self._pump) + self._secured
+
+    @property
+    def held(self) -> int:
+        """Connections that end with this process."""
+        return self.relayed + self._under_way
+
+    @property
+    def waiting(self) -> int:
+        """Clients that wait for an edge."""
+        return len(self._waiting)
+
+    async def run(self) -> None:
+        """Relay, and try again for those that wait, until cancelled."""
+        self._start(self._pump.run)
+        while True:
+            await trio.sleep(LOOK_S)
+            for _ in range(len(self._waiting)):
+                arrival = self._waiting.popleft()
+                self._under_way -= 1
+                self.forward(arrival)
+
+    def forward(self, arrival: Arrival) -> None:
+        """Bring a client to an edge, or let it wait for one."""
+        while True:
+            now = boot_time()
+            if now >= arrival.until:
+                self.refuse(arrival, "no_edge")
+                return
+            edge = self._directory.choose(now, arrival.wanted)
+            if edge is None:
+                if self.held >= self._settings.connections_max:
+                    self.refuse(arrival, "full")
+                    return
+                self._under_way += 1
+                self._waiting.append(arrival)
+                return
+            if self._go(arrival, edge):
+                return
+            self._directory.failed(now, edge)
+
+    def _go(self, arrival: Arrival, edge: Edge) -> bool:
+        """Take one of the ways to an edge; False if it is closed."""
+        forward = self._settings.forward
+        if edge.socket and arrival.secured is None and forward in ("auto", "hand_over"):
+            return self._hand_over(arrival, edge)
+        if forward in ("auto", "redirect") and arrival.settings.redirect and arrival.version == MQTT_5:
+            self._start(self._redirect, arrival, edge)
+            return True
+        if forward == "redirect" or self.held >= self._settings.connections_max:
+            edge.lost()
+            self.refuse(arrival, "full" if forward != "redirect" else "not_redirected")
+            return True
+        self._under_way += 1
+        self._start(self._relay, arrival, edge)
+        return True
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Count a client whose first bytes are read."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    def refuse(self, arrival: Arrival, reason: str) -> None:
+        """Close a client's connection."""
+        self.refused[reason] += 1
+        arrival.client.close()
+
+    # -- hand-over
+
+    def _hand_over(self, arrival: Arrival, edge: Edge) -> bool:
+        to = self._sockets.get(edge.socket)
+        if to is None:
+            if len(self._sockets) >= SOCKETS_MAX:
+                self._close_idle()
+            to = self._sockets[edge.socket] = EdgeSocket(edge.socket, self._start)
+        told = partial(self._told, arrival, edge)
+        if not to.offer(arrival.client, arrival.wanted.listener, arrival.accepted, told):
+            return False
+        self._under_way += 1
+        return True
+
+    def _close_idle(self) -> None:
+        for path, one in list(self._sockets.items()):
+            if one.is_idle:
+                one.close()
+                del self._sockets[path]
+
+    def _told(self, arrival: Arrival, edge: Edge, answer: Answer | None) -> None:
+        self._under_way -= 1
+        if answer is Answer.TAKEN:
+            edge.took()
+            self.picks[edge.node, "hand_over"] += 1
+            arrival.client.close()
+        elif answer is Answer.UNUSABLE:  # the client is gone
+            edge.lost()
+            self.refuse(arrival, "gone")
+        else:
+            self._directory.failed(boot_time(), edge)
+            self.forward(arrival)
+
+    # -- redirect
+
+    async def _redirect(self, arrival: Arrival, edge: Edge) -> None:
+        """Tell an MQTT 5 client where to go, and close."""
+        address = edge.addresses[arrival.wanted.listener]
+        properties: dict[int, object] = {PropertyId.SERVER_REFERENCE: address}
+        told = encode_packet(Connack(False, ReasonCode.USE_ANOTHER_SERVER, properties), MQTT_5)
+        self.picks[edge.node, "redirect"] += 1
+        with trio.move_on_after(self._settings.choose_s):
+            try:
+                if arrival.secured is not None:
+                    await arrival.secured.send_all(told)
+                    await arrival.secured.aclose()
+                else:
+                    arrival.client.send(told)
+                    arrival.client.shutdown(socket.SHUT_WR)
+                    await trio.lowlevel.wait_readable(arrival.client)
+            except (OSError, trio.BrokenResourceError):
+                pass  # it is gone, as it should be
+        arrival.client.close()
+
+    # -- relay
+
+    async def _relay(self, arrival: Arrival, edge: Edge) -> None:
+        """Dial an edge and relay to it; the next one where it cannot be dialled."""
+        host, port = split_address(edge.addresses[arrival.wanted.listener])
+        try:
+            with trio.fail_after(max(0.0, arrival.until - boot_time())):
+                stream = await trio.open_tcp_stream(host, port)
+        except (OSError, trio.TooSlowError, ValueError, ExceptionGroup):
+            self._under_way -= 1
+            self._directory.failed(boot_time(), edge)
+            self.forward(arrival)
+            return
+        edge.took()
+        self.picks[edge.node, "relay"] += 1
+        self._under_way -= 1
+        to = socket.socket(fileno=stream.socket.detach())
+        if arrival.secured is not None:
+            self._secured += 1
+            try:
+                await relay_secured(arrival.secured, to, self._header(arrival) + arrival.first)
+            finally:
+                self._secured -= 1
+                edge.lost()
+            return
+        try:
+            self._pump.add(arrival.client, to, self._header(arrival), edge.lost)
+        except OSError:  # the client is gone meanwhile
+            arrival.client.close()
+            to.close()
+            edge.lost()
+
+    def _header(self, arrival: Arrival) -> bytes:
+        if not arrival.settings.proxy:
+            return b""
+        self._numbers += 1
+        try:
+            source, destination = arrival.client.getpeername(), arrival.client.getsockname()
+        except OSError:
+            return b""
+        unique = f"{int(arrival.accepted * 1000):x}-{self._numbers:x}".encode()
+        return proxy_header(source[:2], destination[:2], unique, arrival.tls)

@@ -1,0 +1,322 @@
+"""The balancer's process: links to routers, gossip, doors, and clients on their way. Decides nothing about edges."""
+
+import logging
+import os
+import random
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from access.identity.peer_lists import read_peer_lists
+from conf.settings import BalanceConfig, NodeConfig
+from gateways.balancer.arrival import Arrival
+from gateways.balancer.directory import Directory, DirectoryRules, Wanted
+from gateways.balancer.doors import Door, activated_sockets
+from gateways.balancer.first_bytes import WrongFirstBytes
+from gateways.balancer.following import MapFollower
+from gateways.balancer.forwarding import Forwarding
+from gateways.balancer.hand_over import is_reachable
+from gateways.balancer.reading import peek_connect, receive_connect
+from gateways.balancer.status import StatusSocket
+from gateways.balancer.tls_relay import secure, tls_facts
+from membership.node_gossip import NodeGossip
+from mqtt.packets import Connect
+from wire.clock import boot_time
+from wire.decoding import Unreadable
+from wire.links.hub import LinkHub
+from wire.links.tls import client_listener_context
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_GATEWAY, TIER_ROUTER, PeerKey
+from wire.node.process import NodeProcess, run_process
+
+__all__ = ["BalanceService", "main"]
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 0.05  # between looks at candidates; moves of the map are looked at when they come
+GOSSIP_S = 0.5
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+STILL_S = 0.05  # between looks at connections that end
+
+
+def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    """Run a balancer until it is stopped; return the exit code."""
+    assert isinstance(config, BalanceConfig)
+
+    async def service(process: NodeProcess) -> None:
+        await BalanceService(process, config).run()
+
+    return run_process(config, TIER_GATEWAY, ready, service, read_peer_lists)
+
+
+def _local(address: str) -> str:
+    """Return the path of a hand-over address of this host, "" for one of another."""
+    kind, _, rest = address.partition(":")
+    boot, _, path = rest.partition(":")
+    return path if kind == "unix" and boot == BOOT_ID.read_text().strip() and is_reachable(path) else ""
+
+
+class BalanceService:
+    """One balancer process."""
+
+    def __init__(self, process: NodeProcess, config: BalanceConfig) -> None:
+        self._process = process
+        self._config = config
+        self._settings = settings = config.balance
+        rng = random.Random(process.folder.incarnation)
+        self._directory = Directory(
+            DirectoryRules(
+                tuple(listener.name for listener in settings.listeners),
+                settings.policy,
+                settings.forward,
+                settings.prefer == "zone",
+                config.node.zone,
+                settings.slow_start_s,
+            ),
+            _local,
+            rng,
+        )
+        self._hub = LinkHub(
+            process.identity,
+            process.contexts,
+            on_frame=self._on_frame,
+            on_up=lambda peer: self._follower.router_up(boot_time(), peer.node),
+            on_down=lambda peer: self._follower.router_down(boot_time(), peer.node),
+            on_reset=lambda peer: self._follower.router_down(boot_time(), peer.node),
+            rng=rng,
+        )
+        self._follower = MapFollower(self._send, self._moved)
+        self._gossip = NodeGossip(process, config.membership)
+        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._doors: list[Door] = []
+        self._reads: dict[str, bool] = {}
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        process, settings = self._process, self._settings
+        given = activated_sockets(os.environ, os.getpid())
+        for listener in settings.listeners:
+            if listener.certificate is not None and listener.key is not None:
+                self._contexts[listener.name] = client_listener_context(
+                    listener.certificate, listener.key, listener.client_ca
+                )
+            wanted = settings.policy == "sticky" or settings.prefer == "zone" or listener.redirect
+            self._reads[listener.name] = listener.is_readable and (
+                listener.read == "connect" or (listener.read == "auto" and wanted)
+            )
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._forwarding = Forwarding(settings, self._directory, nursery.start_soon)
+            for listener in settings.listeners:
+                door = Door(listener, given.get(listener.name), self._count)
+                self._doors.append(door)
+            self._register_metrics()
+            await nursery.start(self._hub.run, "")
+            self._hub.set_seeds(self._config.node.seeds)
+            process.links = lambda: [peer.node for peer in self._hub.connected()]
+            nursery.start_soon(self._forwarding.run)
+            nursery.start_soon(self._gossip.run, "")
+            nursery.start_soon(self._follow_gossip)
+            nursery.start_soon(StatusSocket(process.folder.path, self.status).run)
+            for door in self._doors:
+                nursery.start_soon(door.run, self._arrived)
+            await self._beat()
+            await self._drain()
+            nursery.cancel_scope.cancel()
+
+    async def _beat(self) -> None:
+        """Open and shut doors until this process is told to stop."""
+        said_ready = False
+        while not self._process.stopping.is_set():
+            self._follower.tick(boot_time())
+            for door in self._doors:
+                if self._directory.candidates(door.settings.name):
+                    door.open()
+                else:
+                    door.shut()
+            if not said_ready and self._follower.map.cluster:
+                said_ready = True
+                self._process.ready({door.settings.name: door.address for door in self._doors})
+            with trio.move_on_after(BEAT_S):
+                await self._process.stopping.wait()
+
+    async def _drain(self) -> None:
+        """Take nobody more, and wait for those who would be lost."""
+        for door in self._doors:
+            door.close()
+        held = self._forwarding.held
+        if held:
+            logger.info("waiting for %d connections, %g s at most", held, self._settings.drain_s)
+        with trio.move_on_after(self._settings.drain_s):
+            while self._forwarding.held:
+                await trio.sleep(STILL_S)
+
+    # -- the map
+
+    def _send(self, router: str, message: Control) -> bool:
+        return self._hub.send(router, FrameKind.CONTROL, encode_control(message))
+
+    def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        message = decode_control(payload)  # Unreadable is a LinkError, which ends the link
+        if not self._follower.handle(boot_time(), peer.node, message):
+            raise Unreadable(f"{peer.node} says {type(message).__name__}, kind {kind}, to a balancer")
+
+    def _moved(self, cluster_map: ClusterMap) -> None:
+        self._directory.map_moved(boot_time(), cluster_map)
+        routers = {
+            entry.node: (TIER_ROUTER, entry.address, entry.incarnation) for entry in cluster_map.live(TIER_ROUTER)
+        }
+        self._hub.set_peers(routers)
+
+    async def _follow_gossip(self) -> None:
+        while True:
+            await trio.sleep(GOSSIP_S)
+            if self._gossip.gossip is None:
+                continue
+            members = self._gossip.gossip.members()
+            now = boot_time()
+            for member in members:
+                clients = getattr(member.metadata, "clients", None)
+                self._directory.member_seen(now, member.name, member.state, clients)
+            self._directory.members_are(member.name for member in members)
+            self._directory.in_company = any(
+                member.metadata.tier == TIER_GATEWAY and member.state == "alive" and not member.is_self
+                for member in members
+            )
+
+    # -- clients
+
+    def _arrived(self, door: Door, client, address: str) -> None:  # type: ignore[no-untyped-def]
+        now = boot_time()
+        listener = door.settings
+        wanted = Wanted(listener.name, address)
+        arrival = Arrival(client, listener, now, now + self._settings.choose_s, wanted)
+        client.setblocking(False)
+        if self._forwarding.held >= self._settings.connections_max:
+            self._forwarding.refuse(arrival, "full")
+        elif self._reads[listener.name] or listener.name in self._contexts:
+            self._nursery.start_soon(self._look, arrival)
+        else:
+            self._forwarding.forward(arrival)
+
+    async def _look(self, arrival: Arrival) -> None:
+        """Read what the choice needs, then go on."""
+        with self._forwarding.hold(), trio.move_on_after(self._settings.connect_timeout_s) as timeout:
+            try:
+                connect = await self._read(arrival)
+            except WrongFirstBytes as error:
+                self._forwarding.refuse(arrival, str(error))
+                return
+            except (OSError, trio.BrokenResourceError):
+                self._forwarding.refuse(arrival, "failed")
+                return
+        if timeout.cancelled_caught:
+            self._forwarding.refuse(arrival, "silent")
+            return
+        if connect is None and self._reads[arrival.settings.name]:
+            self._forwarding.refuse(arrival, "gone")
+            return
+        if connect is not None:
+            arrival.version = connect.protocol_version
+            key = connect.client_id or arrival.wanted.key
+            arrival.wanted = Wanted(arrival.settings.name, key, connect.client_id, in_clear=arrival.secured is not None)
+        arrival.until = boot_time() + self._settings.choose_s
+        self._forwarding.forward(arrival)
+
+    async def _read(self, arrival: Arrival) -> Connect | None:
+        name, bytes_max = arrival.settings.name, self._settings.first_bytes_max
+        context = self._contexts.get(name)
+        if context is None:
+            return await peek_connect(arrival.client, bytes_max)
+        arrival.secured = await secure(arrival.client, context)
+        arrival.tls = tls_facts(arrival.secured)
+        arrival.wanted = Wanted(name, arrival.wanted.key, in_clear=True)
+        if not self._reads[name]:
+            return None
+        connect, arrival.first = await receive_connect(arrival.secured, bytes_max)
+        return connect
+
+    # -- what is shown
+
+    def _count(self, reason: str) -> None:
+        self._forwarding.refused[reason] += 1
+
+    def status(self) -> dict[str, object]:
+        """Return what `stratamq balance status` shows."""
+        now = boot_time()
+        forwarding = self._forwarding
+        rows = []
+        for door in self._doors:
+            name = door.settings.name
+            for edge in self._directory.candidates(name):
+                state = "skipped" if edge.skip_until > now else "candidate"
+                ways = {way: picks for (node, way), picks in forwarding.picks.items() if node == edge.node}
+                rows.append(
+                    {
+                        "listener": name,
+                        "edge": edge.node,
+                        "state": state,
+                        "address": edge.socket or edge.addresses.get(name, ""),
+                        "clients": edge.clients,
+                        "picks": sum(ways.values()),
+                    }
+                )
+            rows += [
+                {"listener": name, "edge": node, "state": f"left out: {why}"}
+                for node, why in self._directory.left_out(name).items()
+            ]
+        return {
+            "map_epoch": self._follower.map.epoch,
+            "map_age_s": round(self._follower.age_s(now), 1),
+            "routers": [peer.node for peer in self._hub.connected()],
+            "listeners": {
+                door.settings.name: f"{door.address} {'open' if door.is_open else 'shut'}" for door in self._doors
+            },
+            "relayed": forwarding.relayed,
+            "waiting": forwarding.waiting,
+            "refused": dict(forwarding.refused),
+            "edges": rows,
+        }
+
+    def _register_metrics(self) -> None:
+        metrics, forwarding = self._process.metrics, self._forwarding
+        metrics.counter(
+            "balancer_picks_total",
+            "Clients that an edge took, by edge and way.",
+            lambda: {key: float(picks) for key, picks in forwarding.picks.items()},
+            ("edge", "way"),
+        )
+        metrics.counter(
+            "balancer_refused_total",
+            "Clients that were closed, by reason.",
+            lambda: {(reason,): float(count) for reason, count in forwarding.refused.items()},
+            ("reason",),
+        )
+        metrics.gauge(
+            "balancer_map_age_seconds",
+            "Seconds since a router told the map; 0 while one is linked.",
+            lambda: min(1e9, self._follower.age_s(boot_time())),
+        )
+        metrics.gauge(
+            "balancer_candidates",
+            "Edges that may get clients, by listener.",
+            lambda: {
+                (door.settings.name,): float(len(self._directory.candidates(door.settings.name)))
+                for door in self._doors
+            },
+            ("listener",),
+        )
+        metrics.gauge("balancer_relayed", "Connections that are relayed.", lambda: float(forwarding.relayed))
+        metrics.gauge("balancer_waiting", "Clients that wait for an edge.", lambda: float(forwarding.waiting))
+        metrics.check("edges", lambda: all(self._directory.candidates(door.settings.name) for door in self._doors))
+        metrics.explain(self._waits_for)
+
+    def _waits_for(self) -> str:
+        if not self._follower.map.cluster:
+            return "no router has told the map yet"
+        empty = [door.settings.name for door in self._doors if not self._directory.candidates(door.settings.name)]
+        return f"no edge for listener {', '.join(empty)}" if empty else ""

@@ -1,0 +1,44 @@
+"""``stratamq balance``: one door for many edges, its state, and configurations of other balancers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratamq.cli.output import OutputFormat, OutputOption, print_result
+from stratamq.cli.tiers import ConfigOption, LifelineOption, ReadyOption, SetOption, run_tier
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group; without a verb it runs the balancer."""
+    group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group.callback(invoke_without_command=True)(balance)
+    group.command("status")(status)
+    app.add_typer(group, name="balance", help="Run a balancer: one address in front of many edges.")
+
+
+def balance(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    ready_fd: ReadyOption = -1,
+    lifeline_fd: LifelineOption = -1,
+) -> None:
+    """Run a balancer: one address in front of many edges."""
+    if context.invoked_subcommand is None:
+        raise typer.Exit(run_tier("balance", config, settings or [], ready_fd, lifeline_fd))
+
+
+def status(
+    config: ConfigOption = None,
+    data: Annotated[Path, typer.Option(help="Folder of `stratamq up --balance`.")] = Path("data"),
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show which edges are candidates, why others are left out, and where clients went."""
+    from gateways.balancer.status import read_status
+    from stratamq.rooms import load_config
+
+    folder = load_config("balance", config, ()).node.data_dir if config is not None else data / "balance-0"
+    print_result(read_status(folder), output)
