@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from conf.limit_settings import EdgeConduct, ListenerLimits
 from conf.login_settings import EdgeLogin, ListenerLogin
-from conf.node_settings import NAME_PATTERN
+from conf.node_settings import NAME_PATTERN, split_list
 from conf.rules_settings import EdgeRules, ListenerRules
 
 __all__ = ["EdgeSettings", "ListenerSettings"]
@@ -269,6 +269,11 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         description="us between turns under load; higher makes larger batches and adds latency; 0: off",
     )
     sys_interval_s: int = Field(default=10, ge=0, le=3600, description="s between $SYS messages; 0: none")
+    publisher_properties: tuple[str, ...] = Field(
+        default=(),
+        max_length=64,
+        description="filters; a PUBLISH there carries its publisher's client-id and user-name as user properties",
+    )
     events: bool = Field(
         default=False,
         description="publish $SYS/cluster/events/... (clients, filters, nodes); set it at all edges; costs at CONNECT",
@@ -286,6 +291,11 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         default=None,
         description="folder of acknowledgement ledgers, one folder per node, for audits; none: off, costs throughput",
     )
+
+    @field_validator("publisher_properties", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return split_list(value)
 
     @field_validator("listeners", mode="before")
     @classmethod

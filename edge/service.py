@@ -40,6 +40,7 @@ from edge.login.logins import Applicant
 from edge.node.limits import EdgeLimits
 from edge.reload import ListenerCertificates, ListenerLogins, ListenerRuleFiles
 from edge.rights.sources import RuleBook
+from edge.routes.publisher_names import check_filters
 from edge.waiting import EdgeWaiting
 from membership.node_gossip import NodeGossip
 from mqtt.reasons import ReasonCode
@@ -457,6 +458,7 @@ def _detach(stream: trio.SocketStream) -> int:
 
 def edge_limits(settings: EdgeSettings) -> EdgeLimits:
     """Return what the core is told of the operator's settings."""
+    check_filters("edge.publisher_properties", settings.publisher_properties)
     values = shared_values(settings, EdgeLimits)
     return EdgeLimits(**values, claim_gap_s=CLAIM_GAP_S, sticky_shares=settings.shared_subscriptions == "sticky")
 

@@ -1,7 +1,8 @@
 """One PUBLISH of a client that does not travel in a run: checked, routed, accepted or left for later.
 
 Decides what a PUBLISH of QoS 1 or 2, with a topic alias or RETAIN must satisfy before the broker answers for it.
-RETAIN, and QoS 2 of a durable session, go to the core, parsed. Finding and cutting packets is ``edge/hot/parse.py``'s.
+RETAIN, QoS 2 of a durable session, and topics that name their publisher go to the core, parsed. Packets are found
+and cut in ``edge/hot/parse.py``.
 Source: MQTT 5.0 sections 3.3, 4.3, 4.9; docs/protocol.md rules 2.7, 4.6.
 """
 
@@ -283,7 +284,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         hot.publish_in_qos0 += 1
         if route.reason_code != 0:
             hot.dropped_denied += 1
-        elif packet.retain:
+        elif packet.retain or (route.named and not route.empty):
             _give_to_core(hot, conn, route, packet)
         elif not route.empty:
             fan_out(hot, conn, route, packet, None, -1)
@@ -297,7 +298,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
             if conn.received is None:
                 conn.received = {}
             conn.received[identifier] = -1
-    if route.reason_code == 0 and (packet.retain or (qos == 2 and conn.session != 0)):
+    if route.reason_code == 0 and (packet.retain or route.named or (qos == 2 and conn.session != 0)):
         _give_to_core(hot, conn, route, packet)
         return
     code: cython.int = 0

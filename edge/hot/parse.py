@@ -110,8 +110,7 @@ def parse(
                 if conn.parked != 0:
                     break
                 if topic_bytes == 0:  # an alias, or an error
-                    if single(hot, conn, data, at, body, stop):
-                        at = stop
+                    at = stop if single(hot, conn, data, at, body, stop) else at
                     continue
                 if find_route(hot, conn, data, body + 2, topic_bytes) is None:
                     break
@@ -141,16 +140,17 @@ def parse(
                         hot.dropped_denied += 1
                     at = stop
                     continue
+                if route.named:
+                    at = stop if single(hot, conn, data, at, body, stop) else at
+                    continue
                 if park_if_full(hot, conn, route):
                     break
                 run_at = at
                 run_route = route
-                packet_max = 0
-                count = 0
+                packet_max = count = 0
                 run_bytes_max = hot.turn_bytes_max // (len(route.subs) + PICK_COPIES * len(route.groups) + 1)
             count += 1
-            if stop - at > packet_max:
-                packet_max = stop - at
+            packet_max = max(packet_max, stop - at)
             at = stop
             if at - run_at >= run_bytes_max:
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)

@@ -146,6 +146,7 @@ cdef class Route:
     cdef bint remote
     cdef readonly bint empty
     cdef readonly object audience
+    cdef public bint named
     cdef long long generation
     cdef list targets
     cdef long long targets_version

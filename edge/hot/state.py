@@ -196,8 +196,7 @@ def encoding_of(sub: Sub) -> tuple[bool, bytes]:
 class Route:
     """Where messages of one topic go. Immutable; the core replaces it when subscriptions or peers changed.
 
-    A topic that may not be published to at all has a Route with a ``reason_code``. A Route of an older generation than
-    the loop's is shown to ``Handler.refresh`` before it is used again.
+    A topic closed to all has a ``reason_code``. What clients publish by a ``named`` one goes to the core.
     """
 
     def __init__(
@@ -231,7 +230,8 @@ class Route:
         self.remote = bool(edges or partitions or groups)
         self.empty = not (subs or edges or partitions or groups)
         self.audience = audience
-        self.generation = 0  # HotState.generation when it was known to be right
+        self.named = False
+        self.generation = 0  # HotState.generation when it was known to be right; an older one: Handler.refresh
         self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
         self.recorded = b""  # what rows of the ledger say of it, once one does

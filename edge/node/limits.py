@@ -62,6 +62,7 @@ class EdgeLimits:
     connect_rate_max: float = DEFAULT.connect_rate_max
     unauthenticated_bytes_max: int = DEFAULT.unauthenticated_bytes_max
     sys_interval_s: int = DEFAULT.sys_interval_s
+    publisher_properties: tuple[str, ...] = DEFAULT.publisher_properties
     events: bool = DEFAULT.events
     events_rate_max: float = DEFAULT.events_rate_max
     fence_close_s: float = DEFAULT.fence_close_s

@@ -17,6 +17,7 @@ from edge.node.ports import Publisher
 from edge.publishing.recording import Recording
 from edge.publishing.sending import Outgoing, Sending
 from edge.rights.absent import AbsentUsers, Left
+from edge.routes.publisher_names import name_publisher
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
@@ -134,6 +135,8 @@ class Publishing:
         """Take a retained PUBLISH, or QoS 2 of a durable session; ``miss`` has judged the topic of its Route."""
         client = conn.context
         assert isinstance(client, Client)
+        if route.named:
+            name_publisher(publish, client.client_id, client.owner)
         if publish.qos == 2 and client.session:
             self._recording.begin(client, publish, route)
         else:
@@ -178,6 +181,8 @@ class Publishing:
         self._wills.add(key)
         will = order.will
         publish = Inbound(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s)
+        if self._routes.named.has(will.topic):
+            name_publisher(publish, order.client_id, order.owner)
         origin = (OriginKind.WILL, order.partition << 32 | order.partition_epoch, order.op_index)
         self._routes.cache.need(
             will.topic, _Will(self._sending, publish, origin, publishing=self, node=node, order=order).routed

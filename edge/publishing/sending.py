@@ -145,7 +145,7 @@ class Sending:
             if not conn.closed:
                 self._clients.error(conn, reason_code)
         elif reason_code >= FAILURE:
-            untold = reason_code == ReasonCode.SERVER_BUSY and publish.version != 5
+            untold = reason_code == ReasonCode.SERVER_BUSY and conn is not None and conn.version != 5
             if untold and conn is not None and not conn.closed:  # its record stays for when the message comes again
                 self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
             if not item.finished(reason_code):

@@ -14,6 +14,7 @@ from edge.node.ports import RouteTable
 from edge.rights.client_rights import ClientRights
 from edge.routes.answers import Answer, Answers
 from edge.routes.audience import Account
+from edge.routes.publisher_names import NamedTopics
 from edge.routes.route_cache import RouteCache
 from edge.routes.shared_groups import SharedGroups
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
@@ -33,6 +34,7 @@ class TopicRoutes:
         cache: Cached answers of shards' owners.
         answers: Makes one object of equal answers.
         shared_bytes: Of what Routes share.
+        named: Topics on which a message names its publisher.
 
     Args:
         node: This edge.
@@ -51,6 +53,7 @@ class TopicRoutes:
         rights: ClientRights,
     ) -> None:
         self._limits = node.limits
+        self.named = NamedTopics(node.limits.publisher_properties)
         self._loop = loop
         self.shared_bytes = Account()
         self.local = EphemeralSubscriptions(self._local_changed, self.shared_bytes, rights)
@@ -137,4 +140,7 @@ class TopicRoutes:
 
     def _route(self, name: bytes, topic: str, answer: Answer) -> Route:
         audience = self.local.subscribers(topic)
-        return Route(name, audience.subs, answer.edges, answer.partitions, answer.groups, 0, audience)
+        route = Route(name, audience.subs, answer.edges, answer.partitions, answer.groups, 0, audience)
+        if self.named.has(topic):
+            route.named = True
+        return route

@@ -1,0 +1,73 @@
+"""Names of publishers as user properties, on the topics of ``edge.publisher_properties``.
+
+A PUBLISH there carries ``client-id`` and ``user-name``, and none that its client wrote under these names. The loop
+gives such messages to the core because their Route is named; other topics have one look at their Route for each run.
+Source: MQTT 5.0 section 3.3.2.3.7; docs/adr/0057-who-published.md.
+"""
+
+from collections.abc import Sequence
+
+from conf.errors import ExitCode, UserError
+from edge.hot.state import Inbound
+from mqtt.data_types import decode_varint, encode_varint
+from mqtt.errors import RemoteProtocolError
+from mqtt.limits import Limits
+from mqtt.properties import PropertyId, decode_properties, encode_properties
+from mqtt.reasons import PacketType
+from mqtt.topic_trie import TopicTrie
+from mqtt.topics import parse_shared, validate_topic_filter
+
+__all__ = ["NamedTopics", "check_filters", "name_publisher"]
+
+CLIENT_ID, USER_NAME = "client-id", "user-name"
+LIMITS = Limits(control_characters=True)  # the loop has judged what the client wrote
+
+
+def check_filters(setting: str, filters: Sequence[str]) -> None:
+    """Check topic filters that an operator wrote.
+
+    Raises:
+        UserError: One is none, or of a shared subscription.
+    """
+    for topic_filter in filters:
+        try:
+            if parse_shared(topic_filter) is not None:
+                raise RemoteProtocolError("a shared subscription")
+            validate_topic_filter(topic_filter)
+        except RemoteProtocolError as error:
+            raise UserError(f"{setting}: {topic_filter!r} is no topic filter: {error}", ExitCode.USAGE) from error
+
+
+class NamedTopics:
+    """The topics on which a message names its publisher."""
+
+    def __init__(self, filters: Sequence[str]) -> None:
+        self._trie = TopicTrie()
+        self._any = bool(filters)
+        for topic_filter in filters:
+            self._trie.add(topic_filter, 0, True)
+
+    def has(self, topic: str) -> bool:
+        """Return whether messages of a topic name their publisher."""
+        return self._any and bool(self._trie.match(topic))
+
+
+def name_publisher(publish: Inbound, client_id: str, user: str) -> None:
+    """Put its publisher's names into a message, in the place of what its client wrote there.
+
+    Args:
+        publish: The message; from a client of 3.1.1 it has properties from here on.
+        client_id: Of the publisher.
+        user: That it was verified as, "" for nobody.
+    Raises:
+        MqttError: Its properties are none; the loop lets no such message through.
+    """
+    block = publish.properties
+    properties, _ = decode_properties(encode_varint(len(block)) + block, 0, PacketType.PUBLISH, LIMITS)
+    written = properties.pop(PropertyId.USER_PROPERTY, [])
+    assert isinstance(written, list)
+    kept = [pair for pair in written if pair[0] not in (CLIENT_ID, USER_NAME)]
+    properties[PropertyId.USER_PROPERTY] = [*kept, (CLIENT_ID, client_id), (USER_NAME, user)]
+    named = encode_properties(properties)
+    publish.properties = named[decode_varint(named, 0)[1] :]
+    publish.version = 5
