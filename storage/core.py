@@ -54,6 +54,7 @@ SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that
 SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every turn
 SYNC_REST_S = 0.001  # after one while something is synced: that thread gets no lock from a loop that never sleeps
 STOP_S = 3.5  # from the order to stop to the end, when others do not take over
+CROWDED_S = 1.0  # after a full window was seen: acknowledgements are waited for
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
 
 
@@ -103,6 +104,7 @@ class StorageCore:
         )
         self.stop = OrderlyStop(lease, STOP_S)
         self._batches = WriteBatches()
+        self.crowded_until = 0.0  # windows of subscribers are full, or were lately
         self.placements = Placements(entry.node, settings, store, self._batches.overlay, lambda: lease.map, ledger)
         self.figures = Figures(self.placements.hosted)
         self._early = EarlyRequests()
@@ -392,6 +394,8 @@ class StorageCore:
             partition = hosted.partition
             if not self.placements.loaded(number):
                 continue
+            if partition.crowded:
+                partition.crowded, self.crowded_until = False, now + CROWDED_S
             hosted.subscriptions.tell_counts()
             if partition.work:
                 self._work.look(number, hosted)

@@ -59,6 +59,7 @@ IDLE_TICK_MAX_S = 1.0  # otherwise: the core names every deadline, and a wake-up
 PROGRESS_S = 1.0  # between two lines about copies that are made anew
 LAST_SYNC_S = 1.0  # at an orderly end; what was acknowledged is on disk before that
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
+ACKS_REST_S = 0.05  # that PUBACKs of subscribers wait for other news at most, while no window is full
 OTHERS_EVERY_S = 0.001  # other tasks of this process have their turn so often, if a part takes no longer
 # What the loop may wait for the interpreter lock behind another thread that computes, an export for example.
 SWITCH_S = 0.0005
@@ -298,9 +299,9 @@ class StorageService:
                 await self._wake.wait()
             self._wake = trio.Event()
             await self._committer.room()
-            if self._events or boot_time() >= min(self._deadline, self._wakes_at):
+            if self._events.pressing or boot_time() >= min(self._deadline, self._wakes_at):
                 self._turn()
-                if self._events:  # what was written is synced already
+                if self._events.pressing:  # what was written is synced already
                     self._wake.set()
         self._serves = False
         if self._process.restart:
@@ -313,10 +314,13 @@ class StorageService:
         if self._events.goes_on or self._committer.congested:
             self._wake.set()
         elif self._events and self._serves:
-            self._turn()
-            if self._events and not self._events.goes_on:
-                self._turn()  # what was written is synced already
-            if self._events or self._deadline < self._wakes_at:
+            if self._events.pressing or boot_time() < self.core.crowded_until:
+                self._turn()
+                if self._events.pressing and not self._events.goes_on:
+                    self._turn()  # what was written is synced already
+            else:  # nobody's window is full: PUBACKs go with what comes next
+                self._deadline = min(self._deadline, boot_time() + ACKS_REST_S)
+            if self._events.pressing or self._deadline < self._wakes_at:
                 self._wake.set()
 
     def _turn(self) -> None:

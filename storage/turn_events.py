@@ -8,7 +8,7 @@ to disk at once stays large; the loop sees to others between them.
 from collections import deque
 
 from storage.core import BatchSynced, Event
-from wire.messages.batches import publish_records, push_ack_records
+from wire.messages.batches import only_pubacks, publish_records, push_ack_records
 from wire.messages.control import count_of_controls
 from wire.messages.frames import FrameKind
 from wire.node.events import FrameArrived
@@ -35,10 +35,11 @@ class TurnEvents:
 
     Attributes:
         goes_on: What was taken last and what is taken next are one turn to the core.
+        pressing: Somebody waits for one of them, whatever the core knows: not all are PUBACKs of subscribers.
     """
 
     def __init__(self) -> None:
-        self.goes_on = False
+        self.goes_on = self.pressing = False
         self._events: deque[Event] = deque()
         self._begin = 0  # of what is left of the first one, a frame
         self._weight = 0  # of the core's turn
@@ -49,6 +50,9 @@ class TurnEvents:
     def append(self, event: Event) -> None:
         """Add the newest one."""
         self._events.append(event)
+        if not self.pressing:
+            acks = isinstance(event, FrameArrived) and event.kind == FrameKind.PUSH_ACK and only_pubacks(event.payload)
+            self.pressing = not acks
 
     def take(self) -> list[Event]:
         """Remove and return what is taken next: something of the first event at least, if there is one."""
@@ -70,6 +74,8 @@ class TurnEvents:
         self.goes_on = self._weight < TURN_WEIGHT and bool(self._events)
         if not self.goes_on:
             self._weight = 0
+        if not self._events:
+            self.pressing = False
         return taken
 
     def _weigh(self, event: Event, left: int) -> tuple[int, int]:

@@ -195,6 +195,7 @@ class Delivery:
             entry.state = STATE_SENT
             self.outbound.push(session, entry, flight, dup=False)
         else:
+            partition.crowded = True
             if session.edge and len(session.ready) == len(session.sizes) < READY_MAX:
                 session.ready.append(entry)
             session.sizes.append(size)

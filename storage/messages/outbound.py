@@ -155,6 +155,7 @@ class Outbound:
                 steps += self._give(session)
                 following = session.next_unsent()
             if following is None:
+                partition.crowded = partition.crowded or not session.caught_up
                 return steps  # or written by the operation being built and not readable yet; the next event goes on
             steps += 1 + following[1].size // BYTES_PER_STEP
             session_seq, flight, entry = following
@@ -173,6 +174,7 @@ class Outbound:
             self.push(session, entry, flight, dup=dup, settled=settled)
         if session.sizes and session.edge and len(session.unsent) <= IDENTIFIERS_AHEAD // 2:
             steps += self._give(session)
+        partition.crowded = partition.crowded or not session.caught_up
         return steps
 
     def _give(self, session: DurableSession) -> int:

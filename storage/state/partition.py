@@ -72,6 +72,7 @@ class Partition:
         self.commit_index = 0
         self.acknowledges = True  # False while fewer than the minimum are in sync
         self.counts: dict[str, int] = {}
+        self.crowded = False  # since its node looked: an entry of a connected session waits for room in a window
         self.ledger: PartitionLedger | None = None
         self.building = 1  # number of the operation being built, counted here and in this incarnation only
         self.released = 0  # everything emitted behind operations up to this number has left

@@ -248,3 +248,18 @@ def test_acknowledgements_go_with_the_next_operation_or_by_themselves() -> None:
         cluster.run(0.5)
     cluster.run(1.0)
     assert (partition.meta.op_index, rows()) == (before + 2, 0)
+
+
+def test_a_full_window_makes_acknowledgements_pressing() -> None:
+    """The node's loop lets PUBACKs wait for other news only where no message waits for them."""
+    cluster, edge = with_edge(partitions=1)
+    alice = edge.open("alice", receive_maximum=2)
+    edge.subscribe(alice, Subscription("a/#", 1))
+    core = cluster.nodes["s1"].core
+    for number in range(2):
+        edge.publish(message(str(number)), 0)
+        cluster.settle()
+    assert core.crowded_until <= cluster.now
+    edge.publish(message("2"), 0)
+    cluster.settle()
+    assert core.crowded_until > cluster.now

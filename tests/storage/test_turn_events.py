@@ -107,3 +107,24 @@ def test_a_frame_that_is_broken_anywhere_is_taken_to_its_end() -> None:
             except Unreadable:
                 refused += 1
     assert refused > 300
+
+
+def test_only_pubacks_of_subscribers_may_wait() -> None:
+    """PUBREC and PUBCOMP are waited for, as is everything else; half a record is for the decoder to refuse."""
+    pubacks = b"".join(encode_push_ack(PushAck(1, 1, 1, number, 4, 0)) for number in range(3))
+    rest = FrameArrived(EDGE, FrameKind.PUSH_ACK, pubacks)
+    assert not waiting(rest, rest).pressing
+    for kind, payload in (
+        (FrameKind.PUSH_ACK, pubacks + encode_push_ack(PushAck(1, 1, 1, 9, 5, 0))),
+        (FrameKind.PUSH_ACK, encode_push_ack(PushAck(1, 1, 1, 9, 7, 0)) + pubacks),
+        (FrameKind.PUSH_ACK, pubacks[:-1]),
+        (FrameKind.PUSH_ACK, pubacks + b"\x04"),
+        (FrameKind.PUBLISH, pubacks),
+    ):
+        events = waiting(rest, FrameArrived(EDGE, kind, payload), rest)
+        assert events.pressing
+        while events:
+            assert events.pressing
+            events.take()
+        assert not events.pressing
+    assert waiting(BatchSynced(1)).pressing

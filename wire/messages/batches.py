@@ -65,6 +65,7 @@ __all__ = [
     "encode_push",
     "encode_push_ack",
     "encode_run",
+    "only_pubacks",
     "publish_records",
     "push_ack_records",
 ]
@@ -85,6 +86,7 @@ _PLACE = struct.Struct(">HI")
 _ACK = struct.Struct(">QHB")
 _PUSH = struct.Struct(">QQIQHBIHII")
 _PUSH_ACK = struct.Struct(">QQIQBB")
+_PUBACK = b"\x04"
 
 
 class OriginKind:
@@ -343,6 +345,12 @@ def push_ack_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
     left = -(-(len(data) - offset) // _PUSH_ACK.size)
     count = min(left, most)
     return min(offset + count * _PUSH_ACK.size, len(data)), count
+
+
+def only_pubacks(data: bytes) -> bool:
+    """Return whether a PUSH_ACK payload holds whole records of PUBACK and nothing else."""
+    types = data[_PUSH_ACK.size - 2 :: _PUSH_ACK.size]
+    return len(data) == len(types) * _PUSH_ACK.size and types == _PUBACK * len(types)
 
 
 def encode_publish_ack(tag: int, partition: int, reason_code: int) -> bytes:
