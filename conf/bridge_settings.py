@@ -15,8 +15,14 @@ __all__ = [
     "BRIDGE_KINDS",
     "BridgeSettings",
     "GatewaySettings",
+    "KafkaSink",
+    "KafkaSource",
+    "MapBridge",
+    "MapSettings",
     "MqttBridge",
     "MqttDoorSettings",
+    "SinkBridge",
+    "kind_of",
 ]
 
 MIB = 1024 * 1024
@@ -137,7 +143,73 @@ class MqttBridge(BridgeSettings, frozen=True, extra="forbid"):
     lazy_idle_s: float = Field(default=60.0, gt=0, description="s without a message before a lazy bridge disconnects")
 
 
-BRIDGE_KINDS: dict[str, type[BridgeSettings]] = {"mqtt": MqttBridge}
+class MapSettings(BaseModel, frozen=True, extra="forbid"):
+    """One rule: table ``[[bridge.<name>.map]]``; a message that several take goes to each target, once."""
+
+    filter: str = Field(min_length=1, description="MQTT topic filter; of other sources the topic or stream")
+    topic: str = Field(
+        default="",
+        description="target: a template with {topic}, {level.N}, {rest}, {property.NAME}, {client_id}, {qos}",
+    )
+    key: str = Field(default="", description="template of the key; records of one key keep their order")
+    where: str = Field(default="", description='condition in CEL over the JSON payload: "payload.t > 30"')
+    transform: str = Field(
+        default="", pattern=r"^(|[\w.]+:\w+)$", description="module:function of (topic, payload), returns bytes or None"
+    )
+    headers: dict[str, str] = Field(default_factory=dict, description="templates by name")
+    qos: Literal[0, 1, 2] = Field(default=1, description="of subscriptions, or of what a source publishes")
+    retain: bool | None = Field(default=None, description="of what is published; none: as the message says")
+    format: Literal["raw", "json"] = Field(
+        default="raw", description="raw: the payload; json: an object with topic, qos, retain, payload and properties"
+    )
+
+
+class MapBridge(BridgeSettings, frozen=True, extra="forbid"):
+    """Base of kinds with rules instead of lines."""
+
+    map: tuple[MapSettings, ...] = Field(min_length=1, description="rules: tables [[bridge.<name>.map]]")
+
+
+class SinkBridge(MapBridge, frozen=True, extra="forbid"):
+    """Base of kinds that take messages out of the cluster."""
+
+    shares: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="members of a shared group, each with a connection of its own; order holds within a member only",
+    )
+
+
+class KafkaSink(SinkBridge, frozen=True, extra="forbid"):
+    """``kind = "kafka-sink"``: records with acks of all replicas, idempotent."""
+
+    kind: Literal["kafka-sink"]
+    brokers: tuple[str, ...] = Field(min_length=1, description="host:port of Kafka brokers")
+    kafka: dict[str, str] = Field(
+        default_factory=dict,
+        description='further settings of librdkafka; "file:PATH" reads a value from a file of mode 0600',
+    )
+
+
+class KafkaSource(MapBridge, frozen=True, extra="forbid"):
+    """``kind = "kafka-source"``: records of a consumer group are published; a map's filter is the Kafka topic."""
+
+    kind: Literal["kafka-source"]
+    brokers: tuple[str, ...] = Field(min_length=1, description="host:port of Kafka brokers")
+    consumer_group: str = Field(min_length=1, description="of this bridge alone: its offsets are what was published")
+    begin: Literal["earliest", "latest"] = Field(default="earliest", description="where a new group begins")
+    kafka: dict[str, str] = Field(
+        default_factory=dict,
+        description='further settings of librdkafka; "file:PATH" reads a value from a file of mode 0600',
+    )
+
+
+BRIDGE_KINDS: dict[str, type[BridgeSettings]] = {
+    "mqtt": MqttBridge,
+    "kafka-sink": KafkaSink,
+    "kafka-source": KafkaSource,
+}
 
 
 def kind_of(table: Any) -> str:

@@ -25,8 +25,22 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "topics": '["site/# both 1", "orders/# in 2 hq/ \'\'"]',
         "remote.addresses": '["mqtt://127.0.0.1:1884"]',
     },
+    "kafka-sink": {
+        "brokers": '["127.0.0.1:9092"]',
+        "map.filter": '"upload/+/#"',
+        "map.topic": '"upload"',
+        "map.key": '"{level.2}"',
+        "map.where": '"payload.t > 30"',
+        "map.headers": '{ site = "north" }',
+    },
+    "kafka-source": {
+        "brokers": '["127.0.0.1:9092"]',
+        "consumer_group": '"stratamq-orders"',
+        "map.filter": '"orders"',
+        "map.topic": '"orders/{key}"',
+    },
 }
-NAMES = {"mqtt": "site"}
+NAMES = {"mqtt": "site", "kafka-sink": "telemetry", "kafka-source": "orders"}
 ACTIVE = "mqtt"  # the other kinds stand in comments
 
 Text = Callable[[FieldInfo], str]

@@ -12,13 +12,19 @@ from typing import Any
 from conf.bridge_config import BridgeConfig
 from conf.bridge_settings import BridgeSettings, GatewaySettings, MqttBridge
 from conf.errors import ExitCode, UserError
+from gateways.bridges.kafka_sink import build_kafka_sink
+from gateways.bridges.kafka_source import build_kafka_source
 from gateways.bridges.mqtt_bridge import build_mqtt, lines_of
 from gateways.bridges.running import Bridge
 from gateways.bridges.topic_lines import make_ring
 
 __all__ = ["build_all"]
 
-BUILDERS: Mapping[str, Callable[[str, Any, GatewaySettings], Bridge]] = {"mqtt": build_mqtt}
+BUILDERS: Mapping[str, Callable[[str, Any, GatewaySettings], Bridge]] = {
+    "mqtt": build_mqtt,
+    "kafka-sink": build_kafka_sink,
+    "kafka-source": build_kafka_source,
+}
 
 
 def build_all(config: BridgeConfig) -> list[Bridge]:

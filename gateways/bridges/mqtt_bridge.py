@@ -6,20 +6,19 @@ not been acknowledged for.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import trio
 
 from conf.bridge_settings import GatewaySettings, MqttBridge
 from conf.errors import ExitCode, UserError
-from gateways.bridges.dead_letter_file import DeadLetterFile
+from gateways.bridges.dead_letters import Task, dead_letters_of
 from gateways.bridges.door_check import check_door
 from gateways.bridges.doors import Door, cluster_door, remote_door
-from gateways.bridges.flow import DeadLetters, Flow
-from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters, PublishingSink
+from gateways.bridges.flow import Flow
+from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
 from gateways.bridges.mqtt_rules import MqttRules
 from gateways.bridges.pump import Pump, PumpBounds
 from gateways.bridges.running import Bridge, wall_ms
@@ -27,9 +26,7 @@ from gateways.bridges.topic_lines import TopicLine, parse_topic_line
 from gateways.client import GatewayClient
 from mqtt.packets import Publish, SubscriptionRequest, Will
 
-__all__ = ["build_mqtt", "dead_letters_of", "lines_of", "make_flow", "mqtt_rules_of", "subscriptions"]
-
-Task = Callable[[], Awaitable[None]]
+__all__ = ["build_mqtt", "lines_of", "make_flow", "mqtt_rules_of", "subscriptions"]
 
 
 def lines_of(name: str, settings: MqttBridge) -> list[TopicLine]:
@@ -64,16 +61,6 @@ def make_flow(
     """Return one direction."""
     bounds = PumpBounds(settings.window_messages, settings.window_bytes, settings.give_up_s, pipelined=True)
     return Flow(direction, Pump(bounds, random), rules.judge, acknowledge, trio.current_time, wall_ms)
-
-
-def dead_letters_of(name: str, dead_letter: str, cluster: MqttEnd, flow: Flow, tasks: list[Task]) -> DeadLetters:
-    """Return where a flow's rejected records go."""
-    kind, _, place = (dead_letter or f"topic:bridge/{name}/rejected").partition(":")
-    if kind == "file":
-        file = DeadLetterFile(Path(place), flow)
-        tasks.append(file.run)
-        return file
-    return PublishingDeadLetters(cluster, flow, place)
 
 
 def subscriptions(filters: dict[str, int]) -> list[SubscriptionRequest]:

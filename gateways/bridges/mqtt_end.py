@@ -79,6 +79,7 @@ class MqttEnd:
         has_no_local: The broker keeps our own messages away.
     Attributes:
         flow: Takes what this end gives; None: nothing is subscribed.
+        reference_as: Client ID in the references of messages, for sinks whose consumers drop repeats.
         is_up: CONNACK came, and the connection stands.
         reason: Why it does not.
     """
@@ -102,6 +103,7 @@ class MqttEnd:
         self.counts: Counter[str] = Counter()
         self.has_no_local = has_no_local
         self.version = 5
+        self.reference_as = ""  # client ID in references of messages; "" for none
         self._now, self._wall_ms, self._filters = now, wall_ms, filters
         self._publishers: list[Publisher] = []
         self._next_reference = 0
@@ -165,9 +167,14 @@ class MqttEnd:
                 packet.qos,
                 packet.retain,
                 packet.properties,
+                reference=self._reference(packet) if self.reference_as else "",
                 at_ms=self._wall_ms(),
             ),
         )
+
+    def _reference(self, packet: Publish) -> str:
+        """Name a message: the same when it comes again in its session, which keeps its packet identifier."""
+        return f"{self.reference_as}:{packet.packet_identifier or 0}:{_digest(packet).hex()}" if packet.qos else ""
 
     def answered(self, token: int, reason_code: int) -> None:
         """Take the answer to a publish; -1: the broker has forgotten it."""

@@ -32,6 +32,7 @@ class Rule:
         headers: Name and value.
         where: None: each message.
         transform: Topic and payload in, payload or None out.
+        whole: Makes the payload of the whole message.
         qos, retain: Of what is published; None: as the message says.
     """
 
@@ -43,6 +44,7 @@ class Rule:
     transform: Transform | None = None
     qos: int | None = None
     retain: bool | None = None
+    whole: Callable[[BridgeMessage], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ def _record(rule: Rule, message: BridgeMessage) -> Record | str:
         if not isinstance(changed, bytes):
             raise TypeError(f"the function returned {type(changed).__name__}, not bytes")
         payload = changed
+    if rule.whole is not None:
+        payload = rule.whole(message)
     key = message.key if rule.key is None else rule.key.fill(message).encode()
     return Record(
         rule.target.fill(message),

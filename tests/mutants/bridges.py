@@ -1,10 +1,12 @@
 """Rules of bridges, each taken away, and the seeds of their simulation that notice."""
 
 from gateways.bridges.mqtt_end import MqttEnd
+from gateways.bridges.offsets import Offsets
 from gateways.bridges.pump import Pump
 from mqtt.packets import Publish, SubscriptionRequest
 from tests.gateways.bridges import bridge_simulation
 from tests.gateways.bridges import test_bridge_simulation as _B
+from tests.gateways.bridges import test_offsets as _O
 from tests.mutants.seeded import SeededBug
 
 __all__ = ["BRIDGES"]
@@ -54,5 +56,16 @@ BRIDGES: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(bridge_simulation, "subscriptions", _without_no_local),
         _B.test_nothing_comes_back_over_a_line_in_both_directions,
         "test_nothing_comes_back_over_a_line_in_both_directions",
+    ),
+    SeededBug(
+        "the highest offset is committed",
+        "gateways/bridges/offsets.py Offsets.to_commit",
+        lambda patch: patch.setattr(
+            Offsets,
+            "to_commit",
+            lambda self: {name: found.next for name, found in self._partitions.items() if found.next > 0},
+        ),
+        _O.test_never_above_the_first_record_that_is_not_finished,
+        "test_never_above_the_first_record_that_is_not_finished",
     ),
 )

@@ -1,0 +1,40 @@
+"""The library of Kafka, imported where a bridge needs it, and its settings from ours."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ExitCode, UserError
+from gateways.bridges.doors import read_secret
+
+__all__ = ["kafka_library", "kafka_settings"]
+
+
+def kafka_library(name: str) -> Any:
+    """Return the module.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    try:
+        return importlib.import_module("confluent_kafka")
+    except ModuleNotFoundError:
+        text = f"bridge.{name}: Kafka needs the extra kafka: pip install 'stratamq[kafka]'"
+        raise UserError(text, ExitCode.USAGE) from None
+
+
+def kafka_settings(where: str, brokers: Sequence[str], further: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of librdkafka; a value ``file:PATH`` is read from a file of mode 0600.
+
+    Raises:
+        UserError: A secret that cannot be read.
+    """
+    told: dict[str, Any] = {"bootstrap.servers": ",".join(brokers), "logger": logging.getLogger("stratamq.kafka")}
+    for key, value in further.items():
+        secret = value.startswith("file:")
+        told[key] = read_secret(f"{where}.kafka", Path(value[5:])).decode() if secret else value
+    return told

@@ -1,0 +1,244 @@
+"""Kafka as a source: a consumer group's records are published, and committed when all below them are acknowledged.
+
+One thread polls; it pauses partitions while the window is full, and goes on polling, or the group would think it dead.
+When partitions are taken away it waits a moment for what is open, commits, and lets go.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import trio
+
+from conf.bridge_settings import GatewaySettings, KafkaSource
+from conf.errors import ExitCode, UserError
+from gateways.bridges.flow import Flow
+from gateways.bridges.kafka_library import kafka_library, kafka_settings
+from gateways.bridges.map_bridge import build_source
+from gateways.bridges.message import BridgeMessage
+from gateways.bridges.offsets import Offsets, Partition
+from gateways.bridges.running import Bridge, Finding
+from mqtt.properties import Properties, PropertyId
+
+__all__ = ["KafkaConsumer", "build_kafka_source"]
+
+POLL_S = 0.1
+BATCH = 500  # records of one poll
+COMMIT_S = 1.0
+COMMIT_RECORDS = 1000
+REVOKE_S = 5.0  # for what is open, before partitions are let go
+LOOK_S = 5.0
+HAND_OVER_S = 0.02  # between two looks at a full window
+FIELDS = {"key": lambda message: (message.key or b"").decode(errors="replace")}
+
+
+def build_kafka_source(name: str, settings: KafkaSource, gateway: GatewaySettings) -> Bridge:
+    """Return a bridge from Kafka to the cluster.
+
+    Raises:
+        UserError: A mistake of the configuration, or the library is missing.
+    """
+    del gateway
+    library = kafka_library(name)
+    for number, each in enumerate(settings.map, 1):
+        if not each.topic:
+            raise UserError(f"bridge.{name}.map {number}: topic is missing", ExitCode.USAGE)
+    told = {
+        "group.id": settings.consumer_group,
+        "auto.offset.reset": settings.begin,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "partition.assignment.strategy": "cooperative-sticky",
+        "queued.max.messages.kbytes": max(1024, settings.window_bytes // 1024),
+        **kafka_settings(f"bridge.{name}", settings.brokers, settings.kafka),
+    }
+    topics = sorted({each.filter for each in settings.map})
+    try:
+        library.Consumer(told).close()  # judges the settings
+    except (library.KafkaException, ValueError, TypeError) as error:
+        raise UserError(f"bridge.{name}.kafka: {error}", ExitCode.USAGE) from None
+    return build_source(name, settings, lambda flow: KafkaConsumer(library, told, topics, flow), FIELDS)
+
+
+class KafkaConsumer:
+    """Source of one flow, and one side of its bridge."""
+
+    name = "kafka"
+
+    def __init__(self, library: Any, told: Mapping[str, Any], topics: list[str], flow: Flow) -> None:
+        self.is_up = False
+        self.reason = "not connected yet"
+        self._library, self._told, self._topics, self._flow = library, dict(told), topics, flow
+        self._lock = threading.Lock()
+        self._offsets = Offsets()
+        self._references: dict[int, tuple[Partition, int]] = {}
+        self._numbers = itertools.count()
+        self._stopping, self._given = threading.Event(), threading.Event()
+        self._paused = False
+
+    def finish(self, reference: int) -> None:
+        """Note that the cluster has acknowledged a record."""
+        with self._lock:
+            partition, offset = self._references.pop(reference)
+            self._offsets.finish(partition, offset)
+
+    async def run(self) -> None:
+        """Read records, for ever."""
+        try:
+            await trio.to_thread.run_sync(self._consume, trio.lowlevel.current_trio_token(), abandon_on_cancel=True)
+        finally:
+            self._stopping.set()
+
+    def _consume(self, token: trio.lowlevel.TrioToken) -> None:
+        consumer = self._library.Consumer({**self._told, "error_cb": self._failed})
+        consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        committed_at = time.monotonic()
+        try:
+            while not self._stopping.is_set():
+                self._pause(consumer, not self._flow.has_room)
+                records = consumer.consume(1 if self._paused else BATCH, POLL_S if not self._paused else HAND_OVER_S)
+                good = [record for record in records if self._take_error(record)]
+                if good:
+                    with self._lock:
+                        taken = [(self._number(record), record) for record in good]
+                    self._given.clear()
+                    self._tell(token, partial(self._give, taken))
+                    while not self._given.wait(POLL_S) and not self._stopping.is_set():
+                        pass  # the loop is busy: not one batch more
+                with self._lock:
+                    many = self._offsets.finished_since >= COMMIT_RECORDS
+                if many or time.monotonic() - committed_at >= COMMIT_S:
+                    self._commit(consumer, asynchronous=True)
+                    committed_at = time.monotonic()
+        finally:
+            consumer.close()  # calls ``_revoked``, which commits
+
+    @staticmethod
+    def _tell(token: trio.lowlevel.TrioToken, call: Any) -> None:
+        try:
+            token.run_sync_soon(call)
+        except trio.RunFinishedError:
+            pass  # not committed: another process reads it again
+
+    def _number(self, record: Any) -> int:
+        partition = (record.topic(), record.partition())
+        number = next(self._numbers)
+        self._offsets.read(partition, record.offset())
+        self._references[number] = (partition, record.offset())
+        return number
+
+    def _give(self, taken: list[tuple[int, Any]]) -> None:
+        """Give records to the flow, in the loop; the window is exceeded by one batch at most."""
+        self.is_up, self.reason = True, ""
+        for number, record in taken:
+            self._flow.take(number, _message(record))
+        self._given.set()
+
+    def _take_error(self, record: Any) -> bool:
+        """Note an error that came in the place of a record; return whether it is one."""
+        error = record.error()
+        if error is not None:
+            self.is_up, self.reason = False, error.str()
+        return error is None
+
+    def _pause(self, consumer: Any, wanted: bool) -> None:
+        if wanted != self._paused:
+            assigned = consumer.assignment()
+            (consumer.pause if wanted else consumer.resume)(assigned)
+            self._paused = wanted
+
+    def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
+        with self._lock:
+            for each in partitions:
+                self._offsets.assign((each.topic, each.partition))
+        consumer.incremental_assign(partitions)
+        if self._paused:
+            consumer.pause(partitions)
+        self.is_up, self.reason = True, ""
+
+    def _revoked(self, consumer: Any, partitions: list[Any]) -> None:
+        """Let partitions go: what is open gets a moment, then the offsets are committed."""
+        names = [(each.topic, each.partition) for each in partitions]
+        until = time.monotonic() + (REVOKE_S if not self._stopping.is_set() else 0.0)
+        while time.monotonic() < until:
+            with self._lock:
+                if not any(self._offsets.open_records(name) for name in names):
+                    break
+            time.sleep(HAND_OVER_S)
+        self._commit(consumer, asynchronous=False)
+        self._lost(consumer, partitions)
+
+    def _lost(self, consumer: Any, partitions: list[Any]) -> None:
+        """Forget partitions that others may read already: nothing of them is committed."""
+        with self._lock:
+            for each in partitions:
+                self._offsets.revoke((each.topic, each.partition))
+        consumer.incremental_unassign(partitions)
+
+    def _commit(self, consumer: Any, *, asynchronous: bool) -> None:
+        with self._lock:
+            moved = self._offsets.to_commit()
+        if not moved:
+            return
+        make = self._library.TopicPartition
+        offsets = [make(topic, number, offset) for (topic, number), offset in moved.items()]
+        try:
+            consumer.commit(offsets=offsets, asynchronous=asynchronous)
+        except self._library.KafkaException as error:
+            self.reason = f"commit: {error}"  # the records come again
+            return
+        with self._lock:
+            self._offsets.committed(moved)
+
+    def _failed(self, error: Any) -> None:
+        if error.code() == self._library.KafkaError._ALL_BROKERS_DOWN:
+            self.is_up, self.reason = False, "all brokers are down"
+
+    async def check(self) -> list[Finding]:
+        """Ask for the topics; the group is not joined."""
+        return await trio.to_thread.run_sync(self._check, abandon_on_cancel=True)
+
+    def _check(self) -> list[Finding]:
+        where = f"kafka {self._told['bootstrap.servers']}"
+        consumer = self._library.Consumer(self._told)
+        try:
+            found = [consumer.list_topics(topic, timeout=LOOK_S).topics[topic] for topic in self._topics]
+        except self._library.KafkaException as error:
+            return [Finding(False, where, str(error))]
+        finally:
+            consumer.close()
+        return [
+            Finding(
+                each.error is None,
+                f"{where} {each.topic}",
+                f"{len(each.partitions)} partitions" if each.error is None else each.error.str(),
+            )
+            for each in found
+        ]
+
+
+def _message(record: Any) -> BridgeMessage:
+    users = []
+    for name, value in record.headers() or ():
+        try:
+            users.append((name, (value or b"").decode()))
+        except UnicodeDecodeError:
+            users.append((name, (value or b"").hex()))
+    properties: Properties = {PropertyId.USER_PROPERTY: users} if users else {}
+    kind, at_ms = record.timestamp()
+    reference = f"{record.topic()}:{record.partition()}:{record.offset()}"
+    return BridgeMessage(
+        record.topic(),
+        record.value() or b"",
+        2,
+        False,
+        properties,
+        record.key(),
+        reference,
+        at_ms if kind else 0,
+    )

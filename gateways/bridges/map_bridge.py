@@ -1,0 +1,222 @@
+"""Bridges with rules, out of the cluster or into it: the cluster's end, the rules from settings, and a sink or source.
+
+Kinds give what is on the other side; everything else is the same for all of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Protocol
+
+import trio
+
+from conf.bridge_settings import BridgeSettings, MapBridge, MapSettings, SinkBridge
+from conf.errors import ExitCode, UserError
+from gateways.bridges.dead_letters import dead_letters_of
+from gateways.bridges.door_check import check_door
+from gateways.bridges.doors import cluster_door
+from gateways.bridges.flow import Flow, Sink
+from gateways.bridges.message import BridgeMessage, user_properties
+from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
+from gateways.bridges.predicates import Predicate
+from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.rules import Rule, Rules, Transform
+from gateways.bridges.running import Bridge, Finding, Side, wall_ms
+from gateways.bridges.templates import Template
+from gateways.client import GatewayClient
+from mqtt.errors import MqttError
+from mqtt.packets import SubscriptionRequest
+from mqtt.properties import PropertyId
+from mqtt.topics import validate_topic_filter
+
+__all__ = ["OtherSide", "OtherSource", "build_sink", "build_source", "rules_of"]
+
+Fields = Mapping[str, Callable[[BridgeMessage], str]]
+
+
+class OtherSide(Sink, Side, Protocol):
+    """The other side of a bridge out of the cluster."""
+
+    async def run(self) -> None:
+        """Do what must be done beside ``send``, for ever."""
+
+    async def check(self) -> list[Finding]:
+        """Look, and move nothing."""
+
+
+class OtherSource(Side, Protocol):
+    """The other side of a bridge into the cluster."""
+
+    def finish(self, reference: int) -> None:
+        """A message is finished: acknowledge it."""
+
+    async def run(self) -> None:
+        """Give messages to the flow, for ever."""
+
+    async def check(self) -> list[Finding]:
+        """Look, and move nothing."""
+
+
+def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[[Flow], OtherSide]) -> Bridge:
+    """Return a bridge out of the cluster; with ``shares`` it has as many members, each with a flow of its own.
+
+    Raises:
+        UserError: A mistake of the configuration.
+    """
+    rules = rules_of(name, settings.map)
+    filters: dict[str, int] = {}
+    for each in settings.map:
+        filters[each.filter] = max(each.qos, filters.get(each.filter, 0))
+    bridge = Bridge(name, getattr(settings, "kind", ""), [], [], [])
+    checks: list[Callable[[], Awaitable[list[Finding]]]] = []
+    for number in range(settings.shares):
+        door = cluster_door(name, settings)
+        shared = settings.shares > 1
+        if shared:
+            door.client_id = f"{settings.client_id}-{number}"
+        asked = [
+            SubscriptionRequest(
+                f"$share/bridge-{name}/{each}" if shared else each, qos, not shared, True, 0 if shared else 1
+            )
+            for each, qos in filters.items()
+        ]
+        end = MqttEnd("cluster", trio.current_time, wall_ms)
+        end.version, end.reference_as = door.version, door.client_id
+        pump = Pump(_bounds(settings, pipelined), Random())
+        direction = f"out-{number}" if shared else "out"
+        flow = Flow(direction, pump, Rules(rules).judge, end.finish, trio.current_time, wall_ms)
+        client = GatewayClient(door.options(asked), end, Random())
+        end.flow, end.client = flow, client
+        other = make(flow)
+        flow.connect(other, dead_letters_of(name, settings.dead_letter, end, flow, bridge.tasks))
+        bridge.flows.append(flow)
+        bridge.sides += [end, other]
+        bridge.tasks += [client.run, other.run]
+        bridge.clients.append(client)
+        if number == 0:
+            checks += [partial(check_door, "cluster", door, asked), other.check]
+    bridge.checks = checks
+    return bridge
+
+
+def build_source(
+    name: str, settings: MapBridge, make: Callable[[Flow], OtherSource], fields: Fields | None = None
+) -> Bridge:
+    """Return a bridge into the cluster.
+
+    Raises:
+        UserError: A mistake of the configuration.
+    """
+    rules = Rules(rules_of(name, settings.map, by_filter=False, fields=fields), by_filter=False)
+    door = cluster_door(name, settings)
+    end = MqttEnd("cluster", trio.current_time, wall_ms)
+    end.version = door.version
+    bridge = Bridge(name, getattr(settings, "kind", ""), [], [], [])
+    pump = Pump(_bounds(settings, pipelined=True), Random())
+    flow = Flow("in", pump, rules.judge, lambda reference: source.finish(reference), trio.current_time, wall_ms)
+    source = make(flow)
+    client = GatewayClient(door.options(()), end, Random())
+    end.client = client
+    flow.connect(
+        PublishingSink(end, flow, wall_ms), dead_letters_of(name, settings.dead_letter, end, flow, bridge.tasks)
+    )
+    bridge.flows.append(flow)
+    bridge.sides += [end, source]
+    bridge.tasks += [client.run, source.run]
+    bridge.clients.append(client)
+    bridge.checks = [partial(check_door, "cluster", door, ()), source.check]
+    return bridge
+
+
+def _bounds(settings: BridgeSettings, pipelined: bool) -> PumpBounds:
+    return PumpBounds(settings.window_messages, settings.window_bytes, settings.give_up_s, pipelined)
+
+
+def rules_of(
+    name: str, maps: Sequence[MapSettings], *, by_filter: bool = True, fields: Fields | None = None
+) -> list[Rule]:
+    """Return the rules of a bridge.
+
+    Raises:
+        UserError: The first mistake of each rule.
+    """
+    rules, mistakes = [], []
+    for number, each in enumerate(maps, 1):
+        try:
+            rules.append(_rule(each, by_filter, fields))
+        except (ValueError, MqttError) as error:
+            mistakes.append(f"bridge.{name}.map {number}: {error}")
+    if mistakes:
+        raise UserError("\n".join(mistakes), ExitCode.USAGE)
+    return rules
+
+
+def _rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> Rule:
+    if by_filter:
+        validate_topic_filter(each.filter)
+        if each.filter.startswith("$share/"):
+            raise ValueError(f"{each.filter!r}: write shares = N instead of a shared subscription")
+    place = each.filter if by_filter else ""
+    transform = _function(each.transform) if each.transform else None
+    if each.format == "json" and transform is not None:
+        raise ValueError('format = "json" and transform exclude each other')
+    return Rule(
+        each.filter,
+        Template(each.topic, place, fields),
+        Template(each.key, place, fields) if each.key else None,
+        tuple((header, Template(text, place, fields)) for header, text in each.headers.items()),
+        Predicate(each.where, time.thread_time) if each.where else None,
+        transform,
+        each.qos,
+        each.retain,
+        to_json if each.format == "json" else None,
+    )
+
+
+def _function(text: str) -> Transform:
+    module, _, name = text.partition(":")
+    try:
+        function: Transform = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"transform {text!r}: {error}") from None
+    return function
+
+
+def to_json(message: BridgeMessage) -> bytes:
+    """Return a message as one object: topic, qos, retain, payload (base64), properties, client_id, user_name, at_ms."""
+    properties = user_properties(message.properties)
+    named = dict(reversed(properties))
+    shown: dict[str, object] = {"user_properties": [pair for pair in properties if pair[0] not in NAMED]}
+    for identifier, value in message.properties.items():
+        if identifier in SHOWN:
+            key = PropertyId(identifier).name.lower()
+            shown[key] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    return json.dumps(
+        {
+            "topic": message.topic,
+            "qos": message.qos,
+            "retain": message.retain,
+            "payload": base64.b64encode(message.payload).decode(),
+            "properties": shown,
+            "client_id": named.get("client-id"),
+            "user_name": named.get("user-name"),
+            "at_ms": message.at_ms,
+        },
+        ensure_ascii=False,
+    ).encode()
+
+
+NAMED = ("client-id", "user-name")
+SHOWN = (
+    PropertyId.PAYLOAD_FORMAT_INDICATOR,
+    PropertyId.MESSAGE_EXPIRY_INTERVAL,
+    PropertyId.CONTENT_TYPE,
+    PropertyId.RESPONSE_TOPIC,
+    PropertyId.CORRELATION_DATA,
+)

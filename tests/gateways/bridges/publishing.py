@@ -1,0 +1,96 @@
+"""Clients of tests beside a bridge: one that publishes a list, one that gathers what comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import trio
+
+from gateways.addresses import parse_address
+from gateways.client import GatewayClient, GatewayClientOptions
+from mqtt.client_session import Accepted
+from mqtt.packets import Connect, Publish, SubscriptionRequest
+from mqtt.properties import PropertyId
+
+__all__ = ["Gatherer", "gathering", "publish_all"]
+
+
+class Gatherer:
+    """A ``ClientUser`` that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.client: GatewayClient | None = None
+        self.messages: list[Publish] = []
+        self.codes: dict[int, int] = {}
+        self.standing = trio.Event()
+        self._changed = trio.Event()
+
+    def connected(self, accepted: Accepted) -> None:
+        del accepted
+        self.standing.set()
+
+    def parted(self, reason: str) -> None:
+        del reason
+
+    def received(self, packet: Publish) -> None:
+        assert self.client is not None
+        self.messages.append(packet)
+        self.client.acknowledge(packet)
+        self._change()
+
+    def answered(self, token: int, reason_code: int) -> None:
+        self.codes[token] = reason_code
+        self._change()
+
+    def room(self) -> None:
+        self._change()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+
+    async def payloads(self, count: int, timeout_s: float = 30.0) -> list[bytes]:
+        """Wait for so many different payloads; return all in order."""
+        with trio.move_on_after(timeout_s):
+            while len({packet.payload for packet in self.messages}) < count:
+                await self.changed()
+        return [packet.payload for packet in self.messages]
+
+
+@asynccontextmanager
+async def gathering(port: int, name: str, *filters: str) -> AsyncIterator[Gatherer]:
+    """Run a client of one broker; it has its subscriptions when the block begins."""
+    user = Gatherer()
+    asked = tuple(SubscriptionRequest(each, 1, False, True) for each in filters)
+    properties = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
+    options = GatewayClientOptions(
+        (parse_address(f"127.0.0.1:{port}"),),
+        lambda: Connect(name, clean_start=False, keep_alive_s=30, properties=dict(properties.items())),
+        asked,
+    )
+    user.client = GatewayClient(options, user, Random(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(user.client.run)
+        with trio.fail_after(10):
+            await user.client.granted.wait()
+        yield user
+        nursery.cancel_scope.cancel()
+
+
+async def publish_all(port: int, packets: list[Publish]) -> None:
+    """Publish at a broker, and wait until each is acknowledged."""
+    async with gathering(port, "publisher") as user:
+        assert user.client is not None
+        with trio.fail_after(30):
+            await user.standing.wait()
+            for token, packet in enumerate(packets):
+                while not user.client.has_room:
+                    await user.changed()
+                assert user.client.publish(packet, token)
+            while len(user.codes) < sum(packet.qos > 0 for packet in packets):
+                await user.changed()
