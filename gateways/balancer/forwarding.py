@@ -51,6 +51,7 @@ class Forwarding:
         self._sockets: dict[str, EdgeSocket] = {}  # by path
         self._pump = Pump()
         self._waiting: deque[Arrival] = deque()
+        self._waits = trio.Event()
         self._under_way = 0  # without an edge: handed over without an answer yet, dialling, waiting
         self._secured = 0  # relayed from TLS
         self._numbers = 0
@@ -76,6 +77,9 @@ class Forwarding:
         """Relay, and try again for those that wait, until cancelled."""
         self._start(self._pump.run)
         while True:
+            if not self._waiting:
+                self._waits = trio.Event()
+                await self._waits.wait()  # for ever is right: nobody waits
             await trio.sleep(LOOK_S)
             for _ in range(len(self._waiting)):
                 arrival = self._waiting.popleft()
@@ -96,6 +100,7 @@ class Forwarding:
                     return
                 self._under_way += 1
                 self._waiting.append(arrival)
+                self._waits.set()
                 return
             if self._go(arrival, edge):
                 return

@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from access.identity.peer_lists import read_peer_lists
+from conf.errors import UserError
 from conf.settings import BalanceConfig, NodeConfig
 from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory, DirectoryRules, Wanted
@@ -37,9 +38,10 @@ __all__ = ["BalanceService", "main"]
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 0.05  # between looks at candidates; moves of the map are looked at when they come
+BEAT_S = 0.5  # between looks at routers that do not answer
 GOSSIP_S = 0.5
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+STARTING_S = 0.05
 STILL_S = 0.05  # between looks at connections that end
 
 
@@ -133,15 +135,10 @@ class BalanceService:
         said_ready = False
         while not self._process.stopping.is_set():
             self._follower.tick(boot_time())
-            for door in self._doors:
-                if self._directory.candidates(door.settings.name):
-                    door.open()
-                else:
-                    door.shut()
             if not said_ready and self._follower.map.cluster:
                 said_ready = True
                 self._process.ready({door.settings.name: door.address for door in self._doors})
-            with trio.move_on_after(BEAT_S):
+            with trio.move_on_after(BEAT_S if said_ready else STARTING_S):
                 await self._process.stopping.wait()
 
     async def _drain(self) -> None:
@@ -167,10 +164,23 @@ class BalanceService:
 
     def _moved(self, cluster_map: ClusterMap) -> None:
         self._directory.map_moved(boot_time(), cluster_map)
+        if not self._process.stopping.is_set():
+            self._open_and_shut()
         routers = {
             entry.node: (TIER_ROUTER, entry.address, entry.incarnation) for entry in cluster_map.live(TIER_ROUTER)
         }
         self._hub.set_peers(routers)
+
+    def _open_and_shut(self) -> None:
+        """Have a door open while there is an edge behind it."""
+        for door in self._doors:
+            try:
+                if self._directory.candidates(door.settings.name):
+                    door.open()
+                else:
+                    door.shut()
+            except UserError as error:
+                logger.error("%s", error)  # and again with the next move of the map
 
     async def _follow_gossip(self) -> None:
         while True:

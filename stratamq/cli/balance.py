@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from stratamq.cli.balance_render import render
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.tiers import ConfigOption, LifelineOption, ReadyOption, SetOption, run_tier
 
@@ -16,6 +17,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     group.callback(invoke_without_command=True)(balance)
     group.command("status")(status)
+    group.command("render")(render)
     app.add_typer(group, name="balance", help="Run a balancer: one address in front of many edges.")
 
 

@@ -110,7 +110,9 @@ def test_no_connect_fails_when_an_edge_is_killed(cluster: LocalCluster) -> None:
     close(clients)
 
 
-def extra_balancer(cluster: LocalCluster, name: str, **room: Any) -> subprocess.Popen[bytes]:
+def extra_balancer(
+    cluster: LocalCluster, name: str, gossip: dict[str, Any] | None = None, **room: Any
+) -> subprocess.Popen[bytes]:
     """Start one more balancer over the cluster, with listeners of a test's own."""
     authority = DevelopmentAuthority(cluster.data / "tls", "stratamq", datetime.datetime.now(datetime.UTC))
     own = authority.gateway(name)
@@ -123,7 +125,8 @@ def extra_balancer(cluster: LocalCluster, name: str, **room: Any) -> subprocess.
         "authority": own.authority,
     }
     config = cluster.data / f"{name}.toml"
-    config.write_text(toml_document({"node": node, "balance": room}))
+    rooms: dict[str, dict[str, Any]] = {"node": node, "balance": room}
+    config.write_text(toml_document(rooms | ({"membership": gossip} if gossip else {})))
     command = [*cluster.command_line(), "balance", "--config", str(config)]
     return subprocess.Popen(command, start_new_session=True)
 
@@ -188,3 +191,20 @@ def test_a_relay_carries_tls_and_ends_in_order(
     assert alive([*clients, secured]) == 7
     close([*clients, secured])
     assert process.wait(20) == 0
+
+
+def test_other_balancers_get_the_edges_of_the_map(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Once, and in a file that is kept, with a command behind each change."""
+    said = cluster.command("balance", "render", "haproxy", "--data", str(cluster.data), "--bind", "127.0.0.1:1").stdout
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("    server ")] == list(EDGES)
+    file, mark = tmp_path / "nginx.conf", tmp_path / "mark"
+    command = ["balance", "render", "nginx", "--data", str(cluster.data), "--watch", str(file)]
+    watching = subprocess.Popen(
+        [*cluster.command_line(), *command, "--exec", f"touch {mark}"], stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until(mark.exists)
+    finally:
+        watching.kill()
+        watching.wait()
+    assert file.read_text().count("max_fails=1") == 3 and not file.with_name("nginx.conf.new").exists()

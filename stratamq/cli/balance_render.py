@@ -1,0 +1,73 @@
+"""``stratamq balance render``: the configuration of another balancer, printed once, or kept in a file.
+
+A file is replaced as a whole and only when something changed, at most once a second; then the command is run.
+"""
+
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratamq.cli.asking import Options, ask
+from stratamq.cli.verbs import asks
+
+__all__ = ["render"]
+
+LOOK_S = 1.0
+LOST_S = 60.0  # without a router the file stays as it is
+
+
+@asks
+def render(
+    options: Options,
+    kind: Annotated[str, typer.Argument(metavar="haproxy|nginx|envoy")],
+    listener: Annotated[str, typer.Option(help="Listener of the edges.")] = "tls",
+    bind: Annotated[str, typer.Option(help="host:port of the proxy; :port for all addresses.")] = ":8883",
+    health_port: Annotated[int, typer.Option(min=0, max=65535, help="Of /readyz at each edge; 0: none.")] = 0,
+    proxy: Annotated[bool, typer.Option("--proxy", help="The listener expects PROXY headers.")] = False,
+    watch: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep this file up to date.")] = None,
+    command: Annotated[str, typer.Option("--exec", metavar="COMMAND", help="Run after each change of it.")] = "",
+) -> None:
+    """Write the configuration of another balancer from the edges that the map has."""
+    from conf.errors import ExitCode, UserError
+    from gateways.balancer.render import render as written
+    from gateways.balancer.render import targets
+
+    if command and watch is None:
+        raise UserError("--exec needs --watch: the file after whose change it runs", ExitCode.USAGE)
+
+    def now() -> str:
+        reply = ask("node list", {}, options.router, options.data, lost_s=LOST_S if watch is not None else 0.0)
+        if not reply.ok:
+            raise UserError(reply.error, reply.exit_code or ExitCode.FAILED)
+        return written(kind, targets(reply.result["nodes"], listener), listener, bind, health_port, proxy=proxy)
+
+    if watch is None:
+        typer.echo(now(), nl=False)
+        return
+    while True:
+        began = time.monotonic()
+        _keep(watch, now(), command)
+        time.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
+
+
+def _keep(path: Path, text: str, command: str) -> None:
+    """Replace a file if its content is another, then run the command."""
+    from conf.errors import UserError
+
+    try:
+        if path.exists() and path.read_text() == text:
+            return
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(text)
+        new.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    typer.echo(f"{path}: written")
+    if command:
+        ended = subprocess.run(shlex.split(command), check=False)
+        if ended.returncode:
+            typer.echo(f"`{command}` ended with exit code {ended.returncode}", err=True)

@@ -1,0 +1,47 @@
+"""Rules of the balancer, each taken away, and the schedule or test that notices."""
+
+from gateways.balancer import directory
+from gateways.balancer.edge import Edge
+from gateways.balancer.following import MapFollower
+from tests.gateways.balancer import test_directory as _D
+from tests.gateways.balancer import test_following as _F
+from tests.mutants.seeded import SeededBug
+from tests.simulation import test_balancer_schedules as _S
+
+__all__ = ["BALANCER"]
+
+ROUTER_UP = MapFollower.router_up
+
+
+def _believe(self: Edge, _now: float, clients: int) -> None:
+    self.clients = clients
+
+
+def _follow_one(self: MapFollower, now: float, router: str) -> None:
+    if not self._routers:
+        ROUTER_UP(self, now, router)
+
+
+BALANCER: tuple[SeededBug, ...] = (
+    SeededBug(
+        "gossip alone makes a candidate",
+        "gateways/balancer/directory.py _absence",
+        lambda patch: patch.setattr(directory, "_absence", lambda _: ""),
+        _S.test_gossip_alone_makes_no_candidate,
+        "test_gossip_alone_makes_no_candidate",
+    ),
+    SeededBug(
+        "one router alone is followed",
+        "gateways/balancer/following.py MapFollower.router_up",
+        lambda patch: patch.setattr(MapFollower, "router_up", _follow_one),
+        _F.test_the_first_router_that_tells_a_step_makes_it,
+        "test_the_first_router_that_tells_a_step_makes_it",
+    ),
+    SeededBug(
+        "old news undo picks",
+        "gateways/balancer/edge.py Edge.told",
+        lambda patch: patch.setattr(Edge, "told", _believe),
+        _D.test_old_news_do_not_undo_picks,
+        "test_old_news_do_not_undo_picks",
+    ),
+)
