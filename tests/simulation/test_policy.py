@@ -1,24 +1,13 @@
 """P9 by whole clusters: seeds with users of the cluster, schedules of docs/revocation.md, and a watch that sees.
 
-Each script is named after its schedule; those that one core shows are in tests/edge, tests/router and tests/access.
+Each script is named after its schedule; more are in ``test_policy_schedules.py``.
 """
-
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tests.simulation.cluster import Knobs
 from tests.simulation.edge_process import USERS
-from tests.simulation.policy_edge import quick_record
-from tests.simulation.policy_operator import Operator
-from tests.simulation.policy_watch import Sent
-from tests.simulation.policy_work import PASSWORD, UserClient, rules_of
-from tests.simulation.program import Program
-from tests.simulation.scene import EPHEMERAL, Scene
+from tests.simulation.policy_scene import FENCE_S, Users
 from tests.simulation.simulation import Mode, Options, run_seed
-
-FENCE_S = 4.0
 
 
 @pytest.mark.parametrize("seed", range(2_000, 2_006))
@@ -45,42 +34,6 @@ def test_users_draw_from_streams_of_their_own() -> None:
     """Work and faults of a seed stay what they are without them."""
     with_users, plain = (run_seed(1_002, Options(seconds=1.5, policy=policy)) for policy in (True, False))
     assert with_users.faults == plain.faults and with_users.works == plain.works
-
-
-class Users:
-    """A scene with user ``u``, and an operator who is not waited for."""
-
-    def __init__(self, **knobs: Any) -> None:
-        edge = replace(Knobs().edge, fence_close_s=FENCE_S)
-        self.scene = Scene(users=True, edge=edge, **knobs)
-        self.cluster = self.scene.cluster
-        routers = [name for name in self.cluster.nodes if name.startswith("r")]
-        self.operator = Operator(self.cluster.world, "op", routers, self.cluster.rng("operator"), hasty=False)
-        self.done("role put", role="all", rules=rules_of("#"))
-        for user in ("u", "v"):
-            self.done("user add", user=user, record=quick_record(PASSWORD), roles=["all"])
-        self.scene.run(2 * FENCE_S)  # what was before the election
-
-    def begin(self, verb: str, **arguments: Any) -> Program:
-        """Let the operator ask."""
-        return Program(self.cluster.scheduler, self.operator.settle(verb, **arguments))
-
-    def done(self, verb: str, **arguments: Any) -> float:
-        """Let it ask until it is settled; return how long that took."""
-        began = self.cluster.scheduler.now
-        program = self.begin(verb, **arguments)
-        self.scene.until(lambda: program.done, 60.0)
-        assert not self.operator.refusals
-        return self.cluster.scheduler.now - began
-
-    def client(self, user: str, edge: str) -> UserClient:
-        """Return a client that is connected as a user."""
-        client = self.cluster.client(f"{user}-client", EPHEMERAL, f"{user}-client", UserClient)
-        assert isinstance(client, UserClient)
-        client.sent = Sent(user)
-        client.connect(f"{edge}:{USERS}")
-        self.scene.until(lambda: client.connected)
-        return client
 
 
 def test_a3_a_login_is_under_way() -> None:

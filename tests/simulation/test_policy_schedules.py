@@ -1,0 +1,274 @@
+"""Schedules of docs/revocation.md that one core does not show whole: passes, answers and pushes under way, deaf nodes.
+
+A script brings about the state of its schedule, says so by an assertion, and lets the watch judge what edges write from
+the return of the verb on.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edge.rights import sweep
+from edge.rights.sources import RuleBook, Sources
+from tests.simulation.edge_process import USERS
+from tests.simulation.policy_edge import CLOSED, quick_record
+from tests.simulation.policy_scene import FENCE_S, Users
+from tests.simulation.policy_work import PASSWORD
+from tests.simulation.scene import EPHEMERAL
+from wire.messages.policy import PolicyPaged, PolicyStepped
+
+DURABLE = replace(EPHEMERAL, clean_start=False, session_expiry_interval_s=300)
+ROUTERS = ("r1", "r2", "r3")
+
+
+def crowd(users: Users, edge: str, count: int) -> None:
+    """Connect more clients, whom a pass meets too; each with a subscription."""
+    for number in range(count):
+        users.reader("v", edge, f"crowd/{number}", f"crowd-{number}")
+
+
+def test_a1_a_step_is_acknowledged_behind_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NIST: respond. A pass of many turns: what u publishes is refused at once, what it is given ends with the pass."""
+    users = Users(edges=2)
+    client, reader = users.reader("u", "e1", "for-u"), users.reader("v", "e2", "t")
+    writer = users.client("v", "e2", "writer")
+    crowd(users, "e1", 3)  # judged before u, who came first
+    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the pass stands still behind the step
+    verb = users.begin("role put", role="of-u", rules=[])
+    users.scene.run(1.0)
+    assert not verb.done
+    writer.publish("for-u", "by the old right", 0)
+    client.publish("t", "by the new rules", 0)
+    users.scene.run(0.1)
+    assert client.received and not reader.received
+    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 1)
+    users.scene.until(lambda: verb.done)
+    users.watch.deny("u", "role put", login=False)
+    for late in range(20):
+        client.publish("t", f"late{late}", late % 3)
+        writer.publish("for-u", f"later{late}", 0)
+        users.scene.run(0.01)
+    users.judge()
+    assert users.watch.checked > 5 and not [one for one in reader.received if one.startswith("late")]
+
+
+def test_a4_a_publish_waits_for_its_route() -> None:
+    """NIST: protect. The owner of the topic's shard answers when the right is gone: the message is refused."""
+    users = Users(routers=3, edges=2)
+    leader = users.scene.leader()
+    owner = next(name for name in ROUTERS if name != leader)
+    topic = users.scene.topic_of(owner)
+    reader, client = users.reader("v", "e2", topic), users.client("u", "e1")
+    users.scene.cut("e1", owner)
+    for number, qos in enumerate((1, 2, 0)):
+        client.publish(topic, f"waits{number}", qos)
+    users.scene.run(0.1)
+    assert client.publishing
+    users.take_role()
+    users.scene.heal("e1", owner)
+    users.judge()
+    assert reader.received == [] and users.watch.checked
+
+
+@pytest.mark.parametrize("wait_s", [0.01, 0.1, 0.29])
+def test_a5_a_late_yes_fills_no_cache(wait_s: float) -> None:
+    """NIST: protect. A hash of the former password ends behind the step: it lets nobody in, now or later."""
+    users = Users(edges=1)
+    process = users.cluster.edge("e1")
+    assert process.users is not None
+    slow: Any = type("Slow", (), {"choice": staticmethod(lambda _: 0.3)})()
+    process.users._rng = slow
+    client = users.named("u")
+    client.connect(f"e1:{USERS}")
+    users.scene.run(wait_s)
+    assert client.trying and not client.connected
+    users.done("user password", user="u", record=quick_record(b"another"))
+    users.watch.deny("u", "user password", login=True)
+    for _ in range(5):
+        users.scene.run(0.2)
+        assert not client.connected
+        if not client.trying:
+            client.connect(f"e1:{USERS}")
+    users.judge()
+    users.watch.allow("u")
+    users.done("user password", user="u", record=quick_record(PASSWORD))
+    client.connect(f"e1:{USERS}")
+    users.scene.until(lambda: client.connected, 5.0)
+
+
+def test_a6_steps_come_faster_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NIST: respond. A pass takes longer than the time between two steps, and each verb returns all the same."""
+    users = Users(edges=1)
+    crowd(users, "e1", 20)
+    names = [f"w{number}" for number in range(12)]
+    for name in names:
+        users.done("user add", user=name, record=quick_record(PASSWORD), roles=["of-u"])
+    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 1)
+    verbs = []
+    for number, _ in enumerate(names):
+        rules = [{"allow": True, "actions": 31, "filter": f"only/{number}"}]
+        verbs.append(users.begin("role put", role="of-u", rules=rules))
+        users.scene.run(0.02)
+    users.scene.until(lambda: all(verb.done for verb in verbs), 20.0)
+    assert not users.operator.refusals
+
+
+def test_a7_a_pass_is_not_taken_for_deafness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NIST: respond. A pass that takes longer than 5 s: the verb waits, and nobody at that edge is let go."""
+    users = Users(edges=1)
+    crowd(users, "e1", 10)
+    stays = users.client("v", "e1", "stays")
+    users.client("u", "e1")
+    began = users.cluster.scheduler.now
+    monkeypatch.setattr(sweep, "CLIENTS_OF_TURN", 0)  # the pass stands still: so many clients that it takes long
+    verb = users.begin("role put", role="of-u", rules=[])
+    users.scene.run(8.0)
+    assert not verb.done
+    monkeypatch.undo()
+    users.scene.until(lambda: verb.done, 10.0)
+    assert users.cluster.scheduler.now - began > 8.0 and stays.connected and not users.scene.is_dead("e1")
+
+
+def test_b1_a_push_is_on_its_way() -> None:
+    """NIST: protect. It left its partition by the old right, and the edge judges it at the write."""
+    users = Users(edges=2)
+    client = users.client("u", "e1", options=DURABLE)
+    client.subscribe("t", 1)
+    users.scene.until(lambda: bool(client.subscribed))
+    writer = users.client("v", "e2")
+    writer.publish("t", "before", 1)
+    users.scene.until(lambda: client.received == ["before"])
+    users.scene.network.jam("s1", "e1")
+    writer.publish("t", "on its way", 1)
+    users.scene.until(lambda: not writer.publishing)
+    users.take_role()
+    users.scene.network.release("s1", "e1")
+    users.judge()
+    assert client.received == ["before"]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_b2_a_will_fires_late(taken: bool) -> None:
+    """NIST: protect. FireWill is on its way when the right goes: the edge that would publish it judges it."""
+    users = Users(edges=2)
+    for edge in ("e1", "e2"):  # a listener that lets everybody do everything would have the will go out
+        users.cluster.edge(edge).core.replace_rules(RuleBook({CLOSED.name: Sources(of_cluster=True)}))
+    reader = users.reader("v", "e2", "wills/#")
+    options = replace(EPHEMERAL, will_topic="wills/u", will_payload="gone", will_qos=1)
+    client = users.client("u", "e1", options=options)
+    for edge in ("e1", "e2"):
+        users.scene.network.jam("s1", edge)
+    client.drop()
+    users.scene.run(0.5)
+    assert reader.received == []
+    if taken:
+        users.take_role()
+    for edge in ("e1", "e2"):
+        users.scene.network.release("s1", edge)
+    users.judge()
+    assert reader.received == ([] if taken else ["gone"])
+
+
+def test_b5_a_view_from_a_router_that_lags() -> None:
+    """NIST: protect. The only router that the edge still reaches has not heard of the change."""
+    users = Users(routers=3, edges=1)
+    leader = users.scene.leader()
+    lags = next(name for name in ROUTERS if name != leader)
+    others = [name for name in ROUTERS if name != lags]
+    client = users.client("u", "e1")
+    users.scene.isolate(lags, others)
+    users.disable()
+    assert users.scene.routers()[lags].policy.epoch < users.scene.routers()[leader].policy.epoch
+    users.scene.isolate("e1", others)
+    for other in others:
+        users.scene.network.break_between("e1", other)
+    for _ in range(80):
+        if not client.trying:
+            client.connect(f"e1:{USERS}")
+        users.scene.run(0.05)
+        assert not client.connected
+    users.scene.rejoin("e1", others)
+    users.judge()
+
+
+@pytest.mark.parametrize("cut_after_s", [0.0, 0.05, 0.2, 0.6])
+def test_c1_a_restart_reads_old_pages(cut_after_s: float) -> None:
+    """NIST: protect. The next incarnation finds only the router that lags, at some moment of its beginning."""
+    users = Users(routers=3, edges=1)
+    leader = users.scene.leader()
+    lags = next(name for name in ROUTERS if name != leader)
+    others = [name for name in ROUTERS if name != lags]
+    users.scene.isolate(lags, others)
+    users.cluster.kill("e1", power=True)
+    users.disable()
+    users.cluster.start("e1")
+    users.scene.run(cut_after_s)
+    users.scene.isolate("e1", others)
+    client = users.named("u")
+    for turn in range(25):
+        if not client.trying:
+            client.connect(f"e1:{USERS}")
+        users.scene.run(0.2)
+        assert not client.connected
+        if turn == 12:
+            users.scene.rejoin("e1", others)
+    users.judge()
+    users.scene.rejoin(lags, others)
+    users.watch.allow("u")
+    users.done("user enable", user="u")
+    for _ in range(200):
+        if not client.trying:
+            client.connect(f"e1:{USERS}")
+        users.scene.run(0.1)
+    assert client.connected
+
+
+@pytest.mark.parametrize("point", ["", "read", "flush"])
+def test_c3_c8_a_stopped_edge_serves_nobody_when_it_goes_on(point: str) -> None:
+    """NIST: respond. Stopped between turns (C3), behind its reads or before its writes (C8)."""
+    users = Users(routers=3, edges=2)
+    reader, client = users.reader("v", "e1", "t"), users.client("u", "e1")
+    client.publish("t", "first", 0)
+    users.scene.until(lambda: reader.received == ["first"])
+    process = users.cluster.nodes["e1"]
+    if point:
+        process.pause_within(point)
+        client.publish("t", "before the stop", 0)
+        users.scene.until(lambda: process.paused, 1.0)
+    else:
+        process.pause()
+    client.publish("t", "in the socket", 0)
+    verb = users.begin_to_disable()
+    users.disabled(verb)
+    process.resume()
+    for number in range(20):
+        client.publish("t", f"late{number}", 0)
+        users.scene.run(0.1)
+    users.judge()
+    assert not {"in the socket", "late0"} & set(reader.received) and not client.connected
+
+
+def test_c7_alive_and_deaf() -> None:
+    """NIST: detect. An edge whose link swallows every step loses its lease; the verb returns when it serves nobody."""
+    users = Users(routers=3, edges=2)
+    reader, client = users.reader("v", "e1", "t"), users.client("u", "e1")
+    messages = users.cluster.edge("e1").core.messages
+    hears = messages.from_router
+    swallowed: list[object] = []
+
+    def deaf(node: str, message: Any) -> None:
+        if isinstance(message, PolicyStepped | PolicyPaged):
+            swallowed.append(message)
+        else:
+            hears(node, message)
+
+    messages.from_router = deaf  # type: ignore[method-assign]
+    began = users.cluster.scheduler.now
+    verb = users.begin_to_disable()
+    users.disabled(verb)
+    took_s = users.cluster.scheduler.now - began
+    client.publish("t", "late", 0)
+    users.judge()
+    assert swallowed and 5.0 < took_s < 5.0 + 6.0 + 2 * FENCE_S
+    assert "late" not in reader.received and not client.connected
