@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conf.errors import UserError
 
-__all__ = ["check_private", "check_private_folder", "keep_private", "make_private_folder"]
+__all__ = ["check_file", "check_private", "check_private_folder", "keep_private", "make_private_folder"]
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 FOLDER_MODE = 0o700
@@ -22,6 +22,21 @@ AUDIT = re.compile(r"audit\.jsonl(\.[0-9]{19})?")  # its group may read it (acce
 def keep_private() -> None:
     """Let everything that this process makes from here on be its owner's alone, also what C libraries make."""
     os.umask(OTHERS)
+
+
+def check_file(path: Path, what: str, bytes_max: int) -> None:
+    """Refuse what is no file that a person wrote, before it is opened: a pipe would hold the process.
+
+    Raises:
+        UserError: It is a folder, a pipe or a device, or has more bytes.
+        OSError: It is missing, or cannot be looked at.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise UserError(f"{what} {path} is {kind}; name a file")
+    if status.st_size > bytes_max:
+        raise UserError(f"{what} {path} has {status.st_size} bytes, more than {bytes_max}")
 
 
 def make_private_folder(path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from conf.errors import ExitCode, UserError
+from conf.private_files import check_file
 
 __all__ = ["ENVIRONMENT_NAMES", "ENVIRONMENT_PREFIX", "Loaded", "load_rooms"]
 
@@ -24,6 +25,7 @@ ENVIRONMENT_NAMES = {
     "STRATAMQ_CLUSTER": "name of the cluster for the command line",
     "STRATAMQ_ROUTER": "host:port of a router for the command line",
 }
+FILE_BYTES_MAX = 1024 * 1024
 SUGGESTION_CUTOFF = 0.55  # of difflib's ratio; lower suggests nonsense, higher misses dropped words
 
 Path_ = tuple[str, ...]
@@ -110,9 +112,16 @@ def load_rooms(
 
 def _read_file(collector: _Collector, file: Path, own: Mapping[str, type[BaseModel]]) -> None:
     try:
+        check_file(file, "settings", FILE_BYTES_MAX)
         content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except UserError as error:
+        collector.mistakes.append(error.message)
+        return
     except OSError as error:
         collector.mistakes.append(f"{file}: {error.strerror or error}")
+        return
+    except RecursionError:
+        collector.mistakes.append(f"{file}: nested too deeply")
         return
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         collector.mistakes.append(f"{file}: not TOML: {error}")

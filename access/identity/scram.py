@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from access.files import read_access_file, text_lines
 from conf.errors import UserError
 
 __all__ = ["Answer", "Scram", "ScramUser", "load_users", "make_verifier", "read_verifier", "saslprep", "user_line"]
@@ -30,6 +31,7 @@ VERIFIER = re.compile(
     r"SCRAM-SHA-256\$([1-9][0-9]{3,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)", re.ASCII
 )
 MESSAGE_BYTES_MAX = 4096
+FILE_BYTES_MAX = 64 * 1024 * 1024
 NONCE_CHARACTERS_MAX = 256
 SALT_BYTES = 16
 
@@ -157,18 +159,18 @@ def load_users(path: Path) -> dict[str, ScramUser]:
     try:
         if path.stat().st_mode & 0o077:
             raise UserError(f"{path}: readable by others; run chmod 600 {path}")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    content = read_access_file(path, FILE_BYTES_MAX, secret=True)
     users: dict[str, ScramUser] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in text_lines(path, content):
         if not line.strip() or line.startswith("#"):
             continue
         try:
             name, iterations, *keys = line.split(":")
             salt, stored_key, server_key = (base64.b64decode(key, validate=True) for key in keys)
             user = ScramUser(int(iterations), salt, stored_key, server_key)
-            if not name or name in users or user.iterations < ITERATIONS or not salt:
+            if not name or name in users or not ITERATIONS <= user.iterations <= ITERATIONS_MAX or not salt:
                 raise ValueError
             if len(stored_key) != 32 or len(server_key) != 32:
                 raise ValueError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from conf.errors import UserError
-from conf.private_files import check_private
+from conf.private_files import check_file, check_private
 from wire.links.revoked import RevokedPeers
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 URI_SCHEME = "stratamq"
+PEM_BYTES_MAX = 1024 * 1024  # of certificates, keys and bundles of authorities
 HOW_TO_MAKE = "`stratamq init DIR` makes certificates, and the files that name them"
 
 
@@ -183,6 +184,7 @@ def _load_authority(context: ssl.SSLContext, authority: Path) -> None:
 
 def _require_file(what: str, path: Path) -> None:
     try:
+        check_file(path, what, PEM_BYTES_MAX)
         with path.open("rb"):
             return
     except FileNotFoundError as error:

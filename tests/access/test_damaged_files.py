@@ -1,0 +1,231 @@
+"""Every kind of file that says who may come in or what may be done, with every kind of damage.
+
+A damaged file is refused by one line that names it, at once and without much memory; or it gives what its whole lines
+say, and never more than the whole file did.
+"""
+
+import base64
+import datetime
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
+
+from access.files import read_access_file
+from access.identity.key_set import key_of_pem, read_jwks
+from access.identity.password_file import read_password_file
+from access.identity.revocation import read_authorities, read_crl_files
+from access.identity.scram import load_users, user_line
+from access.rules.acl_file import read_acl_file
+from access.rules.role_table import read_role_table
+from conf.errors import UserError
+from conf.settings import EdgeConfig
+from membership.keyring import KeyRingError, generate_key, read_key_file
+from stratamq.rooms import load_config
+from tests.access.identity.test_passwords import KNOWN
+from tests.wire.revocation_lists import revocation_list
+from wire.links.authority import DevelopmentAuthority
+from wire.links.tls import CertificateFiles, check_certificate, client_listener_context, link_contexts
+
+NOW = datetime.datetime.now(datetime.UTC)
+HASH = KNOWN["sha512"][0]
+GIB = 1 << 30
+SECONDS_MAX = 2.0
+RESIDENT_MAX = 64 * 1024 * 1024
+
+
+class Kind:
+    """One kind of file: its whole content, its reader, and what a reading gives.
+
+    Args:
+        content: What a person would write.
+        read: Returns what the file says as a set of texts.
+        unknown: A line that says nothing that there is.
+        takes: The file takes something away (a revocation list): a damaged one must not take less.
+    """
+
+    def __init__(
+        self,
+        content: bytes,
+        read: Callable[[Path], Any],
+        *,
+        unknown: bytes = b"nonsense\n",
+        takes: bool = False,
+    ) -> None:
+        self.content, self.unknown, self.takes = content, unknown, takes
+        self._read = read
+
+    def read(self, path: Path) -> set[str]:
+        found = self._read(path)
+        return {str(one) for one in (found.items() if hasattr(found, "items") else found)}
+
+
+def _pem(public: bool = True) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    if public:
+        return key.public_key().public_bytes(encoding, form)
+    return key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _jwks() -> bytes:
+    key = json.loads(ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
+    return json.dumps({"keys": [{**key, "kid": "one"}]}).encode()
+
+
+def _acl(path: Path) -> list[str]:
+    read = read_acl_file(path)
+    return [f"{user} {rule}" for user, tier in read.users.items() for rule in tier] + [str(read.anonymous)]
+
+
+def _roles(path: Path) -> list[str]:
+    table = read_role_table(path)
+    return [f"{name} {rule}" for name in ("reader", "writer", "x") for tier in table.tiers((name,)) for rule in tier]
+
+
+def _kids(path: Path) -> list[str]:
+    return [key.kid for key in read_jwks(read_access_file(path, 65_536))]
+
+
+def _doors(path: Path) -> list[str]:
+    config = load_config("edge", path, (), {})
+    assert isinstance(config, EdgeConfig)
+    return [f"{one.name} {one.bind} {one.tls} {one.allow_anonymous}" for one in config.edge.listeners]
+
+
+FILES: dict[str, Kind] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Make the whole files."""
+    folder = tmp_path_factory.mktemp("authority")
+    authority = DevelopmentAuthority(folder, "test", NOW)
+    node, shown = authority.node("edge", "edge-0"), authority.server()
+    lost = authority.client("lost")
+    trusted = read_authorities(authority.certificate)
+    utc = NOW.timestamp() + 1.0
+    pair = ["pair"]
+
+    def listener(certificate: Path, key: Path, authority: Path) -> list[str]:
+        client_listener_context(certificate, key, authority, True)
+        return pair
+
+    def node_certificate(path: Path) -> list[str]:
+        files = CertificateFiles(path, node.key, node.authority)
+        check_certificate(files, ("test", "edge", "edge-0"), datetime.datetime.now(datetime.UTC))
+        link_contexts(files)
+        return pair
+
+    FILES.update(
+        {
+            "passwords": Kind(f"alice:{HASH}\nbob:{HASH}\n".encode(), read_password_file),
+            "acl": Kind(b"user alice\ntopic read a/#\nuser bob\ntopic write b/#\n", _acl),
+            "roles": Kind(
+                b'[roles.reader]\nsubscribe = ["a/#"]\n\n[roles.writer]\npublish = ["b/#"]\n',
+                _roles,
+                unknown=b'\n[roles.x]\npublsh = ["#"]\n',
+            ),
+            "scram users": Kind(
+                "".join(user_line(name, "secret", b"salt" * 4) + "\n" for name in ("alice", "bob")).encode(), load_users
+            ),
+            "authorities": Kind(authority.certificate.read_bytes(), read_authorities),
+            "crl": Kind(
+                revocation_list(folder, [lost.certificate]),
+                lambda path: [f"{read_crl_files([path], trusted, utc).revoked} revoked"],
+                takes=True,
+            ),
+            "token key": Kind(_pem(), lambda path: [key_of_pem(read_access_file(path, 65_536)).algorithms]),
+            "jwks": Kind(_jwks(), _kids, unknown=b"}"),
+            "gossip keys": Kind(f"{base64.b64encode(generate_key()).decode()}\n".encode(), read_key_file),
+            "certificate of a listener": Kind(
+                shown.certificate.read_bytes(), lambda path: listener(path, shown.key, shown.authority)
+            ),
+            "key of a listener": Kind(
+                shown.key.read_bytes(), lambda path: listener(shown.certificate, path, shown.authority)
+            ),
+            "authority of clients": Kind(
+                authority.certificate.read_bytes(), lambda path: listener(shown.certificate, shown.key, path)
+            ),
+            "certificate of a node": Kind(node.certificate.read_bytes(), node_certificate),
+            "settings": Kind(
+                b'[node]\nid = "edge-0"\n[edge.listeners.a]\nport = 1883\ntls = false\nallow_anonymous = true\n',
+                _doors,
+                unknown=b"unheard_of = 1\n",
+            ),
+        }
+    )
+
+
+# Bytes in the place of the content, or what makes something else than a file.
+BYTES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut in the middle": lambda whole: whole[: len(whole) // 2],
+    "CRLF": lambda whole: whole.replace(b"\n", b"\r\n"),
+    "CR": lambda whole: whole.replace(b"\n", b"\r"),
+    "NUL behind it": lambda whole: whole + b"\0",
+    "NUL in it": lambda whole: whole[:20] + b"\0" + whole[20:],
+    "byte order mark": lambda whole: b"\xef\xbb\xbf" + whole,
+    "UTF-16": lambda whole: whole.decode().encode("utf-16"),
+    "doubled": lambda whole: whole * 2,
+    "noise": lambda _: bytes(range(256)) * 64,
+    "deep": lambda _: b"x = " + b"[" * 100_000,
+    "a long line": lambda whole: whole + b"x" * 1_000_000 + b"\n",
+}
+OTHERS = ("missing", "a folder", "a pipe", "a gibibyte", "comments only", "unknown words")
+
+
+def place(path: Path, kind: Kind, damage: str) -> None:
+    """Put a damaged file there."""
+    if damage in BYTES:
+        path.write_bytes(BYTES[damage](kind.content))
+    elif damage == "a folder":
+        path.mkdir()
+    elif damage == "a pipe":
+        os.mkfifo(path, 0o600)
+    elif damage == "a gibibyte":
+        path.write_bytes(kind.content)
+        os.truncate(path, GIB)
+    elif damage == "comments only":
+        path.write_bytes(b"# nothing\n" * 3)
+    elif damage == "unknown words":
+        path.write_bytes(kind.content + kind.unknown)
+    if path.is_file():
+        path.chmod(0o600)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.parametrize("damage", [*BYTES, *OTHERS])
+def test_a_damaged_file(tmp_path: Path, damage: str) -> None:
+    """NIST: protect. Each kind of file: refused by one line, or nothing more than the whole file gives."""
+    lenient = []
+    for name, kind in FILES.items():
+        whole, path = tmp_path / f"{name}.whole", tmp_path / name
+        whole.write_bytes(kind.content)
+        whole.chmod(0o600)
+        says = kind.read(whole)
+        assert says, name
+        place(path, kind, damage)
+        before, began = resident(), time.thread_time()
+        try:
+            found = kind.read(path)
+        except (UserError, KeyRingError, OSError, ValueError) as error:
+            message = error.message if isinstance(error, UserError) else str(error)
+            assert "\n" not in message.strip() and len(message) < 600, (name, message)
+            assert "secret" not in message and HASH[5:20] not in message, name
+        else:
+            assert found >= says if kind.takes else found <= says, (name, found)
+            lenient.append(name)
+        assert time.thread_time() - began < SECONDS_MAX, name
+        assert resident() - before < RESIDENT_MAX, name
+    print(damage, "is taken by", lenient)
