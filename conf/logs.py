@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TextIO
 
 from conf.node_settings import LogSettings
@@ -78,16 +79,29 @@ class _JsonLines(_Formatter):
         }
         if trace := self.trace(record):
             line["trace"] = trace
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return _printable(json.dumps(line, default=str, ensure_ascii=False), _json_escape)
 
 
 class _Text(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ts = datetime.datetime.fromtimestamp(record.created).astimezone()
         facts = "".join(f" {key}={value}" for key, value in self.fields(record).items())
-        trace = self.trace(record)
-        line = f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {self._node}: {record.getMessage()}"
-        return f"{line}{facts}" + (f"\n{trace}" if trace else "")
+        said = _printable(f"{self._node}: {record.getMessage()}{facts}", _text_escape)
+        trace = "".join(f"\n{_printable(line, _text_escape)}" for line in self.trace(record).splitlines())
+        return f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {said}{trace}"
+
+
+def _printable(line: str, escape: Callable[[str], str]) -> str:
+    """Return a line in which a stranger's name ends no line, moves no terminal, and turns no letters round."""
+    return line if line.isprintable() else "".join(char if char.isprintable() else escape(char) for char in line)
+
+
+def _text_escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+def _json_escape(char: str) -> str:
+    return json.dumps(char)[1:-1] if char >= "\x80" else f"\\u{ord(char):04x}"
 
 
 def configure_logs(settings: LogSettings, node: str, stream: TextIO | None = None) -> None:

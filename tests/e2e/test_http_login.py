@@ -205,7 +205,10 @@ def test_answers_are_kept_until_the_policy_or_a_reload_takes(place: Place) -> No
 
 
 def test_hostile_answers_are_no_answers_and_disturb_nobody(place: Place) -> None:
-    """A redirect to loopback, 1 GB, a byte a second, half an answer, another type: 0x88; a client that stands stays."""
+    """A redirect to loopback, 1 GB, a byte a second, half an answer, another type: 0x88; a client that stands stays.
+
+    NIST: protect.
+    """
     place.says(
         ann={"body": {**ALLOW, "acl": RULES}},
         moved={"status": 307, "headers": {"Location": f"http://127.0.0.1:{place.address}/other"}, "body": ALLOW},

@@ -151,5 +151,5 @@ def test_signs_of_filters_are_names(name: str) -> None:
     "name", ["", "\0", "a\0", "\n", "x" * 65_536, "ä" * 32_768, "\ud800", "\x85", "\u2028", "A\u030a"]
 )
 def test_texts_that_are_no_names(name: str) -> None:
-    """Protect: a log or a terminal obeys them, or two of them look the same."""
+    """NIST: protect. A log or a terminal obeys them, or two of them look the same."""
     assert name_fault(name)

@@ -42,7 +42,7 @@ from access.identity.strict_json import is_integer, is_number, read_json
     ],
 )
 def test_texts_that_are_refused(text: bytes) -> None:
-    """Two readings, no reading, or one that is too deep or too long."""
+    """NIST: protect. Two readings, no reading, or one that is too deep or too long."""
     with pytest.raises(ValueError, match="JSON"):
         read_json(text, 2000, 4)
 

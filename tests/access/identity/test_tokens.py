@@ -137,7 +137,7 @@ HEADERS: dict[str, object] = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_that_are_refused(name: str) -> None:
-    """Protect: RFC 8725 section 3.1; the key signs right in each of them."""
+    """NIST: protect. RFC 8725 section 3.1; the key signs right in each of them."""
     for key in (SECRET, pem(RSA_KEY), b""):
         answer = judged(by_hand(HEADERS[name], {"sub": "alice", "exp": EXP}, key))
         assert isinstance(answer, Deny) and answer.code == ReasonCode.BAD_USER_NAME_OR_PASSWORD
@@ -195,7 +195,7 @@ CLAIMS: dict[str, object] = {
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims_that_are_refused(name: str) -> None:
-    """Protect: the signature is right in each of them."""
+    """NIST: protect. The signature is right in each of them."""
     assert isinstance(judged(by_hand({"alg": "HS256", "kid": "hs"}, CLAIMS[name])), Deny)
 
 

@@ -165,7 +165,7 @@ async def test_a_wrong_answer_is_an_answer_soon(kind: str) -> None:
 
 
 async def test_a_byte_a_second_and_a_server_that_hangs() -> None:
-    """2 s in all, whatever comes meanwhile."""
+    """NIST: protect. 2 s in all, whatever comes meanwhile."""
 
     async def drip(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError):

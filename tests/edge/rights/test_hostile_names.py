@@ -1,0 +1,105 @@
+"""Strangers' names at an edge: no right is wider by them, no line of the log or the audit is theirs."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from access.operators.audit_chain import GENESIS, make_line, verify
+from conf.logs import configure_logs
+from conf.node_settings import LogSettings
+from edge.login.refusal_records import refusal_record
+from edge.rights.sources import Sources
+from mqtt.errors import LocalProtocolError
+from tests.clients.hostile_names import HOSTILE_NAMES, LOOK_ALIKES
+from tests.edge.edge_harness import Edge
+from tests.edge.rights.ruled import acl, come, principal, roles, ruled
+from tests.edge.rights.test_rules_of_clients import published, subscribed
+
+VICTIMS = ("of/victim/x", "of//x", "of/a/x", "of/%u/x", "$SYS/x")
+RULES: tuple[Sources, ...] = (
+    roles(device={"publish": ["of/%u/#", "of/%c/x"], "subscribe": ["of/%u/#", "of/%c/+"]}),
+    acl("user victim\ntopic of/victim/#\npattern of/%u/x\npattern of/%c/#"),
+)
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    root, stream = logging.getLogger(), io.StringIO()
+    handlers, level = root.handlers[:], root.level
+    configure_logs(LogSettings(level="debug", format="text", repeat_s=0.0), "edge-0", stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def judge_log(stream: io.StringIO) -> None:
+    for line in stream.getvalue().splitlines():
+        assert line.isprintable() and " edge-0: " in line, line[:200]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+@pytest.mark.parametrize("place", ["user", "client ID"])
+@pytest.mark.parametrize("rules", RULES)
+def test_a_name_reaches_nothing_of_others(rules: Sources, place: str, name: str, log: io.StringIO) -> None:
+    """NIST: protect. A user, or a client identifier, that an authenticator let in as it is."""
+    text = HOSTILE_NAMES[name]
+    user, client_id = (text, "c") if place == "user" else ("nobody", text)
+    edge = ruled(rules)
+    try:
+        session = come(edge, principal(user, client_id))
+    except LocalProtocolError:
+        return  # no packet has such a name
+    answers = session.read()
+    if not answers or answers[0].reason_code != 0:
+        assert session.closed  # no client has such a name
+    else:
+        for topic in VICTIMS:
+            if topic.startswith(f"of/{text}/"):
+                continue  # its own
+            assert published(session, topic) == 0x87, topic
+            assert subscribed(session, topic) == [0x87], topic
+    judge_log(log)
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_a_name_that_looks_alike_is_another_one(name: str) -> None:
+    """NIST: identify. Names are compared as they are, letter by letter."""
+    edge = ruled(acl("user victim\ntopic of/victim/#"))
+    session = come(edge, principal(name, "c"))
+    (connack,) = session.read()
+    if connack.reason_code:
+        assert connack.reason_code == 0x87  # no user can have it
+        return
+    assert published(session, "of/victim/x") == 0x87
+    assert subscribed(session, "of/victim/#") == [0x87]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_refused_name_ends_no_line(name: str, log: io.StringIO) -> None:
+    """NIST: detect. What a refusal writes to the audit and to the log: one line each, and JSON says what was given."""
+    text = HOSTILE_NAMES[name]
+    edge = Edge()
+    session = edge.accept()
+    session.client.client_id = text
+    line, _ = make_line(refusal_record(session.client, 0x87, text, text), 1_800_000_000.0, GENESIS)
+    assert verify([line]).broken_line == 0 and line.count(b"\n") <= 1 and line.strip().decode("ascii").isprintable()
+    logging.getLogger("edge").warning("client %s refused", text, extra={"fields": {"user": text}})
+    judge_log(log)
+    assert len(log.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_line_of_json_is_one_line(name: str) -> None:
+    """NIST: detect. Printable, and whoever parses it reads the name as it was."""
+    root, stream = logging.getLogger(), io.StringIO()
+    handlers = root.handlers[:]
+    configure_logs(LogSettings(format="json", repeat_s=0.0), "edge-0", stream)
+    try:
+        logging.getLogger("edge").warning("refused", extra={"fields": {"user": HOSTILE_NAMES[name]}})
+    finally:
+        root.handlers[:] = handlers
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable() and json.loads(line)["user"] == HOSTILE_NAMES[name]
