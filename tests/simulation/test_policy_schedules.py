@@ -77,8 +77,7 @@ def test_a5_a_late_yes_fills_no_cache(wait_s: float) -> None:
     users = Users(edges=1)
     process = users.cluster.edge("e1")
     assert process.users is not None
-    slow: Any = type("Slow", (), {"choice": staticmethod(lambda _: 0.3)})()
-    process.users._rng = slow
+    process.users.hash_s = (0.3,)
     client = users.named("u")
     client.connect(f"e1:{USERS}")
     users.scene.run(wait_s)

@@ -15,7 +15,9 @@ from wire.node.reload import Reloaded
 
 
 def settings(folder: Path, **audit: object) -> NodeSettings:
-    return NodeSettings.model_validate({"id": "n", "data_dir": folder, "link_port": 0, **audit})
+    return NodeSettings.model_validate(
+        {"id": "n", "data_dir": folder, "link_port": 0, "group_nice": 0, "slice_us": 0, **audit}
+    )
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
