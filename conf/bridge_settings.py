@@ -14,6 +14,7 @@ from conf.node_settings import NAME_PATTERN, split_list
 __all__ = [
     "BRIDGE_KINDS",
     "BridgeSettings",
+    "FilesSink",
     "GatewaySettings",
     "KafkaSink",
     "KafkaSource",
@@ -21,7 +22,11 @@ __all__ = [
     "MapSettings",
     "MqttBridge",
     "MqttDoorSettings",
+    "RedisDoor",
+    "RedisSink",
+    "RedisSource",
     "SinkBridge",
+    "Webhook",
     "kind_of",
 ]
 
@@ -205,10 +210,69 @@ class KafkaSource(MapBridge, frozen=True, extra="forbid"):
     )
 
 
+class Webhook(SinkBridge, frozen=True, extra="forbid"):
+    """``kind = "webhook"``: batches by HTTP POST."""
+
+    kind: Literal["webhook"]
+    url: str = Field(description="http:// or https://; redirects are not followed")
+    secret_file: Path | None = Field(
+        default=None, description="key of X-Signature (HMAC-SHA256 of the body), mode 0600; none: no signature"
+    )
+    token_file: Path | None = Field(default=None, description="bearer token, mode 0600; none: none")
+    http_authority: Path | None = Field(default=None, description="PEM that signs the server; none: the system's")
+    batch_messages: int = Field(default=100, ge=1, le=1000, description="of one request; 1: the body is the payload")
+    batch_bytes: int = Field(
+        default=256 * 1024, ge=1024, description="payloads of one request; one alone may be larger"
+    )
+    concurrency: int = Field(default=8, ge=1, le=64, description="requests at the same time; a topic has one of them")
+    timeout_s: float = Field(default=10.0, gt=0, le=300, description="s; for the whole answer")
+
+
+class RedisDoor(BaseModel, frozen=True, extra="forbid"):
+    """How Redis is reached."""
+
+    redis_host: str = Field(default="127.0.0.1", description="of Redis")
+    redis_port: int = Field(default=6379, ge=1, le=65535, description="of Redis")
+    redis_tls: bool = Field(default=False, description="TLS; the server's certificate names the host")
+    redis_authority: Path | None = Field(default=None, description="PEM that signs Redis; none: the system's")
+    redis_username: str = Field(default="", description="user name; empty: the default user")
+    redis_password_file: Path | None = Field(default=None, description="file with the password, mode 0600")
+
+
+class RedisSink(SinkBridge, RedisDoor, frozen=True, extra="forbid"):
+    """``kind = "redis-sink"``: entries of streams; a map's topic is the stream."""
+
+    kind: Literal["redis-sink"]
+    maxlen: int = Field(default=0, ge=0, description="entries that a stream keeps, about; 0: all")
+
+
+class RedisSource(MapBridge, RedisDoor, frozen=True, extra="forbid"):
+    """``kind = "redis-source"``: entries of streams are published; a map's filter is the stream."""
+
+    kind: Literal["redis-source"]
+    consumer_group: str = Field(min_length=1, description="of the streams; gateway.id is the consumer's name in it")
+    claim_s: float = Field(
+        default=60.0, ge=1.0, description="s; entries that another consumer holds so long are taken over"
+    )
+
+
+class FilesSink(SinkBridge, frozen=True, extra="forbid"):
+    """``kind = "files"``: Parquet files, for Spark, DuckDB and others."""
+
+    kind: Literal["files"]
+    folder: Path = Field(description="made if it is missing, mode 0700")
+    rotate_s: float = Field(default=60.0, gt=0, description="s; an open file becomes Parquet after so long")
+    rotate_bytes: int = Field(default=64 * MIB, ge=1024, description="or when it has so many bytes")
+
+
 BRIDGE_KINDS: dict[str, type[BridgeSettings]] = {
     "mqtt": MqttBridge,
     "kafka-sink": KafkaSink,
     "kafka-source": KafkaSource,
+    "webhook": Webhook,
+    "redis-sink": RedisSink,
+    "redis-source": RedisSource,
+    "files": FilesSink,
 }
 
 

@@ -39,8 +39,24 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "map.filter": '"orders"',
         "map.topic": '"orders/{key}"',
     },
+    "webhook": {"url": '"https://example.com/hook"', "map.filter": '"alarms/#"'},
+    "redis-sink": {"map.filter": '"upload/#"', "map.topic": '"upload"'},
+    "redis-source": {
+        "consumer_group": '"stratamq"',
+        "map.filter": '"orders"',
+        "map.topic": '"orders/{property.site}"',
+    },
+    "files": {"folder": '"data/archive"', "map.filter": '"#"'},
 }
-NAMES = {"mqtt": "site", "kafka-sink": "telemetry", "kafka-source": "orders"}
+NAMES = {
+    "mqtt": "site",
+    "kafka-sink": "telemetry",
+    "kafka-source": "orders",
+    "webhook": "hook",
+    "redis-sink": "cache",
+    "redis-source": "stream",
+    "files": "archive",
+}
 ACTIVE = "mqtt"  # the other kinds stand in comments
 
 Text = Callable[[FieldInfo], str]

@@ -12,11 +12,14 @@ from typing import Any
 from conf.bridge_config import BridgeConfig
 from conf.bridge_settings import BridgeSettings, GatewaySettings, MqttBridge
 from conf.errors import ExitCode, UserError
+from gateways.bridges.files_sink import build_files
 from gateways.bridges.kafka_sink import build_kafka_sink
 from gateways.bridges.kafka_source import build_kafka_source
 from gateways.bridges.mqtt_bridge import build_mqtt, lines_of
+from gateways.bridges.redis_streams import build_redis_sink, build_redis_source
 from gateways.bridges.running import Bridge
 from gateways.bridges.topic_lines import make_ring
+from gateways.bridges.webhook import build_webhook
 
 __all__ = ["build_all"]
 
@@ -24,6 +27,10 @@ BUILDERS: Mapping[str, Callable[[str, Any, GatewaySettings], Bridge]] = {
     "mqtt": build_mqtt,
     "kafka-sink": build_kafka_sink,
     "kafka-source": build_kafka_source,
+    "webhook": build_webhook,
+    "redis-sink": build_redis_sink,
+    "redis-source": build_redis_source,
+    "files": build_files,
 }
 
 

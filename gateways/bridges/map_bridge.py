@@ -35,7 +35,7 @@ from mqtt.packets import SubscriptionRequest
 from mqtt.properties import PropertyId
 from mqtt.topics import validate_topic_filter
 
-__all__ = ["OtherSide", "OtherSource", "build_sink", "build_source", "rules_of"]
+__all__ = ["OtherSide", "OtherSource", "build_sink", "build_source", "rules_of", "to_json"]
 
 Fields = Mapping[str, Callable[[BridgeMessage], str]]
 
@@ -188,7 +188,7 @@ def _function(text: str) -> Transform:
     return function
 
 
-def to_json(message: BridgeMessage) -> bytes:
+def to_json(message: BridgeMessage, payload: bytes | None = None) -> bytes:
     """Return a message as one object: topic, qos, retain, payload (base64), properties, client_id, user_name, at_ms."""
     properties = user_properties(message.properties)
     named = dict(reversed(properties))
@@ -202,7 +202,7 @@ def to_json(message: BridgeMessage) -> bytes:
             "topic": message.topic,
             "qos": message.qos,
             "retain": message.retain,
-            "payload": base64.b64encode(message.payload).decode(),
+            "payload": base64.b64encode(message.payload if payload is None else payload).decode(),
             "properties": shown,
             "client_id": named.get("client-id"),
             "user_name": named.get("user-name"),

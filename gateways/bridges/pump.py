@@ -208,7 +208,12 @@ class Pump:
         name = sending.record.lane
         lane = self._lanes[name]
         heapq.heappush(lane.waiting, token)
-        delay = lane.delay.next() if after_s is None else after_s
+        if after_s is not None:
+            delay = after_s
+        elif lane.blocked_until > now:
+            delay = lane.blocked_until - now  # several records of one failure: it counts once
+        else:
+            delay = lane.delay.next()
         self.retry_s = delay
         if delay > 0:
             lane.blocked_until = max(lane.blocked_until, now + delay)

@@ -150,3 +150,15 @@ def test_late_answers_mean_nothing() -> None:
     found.done(0)
     found.done(0)
     assert found.finished() == [1]
+
+
+def test_records_that_fail_together_count_as_one_failure() -> None:
+    """A batch of one lane that fails does not lengthen the delay for each of its records."""
+    found = Pump(PumpBounds(pipelined=True), Random(1))
+    for reference in range(50):
+        offer(found, reference, "a")
+    assert len(take(found)) == 50
+    for token in range(50):
+        found.retry(token, 0.0)
+    assert found.next_deadline() < 0.5
+    assert take(found, 0.5) == list(range(50))

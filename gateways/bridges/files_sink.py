@@ -1,0 +1,183 @@
+"""Files as a sink: batches in Arrow's stream format, on disk before they are done, turned into Parquet by rename.
+
+An open file is ``<name>.arrows.open``; when it is old or large it is written anew as ``<name>.parquet``, which appears
+whole. After a crash the whole batches of an open file are turned into Parquet at the next start; a batch that was cut
+was not done, and comes again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from conf.bridge_settings import FilesSink, GatewaySettings
+from conf.errors import UserError
+from conf.private_files import make_private_folder
+from conf.synced_folder import sync_folder
+from gateways.bridges.batch_sink import BatchSink, Outcome
+from gateways.bridges.flow import Flow
+from gateways.bridges.map_bridge import build_sink
+from gateways.bridges.message import user_properties
+from gateways.bridges.pump import Sending
+from gateways.bridges.running import Bridge, Finding
+
+__all__ = ["FileSink", "build_files"]
+
+BATCH = 2000
+BATCH_BYTES = 4 * 1024 * 1024
+OPEN = ".arrows.open"
+
+
+def build_files(name: str, settings: FilesSink, gateway: GatewaySettings) -> Bridge:
+    """Return a bridge from the cluster to files.
+
+    Raises:
+        UserError: The folder cannot be made.
+    """
+    del gateway
+    try:
+        make_private_folder(settings.folder)
+    except OSError as error:
+        raise UserError(f"bridge.{name}.folder {settings.folder}: {error.strerror or error}") from None
+    numbers = iter(range(1000))
+    return build_sink(name, settings, True, lambda flow: FileSink(settings, f"{name}-{next(numbers)}", flow))
+
+
+class FileSink(BatchSink):
+    """Sink of one flow, and one side of its bridge."""
+
+    name = "files"
+
+    def __init__(self, settings: FilesSink, stem: str, flow: Flow) -> None:
+        super().__init__(flow, BATCH, BATCH_BYTES)
+        self._settings, self._stem = settings, stem
+        self._arrow: Any = importlib.import_module("pyarrow")
+        self._schema = self._arrow.schema(
+            [
+                ("at_ms", self._arrow.int64()),
+                ("topic", self._arrow.string()),
+                ("payload", self._arrow.binary()),
+                ("qos", self._arrow.int8()),
+                ("retain", self._arrow.bool_()),
+                ("user_properties", self._arrow.map_(self._arrow.string(), self._arrow.string())),
+                ("ref", self._arrow.string()),
+                ("target", self._arrow.string()),
+            ]
+        )
+        self._path = Path()
+        self._file: Any = None
+        self._writer: Any = None
+        self._began = 0.0
+        self._mended = False
+        self._writing = trio.Lock()
+
+    async def run(self) -> None:
+        """Write batches, and turn files over, for ever."""
+        async with trio.open_nursery() as nursery:
+            self.is_up, self.reason = True, ""
+            nursery.start_soon(self.work, 0)
+            while True:
+                await trio.sleep(min(1.0, self._settings.rotate_s / 4))
+                if self._file is not None and not self._queues[0] and self._is_due():
+                    await self.write(())
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._began >= self._settings.rotate_s or (
+            self._file is not None and self._file.tell() >= self._settings.rotate_bytes
+        )
+
+    async def write(self, batch: Sequence[Sending]) -> Outcome:
+        """Write and sync a batch; one without records only turns the file over."""
+        async with self._writing:
+            return await trio.to_thread.run_sync(self._write, batch)
+
+    def _write(self, batch: Sequence[Sending]) -> Outcome:
+        try:
+            if not self._mended:
+                self._mend()
+                self._mended = True
+            if batch:
+                if self._file is None:
+                    self._open()
+                self._writer.write_batch(self._batch(batch))
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            if self._file is not None and self._is_due():
+                self._turn_over()
+        except (OSError, self._arrow.ArrowException) as error:
+            self._drop()
+            return Outcome(f"{self._settings.folder}: {getattr(error, 'strerror', None) or error}")
+        return Outcome()
+
+    def _open(self) -> None:
+        self._path = self._settings.folder / f"{self._stem}-{time.time_ns() // 1_000_000}{OPEN}"
+        self._file = self._path.open("xb")
+        sync_folder(self._settings.folder)
+        self._writer = self._arrow.ipc.new_stream(self._file, self._schema)
+        self._began = time.monotonic()
+
+    def _drop(self) -> None:
+        """Leave a file that failed: its whole batches are taken over by the next one."""
+        file, self._file, self._writer = self._file, None, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                pass  # the disk that failed
+        self._mended = False
+
+    def _turn_over(self) -> None:
+        self._writer.close()
+        self._file.close()
+        self._file = self._writer = None
+        self._to_parquet(self._path)
+
+    def _mend(self) -> None:
+        """Turn the open files of a former process over."""
+        for path in sorted(self._settings.folder.glob(f"{self._stem}-*{OPEN}")):
+            self._to_parquet(path)
+
+    def _to_parquet(self, path: Path) -> None:
+        batches = []
+        with path.open("rb") as file:
+            try:
+                reader = self._arrow.ipc.open_stream(file)
+                while True:
+                    batches.append(reader.read_next_batch())
+            except (StopIteration, self._arrow.ArrowInvalid, OSError, EOFError):
+                pass  # the end, or a batch that was cut and is not done
+        if batches:
+            target = path.with_name(path.name.removesuffix(OPEN) + ".parquet")
+            temporary = target.with_suffix(".parquet.tmp")
+            table = self._arrow.Table.from_batches(batches, self._schema)
+            importlib.import_module("pyarrow.parquet").write_table(table, temporary)
+            with temporary.open("rb+") as written:
+                os.fsync(written.fileno())
+            temporary.rename(target)
+            sync_folder(self._settings.folder)
+        path.unlink()
+
+    def _batch(self, batch: Sequence[Sending]) -> Any:
+        records = [each.record for each in batch]
+        columns = {
+            "at_ms": [record.message.at_ms for record in records],
+            "topic": [record.message.topic for record in records],
+            "payload": [record.payload for record in records],
+            "qos": [record.message.qos for record in records],
+            "retain": [record.message.retain for record in records],
+            "user_properties": [user_properties(record.message.properties) for record in records],
+            "ref": [record.message.reference for record in records],
+            "target": [record.target for record in records],
+        }
+        return self._arrow.RecordBatch.from_pydict(columns, self._schema)
+
+    async def check(self) -> list[Finding]:
+        """Look whether the folder can be written."""
+        writable = os.access(self._settings.folder, os.W_OK)
+        return [Finding(writable, f"files {self._settings.folder}", "writable" if writable else "cannot be written")]

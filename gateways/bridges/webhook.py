@@ -1,0 +1,165 @@
+"""An HTTP server as a sink: batches by POST, signed, with a key by which the server knows a repeat.
+
+2xx is done; 4xx but 408 and 429 rejects; everything else, redirects too, is tried again, after Retry-After where the
+server says it. An answer is read up to a bound and a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import json
+import ssl
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import trio
+
+from conf.bridge_settings import GatewaySettings, Webhook
+from conf.errors import ExitCode, UserError
+from gateways.bridges.batch_sink import BatchSink, Outcome
+from gateways.bridges.doors import read_secret
+from gateways.bridges.flow import Flow
+from gateways.bridges.map_bridge import build_sink, to_json
+from gateways.bridges.pump import Sending
+from gateways.bridges.running import Bridge, Finding
+from gateways.transport import client_context
+
+__all__ = ["WebhookSink", "build_webhook"]
+
+ANSWER_BYTES_MAX = 64 * 1024
+RETRY_AFTER_S_MAX = 3600.0
+RETRIED = (408, 429)
+
+
+def build_webhook(name: str, settings: Webhook, gateway: GatewaySettings) -> Bridge:
+    """Return a bridge from the cluster to an HTTP server.
+
+    Raises:
+        UserError: A mistake of the configuration, or the library is missing.
+    """
+    del gateway
+    try:
+        library = importlib.import_module("httpx")
+    except ModuleNotFoundError:
+        text = f"bridge.{name}: webhooks need the extra http: pip install 'stratamq[http]'"
+        raise UserError(text, ExitCode.USAGE) from None
+    parts = urlsplit(settings.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise UserError(f"bridge.{name}.url: write http://host/path or https://host/path", ExitCode.USAGE)
+    secret = b"" if settings.secret_file is None else read_secret(f"bridge.{name}", settings.secret_file)
+    token = "" if settings.token_file is None else read_secret(f"bridge.{name}", settings.token_file).decode()
+    context = client_context(settings.http_authority, None, None) if parts.scheme == "https" else None
+    return build_sink(name, settings, True, lambda flow: WebhookSink(library, settings, secret, token, context, flow))
+
+
+class WebhookSink(BatchSink):
+    """Sink of one flow, and one side of its bridge."""
+
+    name = "webhook"
+
+    def __init__(
+        self,
+        library: Any,
+        settings: Webhook,
+        secret: bytes,
+        token: str,
+        context: ssl.SSLContext | None,
+        flow: Flow,
+    ) -> None:
+        super().__init__(flow, settings.batch_messages, settings.batch_bytes, settings.concurrency)
+        self._library, self._settings = library, settings
+        self._secret, self._token, self._context = secret, token, context
+        self._client: Any = None
+        self.is_up, self.reason = True, ""  # until a request fails: there is nothing to connect to
+
+    async def run(self) -> None:
+        """Send batches, for ever."""
+        async with self._make() as self._client, trio.open_nursery() as nursery:
+            for worker in range(self._settings.concurrency):
+                nursery.start_soon(self.work, worker)
+
+    def _make(self) -> Any:
+        return self._library.AsyncClient(
+            timeout=self._settings.timeout_s,
+            follow_redirects=False,
+            trust_env=False,
+            verify=self._context if self._context is not None else True,
+        )
+
+    async def write(self, batch: Sequence[Sending]) -> Outcome:
+        """Send one request."""
+        single = self._settings.batch_messages == 1
+        if single:
+            body, kind = batch[0].record.payload, "application/octet-stream"
+        else:
+            body, kind = b"[" + b",".join(_object(each) for each in batch) + b"]", "application/json"
+        headers = {"content-type": kind, "idempotency-key": _key(batch)}
+        if single:
+            headers["mqtt-topic"] = batch[0].record.message.topic.encode("unicode_escape").decode()
+        if self._secret:
+            headers["x-signature"] = "sha256=" + hmac.new(self._secret, body, hashlib.sha256).hexdigest()
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
+        try:
+            with trio.fail_after(self._settings.timeout_s):
+                return await self._post(body, headers)
+        except trio.TooSlowError:
+            return Outcome(f"no answer within {self._settings.timeout_s:g} s")
+        except self._library.HTTPError as error:
+            return Outcome(f"{type(error).__name__}: {error}")
+        except (ssl.SSLError, OSError) as error:
+            return Outcome(str(error))
+
+    async def _post(self, body: bytes, headers: dict[str, str]) -> Outcome:
+        async with self._client.stream("POST", self._settings.url, content=body, headers=headers) as answer:
+            size = 0
+            async for part in answer.aiter_raw():
+                size += len(part)
+                if size > ANSWER_BYTES_MAX:
+                    break  # the status says what became of it
+            status = answer.status_code
+            if 200 <= status < 300:
+                return Outcome()
+            text = f"status {status}"
+            if 400 <= status < 500 and status not in RETRIED:
+                return Outcome(text, f"status_{status}")
+            if 300 <= status < 400:
+                text += ", a redirect, which is not followed"
+            return Outcome(text, "", _seconds(answer.headers.get("retry-after", "")))
+
+    async def check(self) -> list[Finding]:
+        """Ask for the URL without a body: the server is there, and its certificate is believed."""
+        where = f"webhook {urlsplit(self._settings.url).netloc}"
+        try:
+            with trio.fail_after(self._settings.timeout_s):
+                async with self._make() as client:
+                    answer = await client.request("OPTIONS", self._settings.url)
+        except trio.TooSlowError:
+            return [Finding(False, where, "no answer")]
+        except (self._library.HTTPError, ssl.SSLError, OSError) as error:
+            return [Finding(False, where, f"{type(error).__name__}: {error}")]
+        return [Finding(answer.status_code < 500, where, f"answers OPTIONS with status {answer.status_code}")]
+
+
+def _object(sending: Sending) -> bytes:
+    found = json.loads(to_json(sending.record.message, sending.record.payload))
+    if sending.record.target:
+        found["target"] = sending.record.target
+    found["reference"] = sending.record.message.reference
+    return json.dumps(found, ensure_ascii=False).encode()
+
+
+def _key(batch: Sequence[Sending]) -> str:
+    """Return the same key for the same messages; those of QoS 0 never come again, and count by their time."""
+    names = [
+        each.record.message.reference or f"{each.token}:{each.record.message.at_ms}:{each.record.message.topic}"
+        for each in batch
+    ]
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
+
+
+def _seconds(text: str) -> float | None:
+    return min(float(text), RETRY_AFTER_S_MAX) if text.isdecimal() else None

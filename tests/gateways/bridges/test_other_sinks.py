@@ -1,0 +1,226 @@
+"""Webhooks, Redis Streams and files, by processes that others wrote, each killed or broken once."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mqtt.packets import Publish
+from tests.gateways.bridges.fault_run import BridgeProcess
+from tests.gateways.bridges.publishing import gathering, publish_all
+from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
+
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
+REDIS = shutil.which("redis-server")
+TOPICS = 4
+
+
+def packets(begin: int, end: int) -> list[Publish]:
+    return [Publish(f"u/{number % TOPICS}", b"%d" % number, 1) for number in range(begin, end)]
+
+
+def in_order(found: list[tuple[str, int]]) -> bool:
+    """Return whether the first arrivals of each topic are in the order of publishing."""
+    for topic in {name for name, _ in found}:
+        first = list(dict.fromkeys(number for name, number in found if name == topic))
+        if first != sorted(first):
+            return False
+    return True
+
+
+def settings(kind: str, port: int, lines: str, rule: str = "") -> str:
+    return f"""
+[bridge.under]
+kind = "{kind}"
+cluster = ["mqtt://127.0.0.1:{port}"]
+client_id = "under"
+{lines}
+[[bridge.under.map]]
+filter = "u/#"
+{rule}
+"""
+
+
+class Hook(ThreadingHTTPServer):
+    """A server that misbehaves as its list of answers says, and is good afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[str] = []
+        self.bodies: list[tuple[dict[str, str], bytes]] = []
+        self.refused: set[int] = set()
+        self.lock = threading.Lock()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        with self.server.lock:
+            answer = self.server.answers.pop(0) if self.server.answers else "200"
+        numbers = {number(each) for each in json.loads(body)}
+        if answer == "close":
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        if answer == "stall":
+            self.connection.recv(1)  # until the client has enough
+            return
+        if answer == "200" and numbers & self.server.refused:
+            answer = "422"
+        elif answer == "200":
+            with self.server.lock:
+                self.server.bodies.append((dict(self.headers), body))
+        self.send_response(int(answer))
+        if answer == "302":
+            self.send_header("location", "http://127.0.0.1:1/")
+        if answer == "429":
+            self.send_header("retry-after", "1")
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def number(found: dict[str, Any]) -> int:
+    import base64
+
+    return int(base64.b64decode(found["payload"]))
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    server = Hook()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_webhook_that_misbehaves(tmp_path: Path, hook: Hook) -> None:
+    """Closed, stalled, redirected, 429 and 500; one record that is refused alone goes to the dead letter."""
+    hook.answers = ["close", "stall", "302", "429", "500"]
+    hook.refused = {17}
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("key\n")
+    lines = f'url = "http://127.0.0.1:{hook.server_address[1]}/in"\nsecret_file = "{secret}"\ntimeout_s = 1.0'
+    async with running_mosquitto(tmp_path) as broker, gathering(broker.port, "dead", "bridge/#") as dead:
+        bridge = BridgeProcess(tmp_path, settings("webhook", broker.port, lines))
+        bridge.start()
+        try:
+            await bridge.ready()
+            await publish_all(broker.port, packets(0, 60))
+            assert await dead.payloads(1, 60) == [b"17"]
+            with trio.fail_after(60):
+                while len({number(each) for _, body in hook.bodies for each in json.loads(body)}) < 59:
+                    await trio.sleep(0.05)
+        finally:
+            bridge.kill()
+    found = [(each["topic"], number(each)) for _, body in hook.bodies for each in json.loads(body)]
+    assert {value for _, value in found} == set(range(60)) - {17}
+    assert in_order(found)
+    for headers, body in hook.bodies:
+        lower = {name.lower(): value for name, value in headers.items()}
+        assert lower["x-signature"] == "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
+        assert lower["idempotency-key"]
+
+
+@asynccontextmanager
+async def running_redis(folder: Path) -> AsyncIterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    command = [str(REDIS), "--port", str(port), "--save", "", "--dir", str(folder)]
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with trio.fail_after(20):
+            while True:
+                try:
+                    await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                    break
+                except OSError:
+                    await trio.sleep(0.01)  # there is nothing to wait on for a port to open
+        yield port
+    finally:
+        with trio.CancelScope(shield=True):
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.skipif(REDIS is None, reason="redis-server is not installed (Debian: redis-server)")
+async def test_redis_streams_both_ways(tmp_path: Path) -> None:
+    """A sink and a source by one process, killed: every entry, in the order of its topic, and none is left pending."""
+    redis = pytest.importorskip("redis", reason="the extra redis is not installed")
+    async with (
+        running_mosquitto(tmp_path) as broker,
+        running_redis(tmp_path) as port,
+        gathering(broker.port, "reader", "back/#") as reader,
+    ):
+        text = settings("redis-sink", broker.port, f"redis_port = {port}", 'topic = "stream"')
+        back = settings("redis-source", broker.port, f'redis_port = {port}\nconsumer_group = "g"', 'topic = "back/x"')
+        back = back.replace("bridge.under", "bridge.back").replace('"under"', '"back"').replace('"u/#"', '"stream"')
+        bridge = BridgeProcess(tmp_path, text + back)
+        bridge.start()
+        try:
+            await bridge.ready()
+            await publish_all(broker.port, packets(0, 100))
+            bridge.kill()
+            bridge.start()
+            await publish_all(broker.port, packets(100, 200))
+            payloads = await reader.payloads(200)
+            client = redis.Redis(port=port)
+            with trio.fail_after(20):
+                while await trio.to_thread.run_sync(lambda: client.xpending("stream", "g")["pending"]):
+                    await trio.sleep(0.05)
+            entries = client.xrange("stream")
+        finally:
+            bridge.kill()
+    assert {int(payload) for payload in payloads} == set(range(200))
+    assert in_order([(fields[b"topic"].decode(), int(fields[b"payload"])) for _, fields in entries])
+    assert all(fields[b"ref"].startswith(b"under:") for _, fields in entries)
+    assert int(reader.messages[0].payload) == 0
+
+
+async def test_files_have_what_was_done_also_after_a_kill(tmp_path: Path) -> None:
+    """Batches of the killed process are turned into Parquet by the next one."""
+    import pyarrow.parquet
+
+    folder = tmp_path / "archive"
+    lines = f'folder = "{folder}"\nrotate_s = 0.5'
+    async with running_mosquitto(tmp_path) as broker:
+        bridge = BridgeProcess(tmp_path, settings("files", broker.port, lines))
+        bridge.start()
+        try:
+            await bridge.ready()
+            await publish_all(broker.port, packets(0, 100))
+            bridge.kill()
+            bridge.start()
+            await publish_all(broker.port, packets(100, 200))
+
+            def rows() -> list[tuple[str, int]]:
+                tables = [pyarrow.parquet.read_table(path) for path in sorted(folder.glob("*.parquet"))]
+                return [(row["topic"], int(row["payload"])) for table in tables for row in table.to_pylist()]
+
+            with trio.fail_after(30):
+                while len({value for _, value in await trio.to_thread.run_sync(rows)}) < 200:
+                    await trio.sleep(0.1)
+            found = rows()
+        finally:
+            bridge.kill()
+    assert in_order(found)
+    assert not list(folder.glob("*.tmp"))
