@@ -52,6 +52,7 @@ from wire.messages.hello import TIER_EDGE
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, own_version, run_process
+from wire.node.turns import Longest, Steps
 from wire.node.waiting import WaitingLog
 from wire.sstable.ledger import FileLedger
 
@@ -87,6 +88,7 @@ class EdgeService:
         self._relinked = trio.Event()
         self._open = False  # clients are let in
         self._lists: dict[str, ClientFiles] = {}  # by listener
+        self._own = Longest()  # pieces of work that are no client's
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -224,8 +226,10 @@ class EdgeService:
             self._dial(nursery)
             with trio.move_on_after(BEAT_S - boot_time() % BEAT_S if said_ready else STARTING_S):
                 await self._relinked.wait()
-            self._process.turns.note(loop.longest_ns / NS, time.monotonic())
-            loop.longest_ns = 0
+            now = time.monotonic()
+            self._process.turns.note(loop.longest_ns / NS, now)
+            self._own.note(loop.longest_own_ns / NS, now)
+            loop.longest_ns = loop.longest_own_ns = 0
             if self._process.stopping.is_set() and not self.core.stopping.order.begun:
                 for listening in self._listening:
                     loop.forget_listener(listening.socket)
@@ -383,6 +387,12 @@ class EdgeService:
     def _register_metrics(self, loop: Loop, chains: Chains) -> None:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
+        trio.lowlevel.add_instrument(Steps(self._own))
+        metrics.gauge(
+            "own_work_longest_seconds",
+            "Longest piece of work that is no client's (gossip, beats, map, metrics, timers) in the last 30 to 60 s.",
+            self._own.longest_s,
+        )
         metrics.check("client_lists", lambda: not any(files.problem() for files in self._lists.values()))
         metrics.gauge(
             "client_lists_seconds_left",

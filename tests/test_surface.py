@@ -14,6 +14,8 @@ WITHOUT_READER = {
     "AckSink": "the shape of the ledger that a compiled Engine takes",
     "after_io_wait": "trio calls it, by the name of its instruments",
     "before_io_wait": "the same",
+    "after_task_step": "the same",
+    "before_task_step": "the same",
     "decode_publish_acks": "half of a format whose product form is compiled in edge/hot; tests/golden compares both",
     "decode_pushes": "the same",
     "encode_push_ack": "half of a format",

@@ -34,6 +34,7 @@ cdef class Loop(Sockets):
     cdef int event_count
     cdef long long turn_ns_max
     cdef public long long longest_ns
+    cdef public long long longest_own_ns
     cdef long long swept_ns
     cdef long long woke_ns
     cdef long long turn_ns

@@ -86,6 +86,7 @@ class Loop(Sockets):
         self.event_count = 0
         self.turn_ns_max = hot.limits.turn_ns_max
         self.longest_ns = 0  # longest turn since the shell set it to 0: from the end of its wait to its last send
+        self.longest_own_ns = 0  # likewise, of those that took no packet of a client
         self.swept_ns = boot_ns()
         self.woke_ns = 0  # when the last wait ended, 0 if it did not wait
         self.turn_ns = 0  # end of the newest turn, before its output was sent
@@ -164,6 +165,7 @@ class Loop(Sockets):
         began: cython.longlong = self.woke_ns if self.woke_ns > 0 else boot_ns()
         start: cython.longlong = began
         self.woke_ns = 0
+        packets: cython.ulonglong = hot.packets_in
         hot.begin_turn(start)
         self.handshakes = 0
         if self.undecrypted:
@@ -197,7 +199,10 @@ class Loop(Sockets):
         if hot.sweep_left > 0:
             hot.sweep_some(start, SWEPT_MAX)
         after_turn(self.pacing, start, hot.packets_in, self.blocked_ns)
-        self.longest_ns = max(self.longest_ns, boot_ns() - began)
+        start = boot_ns() - began
+        self.longest_ns = max(self.longest_ns, start)
+        if hot.packets_in == packets:
+            self.longest_own_ns = max(self.longest_own_ns, start)
         return trio_ready
 
     def wait_for_events(self, until_ns: cython.longlong) -> cython.bint:

@@ -5,7 +5,7 @@ import time
 import pytest
 import trio
 
-from wire.node.turns import WINDOW_S, Turns
+from wire.node.turns import WINDOW_S, Longest, Steps, Turns
 
 
 def test_the_longest_of_this_window_and_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +36,21 @@ async def test_a_task_that_computes_for_long_is_seen() -> None:
     trio.lowlevel.remove_instrument(turns)
     assert turns.longest_s() >= 0.05
     assert idle_s < 0.3  # what a task waits is no part of a turn
+
+
+async def test_a_step_of_one_task_is_noted() -> None:
+    """Ten tasks of one turn are ten steps."""
+    longest = Longest()
+    steps = Steps(longest)
+
+    async def compute() -> None:
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            pass
+
+    trio.lowlevel.add_instrument(steps)
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(compute)
+    trio.lowlevel.remove_instrument(steps)
+    assert 0.05 <= longest.longest_s() < 0.5
