@@ -22,14 +22,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from bench.hot import build_mqload
 from gateways.balancer.status import read_status
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Pingreq
+from tests.e2e.extra_balancer import balancer, free_port
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_balance import extra_balancer
 
 MESSAGES, CONNECTS, SPREAD, HELD = 400_000, 2_000, 3_000, 5_000
 HAND_OVER_BAR, CONNECT_BAR_US, RELAY_BAR = 1.03, 120.0, 4.0
@@ -100,7 +99,7 @@ def costs(folder: Path, mqload: Path, rounds: int) -> None:
         cluster = stack.enter_context(local_cluster("--edges", "1", "--balance"))
         relay_port = free_port()
         listeners = {"plain": {"port": relay_port}}
-        relay = stack.enter_context(running(cluster, "relay", listeners=listeners, forward="relay"))
+        relay, _ = stack.enter_context(balancer(cluster, "relay", listeners=listeners, forward="relay"))
         edge = cluster.port(0, "plain")
         door = int(cluster.state["listeners"]["balance-0"]["plain"])
         nodes = [cluster.pid(node) for node in ("edge-0", "router-0", "storage-0")]
@@ -153,7 +152,7 @@ def spreads() -> None:
     with local_cluster("--edges", "3", "--balance") as cluster:
         for policy, limit in (("round_robin", 0), ("least_connections", 1)):
             port = free_port()
-            with running(cluster, policy, listeners={"plain": {"port": port}}, policy=policy):
+            with balancer(cluster, policy, listeners={"plain": {"port": port}}, policy=policy):
                 before = picks_of(cluster.data / policy)
                 clients = [connect(port, f"{policy}{n}") for n in range(SPREAD)]
                 picks = gained(cluster.data / policy, before)
@@ -162,8 +161,8 @@ def spreads() -> None:
         ports = free_port(), free_port()
         gossip = gossip_of(cluster)
         with (
-            running(cluster, "one", gossip=gossip, listeners={"plain": {"port": ports[0]}}),
-            running(cluster, "two", gossip=gossip, listeners={"plain": {"port": ports[1]}}),
+            balancer(cluster, "one", gossip, listeners={"plain": {"port": ports[0]}}),
+            balancer(cluster, "two", gossip, listeners={"plain": {"port": ports[1]}}),
         ):
             time.sleep(4.0)  # for gossip, which begins 2 s after a start
             folders = [cluster.data / name for name in ("one", "two")]
@@ -266,19 +265,6 @@ def p99(port: int) -> float:
 # -- small parts
 
 
-@contextlib.contextmanager
-def running(cluster: LocalCluster, name: str, gossip: Any = None, **room: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one more balancer until it has candidates."""
-    process = extra_balancer(cluster, name, gossip, **room)
-    try:
-        wait_for(lambda: bool(candidates(cluster.data / name)), f"{name} has candidates")
-        wait_for(lambda: all(map(can_connect, (each["port"] for each in room["listeners"].values()))), "it listens")
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def gossip_of(cluster: LocalCluster) -> dict[str, object]:
     """Return the gossip of one more process of a local cluster."""
     import tomllib
@@ -327,11 +313,6 @@ def alive(clients: list[socket.socket]) -> int:
 def close(clients: list[socket.socket]) -> None:
     for client in clients:
         client.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def can_connect(port: int) -> bool:

@@ -307,6 +307,9 @@ class EdgeService:
             return Answer.NOT_READY
         if not any(listener.policy.name == name for listener in self._listening):
             return Answer.NO_LISTENER
+        mine = core.map.nodes.get(self._config.node.id)
+        if mine is not None and mine.admin_state:
+            return Answer.DRAINING
         return Answer.FULL if len(core.clients) >= core.limits.connections_max else Answer.TAKEN
 
     def _take_handed_over(self, name: str, fd: int, waited_s: float) -> None:

@@ -5,10 +5,9 @@ Decides nothing: ``edge/listeners/hand_over.py``.
 """
 
 import contextlib
-import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -17,6 +16,7 @@ from conf.errors import UserError
 from edge.listeners.hand_over import HandOverDesk, Offer, is_allowed
 from wire.clock import boot_time
 from wire.messages.hand_over import HAND_OVER, HAND_OVER_BYTES_MAX, Answer
+from wire.unix_name import unix_name
 
 __all__ = ["HandOverSocket"]
 
@@ -63,7 +63,7 @@ class HandOverSocket:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as listening:
             try:
                 self._path.unlink(missing_ok=True)
-                with _in_folder(self._path) as path:
+                with unix_name(self._path) as path:
                     listening.bind(path)
                 self._path.chmod(0o600)  # before it listens
                 listening.listen(BALANCERS_MAX)
@@ -125,13 +125,3 @@ def _receive(balancer: socket.socket) -> Offer:
             count = len(raw) // DESCRIPTOR_BYTES
             descriptors += struct.unpack_from(f"{count}i", raw)
     return Offer(data, descriptors, flags)
-
-
-@contextlib.contextmanager
-def _in_folder(path: Path) -> Iterator[str]:
-    """Give a name by which a socket is bound or connected, however long its path: the system takes 107 bytes."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -71,7 +71,9 @@ class Edge:
         self.clients = min(max(self.clients, clients), clients + recent)
 
     def failed(self, now: float) -> None:
-        """It did not take a client: leave it alone for a while."""
+        """It did not take a client: leave it alone for a while. What many clients find at once counts once."""
+        if now < self.skip_until:
+            return
         self.skip_until = now + self._skip_s
         self._skip_s = min(SKIP_MAX_S, 2 * self._skip_s)
 

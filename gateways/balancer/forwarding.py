@@ -13,6 +13,7 @@ from functools import partial
 import trio
 
 from conf.balance_settings import BalanceSettings
+from conf.errors import UserError
 from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory
 from gateways.balancer.edge import Edge
@@ -194,11 +195,11 @@ class Forwarding:
 
     async def _relay(self, arrival: Arrival, edge: Edge) -> None:
         """Dial an edge and relay to it; the next one where it cannot be dialled."""
-        host, port = split_address(edge.addresses[arrival.wanted.listener])
         try:
+            host, port = split_address(edge.addresses[arrival.wanted.listener])
             with trio.fail_after(max(0.0, arrival.until - boot_time())):
                 stream = await trio.open_tcp_stream(host, port)
-        except (OSError, trio.TooSlowError, ValueError, ExceptionGroup):
+        except (OSError, UserError, trio.TooSlowError, ValueError, ExceptionGroup):
             self._under_way -= 1
             self._directory.failed(boot_time(), edge)
             self.forward(arrival)

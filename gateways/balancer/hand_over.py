@@ -16,6 +16,7 @@ import trio
 
 from wire.clock import boot_time
 from wire.messages.hand_over import ANSWER_S, Answer, encode_hand_over
+from wire.unix_name import unix_name
 
 __all__ = ["EdgeSocket", "is_reachable"]
 
@@ -62,7 +63,7 @@ class EdgeSocket:
         if self._connection is None:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             try:
-                with _name(self._path) as name:
+                with unix_name(Path(self._path)) as name:
                     connection.connect(name)
             except BaseException:
                 connection.close()
@@ -117,12 +118,3 @@ class EdgeSocket:
 def is_reachable(path: str) -> bool:
     """Whether the socket of an edge is there, and may be connected to by this user."""
     return os.access(path, os.R_OK | os.W_OK)
-
-
-@contextlib.contextmanager
-def _name(path: str):  # type: ignore[no-untyped-def]
-    folder = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{Path(path).name}"
-    finally:
-        os.close(folder)

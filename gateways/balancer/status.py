@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from conf.errors import ExitCode, UserError
+from wire.unix_name import unix_name
 
 __all__ = ["StatusSocket", "read_status"]
 
@@ -31,7 +32,8 @@ class StatusSocket:
         """Answer until cancelled."""
         self._path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-            listening.bind(str(self._path))
+            with unix_name(self._path) as name:
+                listening.bind(name)
             self._path.chmod(0o600)
             listening.listen(8)
             listening.setblocking(False)
@@ -59,7 +61,8 @@ def read_status(folder: Path) -> dict[str, Any]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(TIMEOUT_S)
-            asking.connect(str(path))
+            with unix_name(path) as name:
+                asking.connect(name)
             while more := asking.recv(65_536):
                 data += more
         found: dict[str, Any] = json.loads(data)

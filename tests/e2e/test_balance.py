@@ -1,7 +1,5 @@
 """One door in front of three edges: clients come in, outlive the balancer, and never meet an edge that is gone."""
 
-import contextlib
-import datetime
 import signal
 import socket
 import ssl
@@ -13,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from mqtt.codec import encode_packet
-from mqtt.packets import Connect, Pingreq
-from stratamq.toml_text import toml_document
+from mqtt.codec import StreamDecoder, encode_packet
+from mqtt.packets import Connack, Connect, Pingreq
+from mqtt.properties import PropertyId
+from mqtt.reasons import ReasonCode
+from tests.e2e.extra_balancer import balancer, free_port, status_of, wait_until
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from wire.links.authority import DevelopmentAuthority
 
 PINGRESP = b"\xd0\x00"
 EDGES = ("edge-0", "edge-1", "edge-2")
@@ -110,59 +109,6 @@ def test_no_connect_fails_when_an_edge_is_killed(cluster: LocalCluster) -> None:
     close(clients)
 
 
-def extra_balancer(
-    cluster: LocalCluster, name: str, gossip: dict[str, Any] | None = None, **room: Any
-) -> subprocess.Popen[bytes]:
-    """Start one more balancer over the cluster, with listeners of a test's own."""
-    authority = DevelopmentAuthority(cluster.data / "tls", "stratamq", datetime.datetime.now(datetime.UTC))
-    own = authority.gateway(name)
-    node = {
-        "id": name,
-        "data_dir": cluster.data / name,
-        "seeds": cluster.state["routers"],
-        "certificate": own.certificate,
-        "key": own.key,
-        "authority": own.authority,
-    }
-    config = cluster.data / f"{name}.toml"
-    rooms: dict[str, dict[str, Any]] = {"node": node, "balance": room}
-    config.write_text(toml_document(rooms | ({"membership": gossip} if gossip else {})))
-    command = [*cluster.command_line(), "balance", "--config", str(config)]
-    return subprocess.Popen(command, start_new_session=True)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def other(cluster: LocalCluster) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, int], Path]]:
-    """A balancer that relays or redirects, and ends TLS at one listener."""
-    ports = {"plain": free_port(), "tls": free_port()}
-    listeners = {
-        "plain": {"port": ports["plain"], "opaque": False, "redirect": True},
-        "tls": {"port": ports["tls"]},
-    }
-    process = extra_balancer(cluster, "other", listeners=listeners, forward="relay", policy="round_robin")
-    config = cluster.data / "other.toml"
-    try:
-        wait_until(lambda: cluster.command("balance", "status", "--config", str(config)).returncode == 0)
-        wait_until(lambda: can_connect(ports["tls"]))
-        yield process, ports, config
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
-def wait_until(condition: Any, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def can_connect(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -171,26 +117,63 @@ def can_connect(port: int) -> bool:
     return True
 
 
-def test_a_relay_carries_tls_and_ends_in_order(
-    cluster: LocalCluster, other: tuple[subprocess.Popen[bytes], dict[str, int], Path]
-) -> None:
-    """Round robin is exact; what is no MQTT is closed; SIGTERM waits for relayed connections."""
-    process, ports, _ = other
+def test_a_relay_carries_tls_and_ends_in_order(cluster: LocalCluster) -> None:
+    """What is no MQTT is closed; SIGTERM refuses newcomers and waits for relayed connections."""
     context = ssl.create_default_context(cafile=cluster.authority)
-    clients = [connect(ports["plain"], f"relayed{n}") for n in range(6)]
-    secured = connect(ports["tls"], "relayed-tls", context)
-    with socket.create_connection(("127.0.0.1", ports["plain"]), 10) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n")
-        with contextlib.suppress(ConnectionResetError):
-            assert stranger.recv(10) == b""
-    answer = cluster.command("balance", "status", "--config", str(other[2]), "-o", "json").stdout
-    assert '"not_mqtt": 1' in answer and '"relayed": 7' in answer
-    assert alive([*clients, secured]) == 7
-    process.send_signal(signal.SIGTERM)
-    wait_until(lambda: not can_connect(ports["plain"]))
-    assert alive([*clients, secured]) == 7
-    close([*clients, secured])
-    assert process.wait(20) == 0
+    listeners = {"plain": {"port": free_port(), "opaque": False, "read": "connect"}, "tls": {"port": free_port()}}
+    with balancer(cluster, "relays", listeners=listeners, forward="relay", policy="round_robin") as (process, ports):
+        clients = [connect(ports["plain"], f"relayed{n}") for n in range(6)]
+        clients.append(connect(ports["tls"], "relayed-tls", context))
+        assert refused(ports["plain"], b"GET / HTTP/1.1\r\n")
+        told = status_of(cluster, "relays")
+        assert told["refused"] == {"not_mqtt": 1} and told["relayed"] == 7
+        assert alive(clients) == 7
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not can_connect(ports["plain"]))
+        assert alive(clients) == 7
+        close(clients)
+        assert process.wait(20) == 0
+
+
+def test_mqtt_5_is_told_where_to_go(cluster: LocalCluster) -> None:
+    """One that cannot be told is closed, and so is one that does not say who it is in time."""
+    listeners = {"plain": {"port": free_port(), "opaque": False, "redirect": True}}
+    ways = {"forward": "redirect", "policy": "sticky"}
+    with balancer(cluster, "redirects", None, None, listeners=listeners, connect_timeout_s=0.5, **ways) as (_, ports):
+        known = {f"127.0.0.1:{cluster.port(number, 'plain')}" for number in range(3)}
+        for name in ("a", "b", "c"):
+            with socket.create_connection(("127.0.0.1", ports["plain"]), 10) as client:
+                client.sendall(encode_packet(Connect(name), 5))
+                [answer] = StreamDecoder(5).feed(client.recv(1000))
+                assert isinstance(answer, Connack) and answer.reason_code == ReasonCode.USE_ANOTHER_SERVER
+                assert answer.properties[PropertyId.SERVER_REFERENCE] in known
+        assert refused(ports["plain"], encode_packet(Connect("old", protocol_version=4), 4))
+        assert refused(ports["plain"], b"\x10")
+        assert status_of(cluster, "redirects")["refused"] == {"not_redirected": 1, "silent": 1}
+
+
+def test_sockets_of_systemd_are_taken_by_name(cluster: LocalCluster) -> None:
+    """LISTEN_FDS: the address is not this process's to bind, and outlives it."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)) as given:
+        listeners = {"plain": {"port": 1, "opaque": False}}
+        with balancer(cluster, "activated", given=given, listeners=listeners) as (process, _):
+            client = connect(port, "activated")
+            process.kill()
+            process.wait()
+            assert alive([client]) == 1
+            waiting = socket.create_connection(("127.0.0.1", port), 10)  # in the backlog of the one who comes next
+            close([client, waiting])
+
+
+def refused(port: int, said: bytes) -> bool:
+    """Return whether a connection is closed without a word."""
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(said)
+        try:
+            return client.recv(10) == b""
+        except ConnectionResetError:
+            return True
 
 
 def test_other_balancers_get_the_edges_of_the_map(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The shipped files of HAProxy and NGINX run before real edges: only addresses and certificates are replaced."""
+"""Shipped files of HAProxy and NGINX, and our own balancer where TLS ends there, before real edges."""
 
 import contextlib
 import datetime
@@ -15,6 +15,7 @@ import pytest
 
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect
+from tests.e2e.extra_balancer import balancer
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from wire.links.authority import DevelopmentAuthority
@@ -149,3 +150,21 @@ def test_haproxy_ends_tls_and_names_the_client(cluster: LocalCluster, edges: lis
             with contextlib.suppress(OSError):
                 assert stranger.recv(100) == b""
     assert sorted(now - then for now, then in zip(connects(edges, cluster), before, strict=True)) == [0, 6]
+
+
+def test_our_balancer_ends_tls_and_names_the_client(
+    cluster: LocalCluster, edges: list[ExtraEdge], tmp_path: Path
+) -> None:
+    """The verified name is the client's user; without a certificate nobody is let in there."""
+    devices = DevelopmentAuthority(tmp_path / "devices", "devices", datetime.datetime.now(datetime.UTC))
+    server, device = devices.server(), devices.client("sensor-1")
+    shown = {"certificate": server.certificate, "key": server.key, "client_ca": devices.certificate, "proxy": True}
+    listeners = {"clear": {"port": free_port(), **shown}}
+    context = ssl.create_default_context(cafile=str(devices.certificate))
+    nobody = ssl.create_default_context(cafile=str(devices.certificate))
+    context.load_cert_chain(device.certificate, device.key)
+    before = connects(edges, cluster)
+    with balancer(cluster, "ends-tls", listeners=listeners, policy="sticky") as (_, port):
+        assert [connect(port["clear"], "always-me", context) for _ in range(4)] == [0] * 4
+        assert connect(port["clear"], "no-certificate", nobody) == 0x87
+    assert sorted(now - then for now, then in zip(connects(edges, cluster), before, strict=True)) == [0, 4]
