@@ -297,7 +297,7 @@ async def wills(ports: Ports, number: int, address: str) -> None:
     await attacker.send(packets.packet(0x10, body))
     answer = await attacker.read()
     note("connack", code_of(answer) if answer is not None else "closed")
-    await trio.sleep(max(0.0, START + 1.0 - time.monotonic()))
+    await trio.sleep(max(0.0, BREAK_AT - time.monotonic()))
     attacker.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     attacker.stream.socket.close()
     await trio.sleep_forever()
@@ -441,7 +441,7 @@ KINDS: dict[str, Kind] = {
         group_churn, takeover_churn, half_a_connect,
     )
 }  # fmt: skip
-START = 0.0
+BREAK_AT = 0.0  # when all connections that leave a will break
 
 
 async def attack(kind: str, ports: Ports, count: int, seconds: float) -> None:
@@ -464,11 +464,11 @@ async def attack(kind: str, ports: Ports, count: int, seconds: float) -> None:
 
 def main() -> None:
     """Run one kind."""
-    global START
+    global BREAK_AT
     kind, ports, count, seconds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     os.nice(5)  # they share the machine with whom they attack
     print("started", flush=True)
-    START = time.monotonic()
+    BREAK_AT = time.monotonic() + seconds / 2
     trio.run(attack, kind, ports, count, seconds)
     print(json.dumps(seen), flush=True)
 

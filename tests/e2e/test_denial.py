@@ -207,7 +207,7 @@ def test_handshakes_and_connects_that_drip(place: Place, count: int, seconds: fl
         assert seen[f"{stage} ended"] == seen[f"{stage} begun"] == count // 2
 
 
-@sizes((30, 0.8), (200, 60.0))
+@sizes((30, 0.8), (200, 20.0))
 @timed
 def test_a_flood_of_connects(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. One address gets its rate and no more; newcomers from another one all get in."""
@@ -224,7 +224,7 @@ def test_keep_alive_for_ever(place: Place, count: int, seconds: float) -> None:
     assert seen == {"asked": count, "told 2": count, "ended 0x8d": count}
 
 
-@sizes((6, 0.8), (20, 60.0))
+@sizes((6, 0.8), (20, 20.0))
 @timed
 def test_deep_and_long_topics(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. 32 levels and 1 KiB cost microseconds; what is beyond ends its connection or is refused."""
@@ -234,7 +234,7 @@ def test_deep_and_long_topics(place: Place, count: int, seconds: float) -> None:
     assert_within("a topic of 32 levels", found.cpu_s * 1e3 / found.seen["within"], 0.2)
 
 
-@sizes((5, 1.2), (100, 60.0))
+@sizes((5, 1.2), (100, 20.0))
 @timed
 def test_an_explosion_of_wildcards(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. Filters are refused before a look-up could cost what they want."""
@@ -242,7 +242,7 @@ def test_an_explosion_of_wildcards(place: Place, count: int, seconds: float) -> 
     assert found.seen["suback 0x97"] >= count
 
 
-@sizes((5, 1.2), (50, 60.0))
+@sizes((5, 1.2), (50, 20.0))
 @timed
 def test_a_replay_of_retained_messages(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. All that is retained, asked for again and again: the honest ones go on."""
@@ -250,7 +250,7 @@ def test_a_replay_of_retained_messages(place: Place, count: int, seconds: float)
     assert found.seen["retained"] > 10 * found.seen["asked"] >= count
 
 
-@sizes((20, 0.8), (50, 60.0))
+@sizes((20, 0.8), (50, 20.0))
 @timed
 def test_a_flood_of_retained_topics(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. 0x97 above the bound; what is kept does not grow."""
@@ -274,11 +274,11 @@ def test_a_client_that_never_acknowledges(place: Place, count: int, seconds: flo
     """NIST: protect. It is given its window; then its queue is full and drops, and the publisher goes on."""
     found = place.attack("never_acks", count, seconds)
     assert found.seen["published"] > 500
-    assert 0 < found.seen["given"] <= 64 * (count - 1)
+    assert 0 < found.seen["given"] <= 64 * found.seen["connack 0x00"]
     assert found.events["dropped_pending"] > 0
 
 
-@sizes((10, 1.8), (200, 60.0))
+@sizes((10, 1.8), (200, 20.0))
 @timed
 def test_queues_of_absent_sessions(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A session that is away keeps so many messages and no more."""
@@ -287,7 +287,7 @@ def test_queues_of_absent_sessions(place: Place, count: int, seconds: float) -> 
     assert left and max(left) <= QUEUE_MAX
 
 
-@sizes((40, 1.5), (2000, 60.0))
+@sizes((40, 1.5), (500, 20.0))
 @timed
 def test_a_storm_of_wills(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. All at once they break: each will is published once, at the rate of wills."""
@@ -310,7 +310,7 @@ def test_two_clients_of_one_identifier(place: Place, count: int, seconds: float)
     assert found.seen["connack 0x9f"] > 5
 
 
-@sizes((10, 0.8), (100, 60.0))
+@sizes((10, 0.8), (100, 20.0))
 @timed
 def test_sessions_of_random_names(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. One address makes so many stored sessions, then a few a second; more get 0x97."""
@@ -360,7 +360,7 @@ def test_compression(place: Place) -> None:
         assert seen["no compression"] >= 5 and "compression" not in seen
 
 
-@sizes((20, 1.2), (500, 60.0))
+@sizes((20, 1.2), (500, 20.0))
 @timed
 def test_clients_that_stop_reading(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A flood of QoS 0 that nobody reads is dropped, counted, and takes bounded memory."""
@@ -369,7 +369,7 @@ def test_clients_that_stop_reading(place: Place, count: int, seconds: float) -> 
     assert found.events["dropped_slow"] > 100
 
 
-@sizes((10, 0.8), (200, 60.0))
+@sizes((10, 0.8), (200, 20.0))
 @timed
 def test_members_of_a_group_that_come_and_go(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A member that stays has messages of its group, and other clients theirs."""
@@ -402,7 +402,7 @@ def test_members_of_a_group_that_come_and_go(place: Place, count: int, seconds: 
     threads[1].join(10)
 
 
-@sizes((6, 0.8), (6, 600.0))
+@sizes((6, 0.8), (20, 60.0))
 @timed
 def test_takeovers_while_subscriptions_come_and_go(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. Nobody is torn between two connections of one client, and the edge lives."""

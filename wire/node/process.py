@@ -22,6 +22,7 @@ from wire.clock import boot_time
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
+from wire.node.certificate_ends import CertificateEnds, register_certificate_ends
 from wire.node.lease_holder import LeaseHolder
 from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link_lists
 from wire.node.reload import Reload, Reloaded
@@ -153,13 +154,16 @@ def _lists(config: NodeConfig, contexts: LinkContexts | None, read: ReadLists) -
     return link_lists(contexts.revoked, config.node, read)
 
 
-def _reload(config: NodeConfig, contexts: LinkContexts | None, lists: LinkFiles | None) -> Reload:
+def _reload(
+    config: NodeConfig, contexts: LinkContexts | None, lists: LinkFiles | None, ends: CertificateEnds
+) -> Reload:
     reload = Reload(config, config.again or _unreadable)
     reload.add(Logs(config))
     if contexts is not None:
         reload.add(LinkCertificates(contexts, config))
     if lists is not None:
         reload.add(lists)
+    reload.add(ends)
     return reload
 
 
@@ -189,10 +193,12 @@ def run_process(
     contexts, metrics = _contexts(config), Metrics(tier, config.node.id, own_version())
     lists = _lists(config, contexts, read_lists)
     take_turns(config.node, config.sources)
-    reload = _reload(config, contexts, lists)
+    ends = CertificateEnds(config)
+    reload = _reload(config, contexts, lists, ends)
     process = NodeProcess(config, tier, folder, contexts, metrics, ready, reload, lists)
+    register_certificate_ends(metrics, ends)
     try:
-        trio.run(_main, process, service)
+        trio.run(_main, process, service, ends)
     finally:
         folder.close()
     if process.put_aside:
@@ -200,7 +206,7 @@ def run_process(
     return EXIT_RESTART if process.restart else 0
 
 
-async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable[None]]) -> None:
+async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable[None]], ends: CertificateEnds) -> None:
     listener = bind_metrics(process.config.metrics) if process.config.metrics.enabled else None
     said = process.ready
 
@@ -246,6 +252,8 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         nursery.start_soon(reloading.run)
         process.reload_now = reloading.once
         process.watch = lambda part: nursery.start_soon(reloading.watch, part)
+        ends.take(None)
+        process.watch(ends)
         if process.lists is not None and process.contexts is not None:
             register_link_lists(metrics, process.lists, process.contexts.revoked)
             process.watch(process.lists)
