@@ -14,6 +14,7 @@ import contextlib
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shutil
@@ -37,6 +38,13 @@ READY_S = 60.0
 PACING_METRIC = "stratamq_pacing_switched_on_total"
 SAMPLE_S = 0.1
 IDLE_ROWS = (
+    Row(
+        "15 000 connections, the first 5 s",
+        "-P 7500 -r 1.333 -d 5 --small-writes",
+        0,
+        latency=(math.inf, 2.0),
+        settle_s=12.0,
+    ),
     Row("10 000 idle connections, plain", "-m connect -N 10000 --hold 2", 0, idle_bytes_max=2 * 1024),
     Row("10 000 idle connections, TLS", "-m connect -N 10000 --hold 2", 0, tls=True, idle_bytes_max=20 * 1024),
     Row("15 000 connections, QoS 2 to QoS 1", "-P 7500 --pub-qos 2 --sub-qos 1 -r 1 -n 4", 0, idle_bytes_max=8 * 1024),
@@ -220,6 +228,8 @@ def _besides(report: dict[str, Any]) -> str:
     text = "".join(f", {node} {held} B each" for node, held in report.get("bytes_per_connection", {}).items())
     if "pacing_switched_on" in report:
         text += f", pacing switched on {report['pacing_switched_on']} times"
+    if "latency_us" in report:
+        text += f", generator late p99 {report.get('generator_lateness_us', {}).get('p99', 0):.0f}"
     if "connects_per_s" in report:
         text += f", {report['connects_per_s']:,.0f} connects/s"
     return text

@@ -57,7 +57,7 @@ ROWS = (
         "10 000 msg/s over 100 pairs",
         "-P 100 -r 100 -d 8 --small-writes",
         1.2,
-        latency=(1.1, 1.5),
+        latency=(1.05, 1.5),
         pacing_off=True,
         settle_s=12.0,
     ),
@@ -66,7 +66,7 @@ ROWS = (
     Row("TLS, 100 pairs, one write each", "-P 100 --small-writes -d 2 --e2e-window 20", 1.2, tls=True),
     Row("100 pairs on two edges, link under TLS", "-P 100 --small-writes -d 2 --cross", 0.8, linked=True),
     Row("100 pairs on two edges, batches", "-P 100 -d 2 --cross", 1, linked=True),
-    Row("connects, plain", "-m connect -N 3000 --churn", 0.2, settle_s=12.0),
+    Row("connects, plain", "-m connect -N 3000 --churn", 0.4, settle_s=12.0),
     Row("connects, TLS", "-m connect -N 1000 --churn", 0.6, tls=True, settle_s=12.0),
 )
 
