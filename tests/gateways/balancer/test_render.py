@@ -53,7 +53,7 @@ def test_what_is_written_is_read(kind: str, nodes: list[dict[str, object]], tmp_
     """With a health port and PROXY headers, and without an edge: then nobody is let in, and nothing breaks."""
     text = render(kind, targets(nodes, "tls"), "tls", "127.0.0.1:8883", 9749, proxy=True)
     assert text == render(kind, targets(nodes, "tls"), "tls", "127.0.0.1:8883", 9749, proxy=True)
-    path = tmp_path / f"{kind}.conf"
+    path = tmp_path / f"balancer.{'yaml' if kind == 'envoy' else 'conf'}"
     head = "load_module modules/ngx_stream_module.so;\nevents {}\n" if kind == "nginx" else ""
     path.write_text(head + text)
     judge(kind, path)
