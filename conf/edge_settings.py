@@ -22,6 +22,8 @@ KIB = 1024
 MIB = 1024 * KIB
 PACKET_BYTES_MAX = 8 * MIB - 320 * KIB  # with its partitions and share it fits into one frame between nodes (8 MiB)
 
+ADVERTISE_CHARS_MAX = 96  # as much as gossip carries
+
 
 class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True, extra="forbid"):
     """One address that MQTT clients connect to: table ``[edge.listeners.<name>]``."""
@@ -29,6 +31,10 @@ class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True
     name: str = Field(pattern=NAME_PATTERN, max_length=32, description="the table's name; label in metrics and logs")
     bind: str = Field(default="127.0.0.1", description="address; 0.0.0.0 or [::] for all interfaces")
     port: int = Field(ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
+    advertise: str = Field(
+        default="",
+        description="host:port that clients reach when it is not the one bound (container, NAT); port 0: the bound one",
+    )
     protocol: Literal["mqtt", "ws"] = Field(
         default="mqtt", description="MQTT over TCP, or over WebSocket (subprotocol mqtt)"
     )
@@ -68,6 +74,16 @@ class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True
         le=2,
         description="TLS 1.3 tickets per handshake; each costs a tenth of it, and resumes at this edge process only",
     )
+
+    @field_validator("advertise")
+    @classmethod
+    def _reachable(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and (not host or not port.isdecimal() or int(port) > 65535 or len(value) > ADVERTISE_CHARS_MAX):
+            raise ValueError(f"needs host:port of at most {ADVERTISE_CHARS_MAX} characters")
+        if host in ("0.0.0.0", "[::]", "::"):
+            raise ValueError("a wildcard address is none that clients can reach: name the host")
+        return value
 
     @field_validator("proxy_trusted")
     @classmethod

@@ -19,7 +19,7 @@ import trio
 from conf.errors import UserError
 from conf.node_settings import MetricsSettings
 
-__all__ = ["Histogram", "Metrics", "bind_metrics", "serve_metrics"]
+__all__ = ["Histogram", "Metrics", "bind_health", "bind_metrics", "serve_metrics"]
 
 NAME_PREFIX = "stratamq_"
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -132,25 +132,44 @@ def bind_metrics(settings: MetricsSettings) -> socket.socket:
     Raises:
         UserError: The address cannot be bound.
     """
-    family = socket.AF_INET6 if ":" in settings.bind else socket.AF_INET
+    return _bind(settings.bind, settings.port, "metrics")
+
+
+def bind_health(settings: MetricsSettings) -> socket.socket | None:
+    """Bind the socket of /livez and /readyz alone; None where the configuration names no address for them.
+
+    Raises:
+        UserError: The address cannot be bound.
+    """
+    if not settings.health_bind:
+        return None
+    host, _, port = settings.health_bind.rpartition(":")
+    return _bind(host.strip("[]"), int(port), "metrics.health_bind")
+
+
+def _bind(host: str, port: int, what: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.bind, settings.port))
+        listener.bind((host, port))
         listener.listen(64)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listener.close()
-        where = f"{settings.bind}:{settings.port}"
-        raise UserError(f"cannot listen for metrics on {where}: {error.strerror or error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot listen for {what} on {host}:{port}: {why}") from None
     listener.setblocking(False)
     return listener
 
 
-async def serve_metrics(metrics: Metrics, listener: socket.socket) -> None:
-    """Serve the page until cancelled; also before the node is ready: the page says what the node waits for."""
+async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: bool = False) -> None:
+    """Serve the page until cancelled; also before the node is ready: the page says what the node waits for.
+
+    With ``health_only`` no figures are served, for the address is one that many reach.
+    """
     with contextlib.closing(listener):
         await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
-        application = await trio.to_thread.run_sync(_application, metrics)
+        application = await trio.to_thread.run_sync(_application, metrics, health_only)
         server = importlib.import_module("hypercorn.trio")
         config = importlib.import_module("hypercorn.config").Config()
         config.bind = [f"fd://{listener.detach()}"]  # hypercorn's from here on
@@ -160,7 +179,7 @@ async def serve_metrics(metrics: Metrics, listener: socket.socket) -> None:
     await server.serve(application, config, shutdown_trigger=trio.sleep_forever)
 
 
-def _application(metrics: Metrics) -> Any:
+def _application(metrics: Metrics, health_only: bool) -> Any:
     """Build the page; also imports everything slow, which is why it runs in a thread."""
     for name in ("prometheus_client", "hypercorn.trio", "hypercorn.config"):
         importlib.import_module(name)
@@ -184,5 +203,5 @@ def _application(metrics: Metrics) -> Any:
             text = "".join(f"{name}: {'ok' if passed else 'no'}\n" for name, passed in checks.items()) + text
         return PlainTextResponse(text, status_code=200 if ready else 503)
 
-    routes = [Route("/metrics", show_metrics), Route("/livez", livez), Route("/readyz", readyz)]
-    return Starlette(routes=routes)
+    figures = [] if health_only else [Route("/metrics", show_metrics)]
+    return Starlette(routes=[*figures, Route("/livez", livez), Route("/readyz", readyz)])

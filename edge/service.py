@@ -27,11 +27,13 @@ from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
+from edge.listeners.advertised import advertised_addresses
 from edge.listeners.hand_over import HandOverDesk
 from edge.listeners.hand_over_socket import HandOverSocket
 from edge.listeners.intake import Seat
 from edge.listeners.listeners import Listener, address_of, bind_socket, peer_of, start_listening
 from edge.listeners.proxied_socket import ProxiedSocket
+from edge.load import loaded_gossip
 from edge.login.chains import Chains
 from edge.login.client_lists import ClientFiles, client_lists
 from edge.login.gateway_certificates import GatewayCertificates, gateway_signers
@@ -42,7 +44,6 @@ from edge.reload import ListenerCertificates, ListenerLogins, ListenerRuleFiles
 from edge.rights.sources import RuleBook
 from edge.routes.publisher_names import check_filters
 from edge.waiting import EdgeWaiting
-from membership.node_gossip import NodeGossip
 from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, open_stream
@@ -115,8 +116,8 @@ class EdgeService:
             for listening in self._listening:
                 stack.enter_context(listening.socket)
                 self._process.reload.add(ListenerCertificates(listening, self._gateways))
-            clients = {listening.policy.name: address_of(listening.socket) for listening in self._listening}
             bound = address_of(links)
+            clients = advertised_addresses(self._listening, node.advertise or bound, node.seeds)
             desk = HandOverDesk(self._hand_over_state, self._take_handed_over, self._count)
             handed_over = HandOverSocket(self._process.folder.path, desk, self._count, lambda: self._loop.kick())
             self.core = EdgeCore(
@@ -140,7 +141,7 @@ class EdgeService:
                 self._open_ledger(settings.ledger)
             audit = AuditService(node, self._process.folder.path)
             self.core.node.audit, self._process.reloaded = audit.note, audit.reloaded
-            gossip = NodeGossip(self._process, self._config.membership)
+            gossip = loaded_gossip(self._process, self._config.membership, self.core.clients, settings.connections_max)
             trio_fd = trio_epoll_fd()
             loop = self._loop = Loop(self.core.hot, trio_fd)
             shells = LoginShells(settings, chains, self.core.logins, loop.kick)
@@ -158,7 +159,7 @@ class EdgeService:
                 loop.listen(links, None)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(host, loop, trio_fd)
-                    nursery.start_soon(gossip.run, bound)
+                    nursery.start_soon(gossip.run, bound, clients)
                     nursery.start_soon(handed_over.run)
                     for run in (*shells.runs, audit.run):
                         nursery.start_soon(run)

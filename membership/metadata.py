@@ -4,13 +4,15 @@ The bound is 512 encoded bytes, so that two of them fit one packet. What the fie
 ClusterMap's business; gossip only carries them.
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
-__all__ = ["METADATA_BYTES_MAX", "Name", "NodeMetadata", "encode_metadata", "metadata_bytes"]
+__all__ = ["METADATA_BYTES_MAX", "Name", "NodeMetadata", "encode_metadata", "metadata_bytes", "with_addresses"]
 
 METADATA_BYTES_MAX = 512  # encoded; two alive messages and the envelope stay below 1 400 bytes
+CLIENTS_MAX = 2**31 - 1
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 # Printable ASCII, as all text here ends up in operators' terminals.
@@ -30,6 +32,8 @@ class NodeMetadata(msgspec.Struct, frozen=True, array_like=True):
     addresses: Annotated[dict[Purpose, HostPort], msgspec.Meta(max_length=8)] = {}
     zone: Annotated[str, msgspec.Meta(max_length=32, pattern=_PRINTABLE)] = ""
     weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # share of placement this node asks for
+    clients: Annotated[int, msgspec.Meta(ge=0, le=CLIENTS_MAX)] | None = None  # connections; None: serves no clients
+    load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # with two digits; 1: full, or busy all the time
 
 
 def metadata_bytes(metadata: NodeMetadata) -> int:
@@ -55,3 +59,27 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
     except msgspec.ValidationError as error:
         raise ValueError(f"metadata of {metadata.name}: {error}") from None
     return encoded
+
+
+def with_addresses(metadata: NodeMetadata, addresses: Mapping[str, str]) -> tuple[NodeMetadata, list[str]]:
+    """Add addresses by purpose, as many as fit, in the order of their names.
+
+    Room for the largest ``clients`` stays free, so that no later figure pushes an address out.
+
+    Returns:
+        The description, and the names that are left out.
+    """
+    left_out = []
+    for name in sorted(addresses):
+        larger = msgspec.structs.replace(
+            metadata, addresses={**metadata.addresses, name: addresses[name]}, clients=CLIENTS_MAX
+        )
+        try:
+            if name in metadata.addresses:
+                raise ValueError(name)
+            encode_metadata(larger)
+        except ValueError:
+            left_out.append(name)
+        else:
+            metadata = msgspec.structs.replace(larger, clients=metadata.clients)
+    return metadata, left_out

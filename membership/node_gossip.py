@@ -9,18 +9,20 @@ wait for all of it at once, and the process stays without a second thread, which
 
 import importlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
+from msgspec import structs
 
 from wire.node.process import NodeProcess
 
 if TYPE_CHECKING:
     from membership.gossip import Gossip
+    from membership.metadata import NodeMetadata
     from membership.settings import MembershipSettings
 
-__all__ = ["NodeGossip"]
+__all__ = ["Believed", "NodeGossip"]
 
 logger = logging.getLogger("stratamq.membership")
 
@@ -28,6 +30,17 @@ INCARNATION_MAX = 2**46 - 1
 # In the order in which they need each other, so that each step is short.
 MODULES = ("profiles", "metadata", "events", "keyring", "member_states", "swim", "settings", "discovery", "gossip")
 START_AFTER_S = 2.0  # the node comes up first, and its first clients: the imports would compete with both
+LOOK_S = 0.5  # at our own figures
+TOLD_S = 2.0  # they are told this often, and at once when the load has changed by a tenth
+LOAD_STEP = 0.1
+
+
+class Believed(NamedTuple):
+    """One member as gossip sees it."""
+
+    state: str
+    clients: int | None  # None: serves none, or told none
+    load: float
 
 
 class NodeGossip:
@@ -37,6 +50,7 @@ class NodeGossip:
         process: Of the node.
         settings: Room ``membership``; None, or without a key, and nothing is started.
         on_dead: Told the name of a member that gossip holds dead.
+        figures: Returns (clients, load) of an edge; called every ``LOOK_S``.
     """
 
     def __init__(
@@ -45,10 +59,12 @@ class NodeGossip:
         settings: "MembershipSettings | None",
         *,
         on_dead: Callable[[str], None] = lambda _: None,
+        figures: Callable[[], tuple[int, float]] | None = None,
     ) -> None:
         self._process = process
         self._settings = settings
         self._on_dead = on_dead
+        self._figures = figures
         self.gossip: Gossip | None = None
         process.metrics.gauge("members", "Members by state, as gossip sees them.", self._states, ("state",))
         process.metrics.counter("gossip_events_total", "Events of gossip by name.", self._counters, ("event",))
@@ -59,13 +75,16 @@ class NodeGossip:
         settings = self._settings
         return settings is not None and (settings.key_file is not None or settings.key_fd is not None)
 
-    def believes(self) -> dict[str, str]:
-        """Return each member's state."""
-        return {} if self.gossip is None else {member.name: member.state for member in self.gossip.members()}
+    def believes(self) -> dict[str, Believed]:
+        """Return each member's state, and how loaded it says to be."""
+        members = [] if self.gossip is None else self.gossip.members()
+        return {
+            member.name: Believed(member.state, member.metadata.clients, member.metadata.load) for member in members
+        }
 
     def _states(self) -> dict[tuple[str, ...], float]:
         states = dict.fromkeys(("alive", "suspect", "dead", "left"), 0.0)
-        for state in self.believes().values():
+        for state, _, _ in self.believes().values():
             states[state] = states.get(state, 0.0) + 1
         return {(state,): count for state, count in states.items()}
 
@@ -73,17 +92,22 @@ class NodeGossip:
         counters = {} if self.gossip is None else self.gossip.counters()
         return {(name,): float(count) for name, count in counters.items() if name != "local_health"}
 
-    async def run(self, link_address: str) -> None:
-        """Gossip until cancelled; returns at once when there is no key, and when gossip cannot go on."""
+    async def run(self, link_address: str, listeners: Mapping[str, str] | None = None) -> None:
+        """Gossip until cancelled; returns at once when there is no key, and when gossip cannot go on.
+
+        Args:
+            link_address: Where other nodes reach this one, unless the configuration names it.
+            listeners: Where clients reach an edge, by listener.
+        """
         if not self.enabled:
             return
         try:
-            await self._run(link_address)
+            await self._run(link_address, listeners or {})
         except Exception as error:  # whatever it is: the node goes on without gossip
             self.gossip = None
             logger.error("gossip ended, the node goes on without it: %s", error)
 
-    async def _run(self, link_address: str) -> None:
+    async def _run(self, link_address: str, listeners: Mapping[str, str]) -> None:
         node, identity = self._process.config.node, self._process.identity
         modules: dict[str, Any] = {}
         await trio.sleep(START_AFTER_S)
@@ -100,13 +124,29 @@ class NodeGossip:
             node.zone[:32],
             float(node.weight),
         )
+        metadata, left_out = modules["metadata"].with_addresses(metadata, listeners)
+        if left_out:
+            logger.warning("gossip has no room for the addresses of: %s (the map names them)", ", ".join(left_out))
         gossip: Gossip = modules["gossip"].Gossip(self._settings, metadata)
         events = modules["events"]
         async with trio.open_nursery() as nursery:
             await nursery.start(gossip.run)
             self.gossip = gossip
+            if self._figures is not None:
+                nursery.start_soon(self._tell, gossip, metadata, self._figures)
             async for event in gossip.events:
                 if isinstance(event, events.NodeLeave):
                     self._on_dead(event.member.name)
                 elif isinstance(event, events.Superseded):
                     logger.warning("gossip: another process is called %s", node.id)
+
+    async def _tell(self, gossip: "Gossip", metadata: "NodeMetadata", figures: Callable[[], tuple[int, float]]) -> None:
+        """Tell the others how many clients there are, and how loaded we are."""
+        told_at = -TOLD_S
+        while True:
+            clients, load = figures()
+            now = trio.current_time()
+            if now - told_at >= TOLD_S or abs(load - metadata.load) >= LOAD_STEP:
+                metadata, told_at = structs.replace(metadata, clients=clients, load=round(load, 2)), now
+                gossip.update_metadata(metadata)
+            await trio.sleep(LOOK_S)

@@ -104,7 +104,7 @@ LAN = Profile(
     dead_retention_s=600.0,
     local_health_max=8,
     pause_threshold_s=0.4,
-    metadata_interval_s=5.0,
+    metadata_interval_s=1.0,
     leave_timeout_s=3.0,
     exchange_timeout_s=5.0,
 )

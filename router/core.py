@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from membership.node_gossip import Believed
 from router.answering import Answering
 from router.events import Applied, Event, OrderDone, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.frame_gate import FrameGate
@@ -75,13 +76,13 @@ class RouterCore:
         settings: RouterSettings,
         *,
         ended_incarnation: int = 0,
-        believes: Callable[[], dict[str, str]] = dict,
+        believes: Callable[[], dict[str, Believed]] = dict,
         utc: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Set up.
 
         Args:
-            believes: Returns the state of each node as gossip sees it, which operators are shown.
+            believes: Returns each node as gossip sees it, which operators are shown.
             utc: Seconds since the epoch, by this machine's clock.
         """
         self.node = entry.node

@@ -34,7 +34,6 @@ WITHOUT_READER = {
     ),
     **dict.fromkeys(("JobEntry.inputs", "FileEntry.live_bytes"), "the same: which job made it of what"),
     **dict.fromkeys(("Manifest.format_version", "Manifest.manifest_crc"), "read by key, before the rest is decoded"),
-    "NodeMetadata.addresses": "a member's own description, which gossip hands on whole; its format is not the links'",
 }
 
 

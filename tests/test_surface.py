@@ -28,7 +28,6 @@ WITHOUT_READER = {
     "pack_owner_epoch": "half of a format: exports keep the number packed",
     "readable": "PyArrow calls it",
     "seekable": "PyArrow calls it",
-    "update_metadata": "SWIM tells a member's new description; a node has none before its settings can be loaded again",
     "user_line": "a line of the file of SCRAM users, which an operator makes by the command in README",
     "verify_manifest": "an export read by our own reader; jobs/verify_manifest.py is the one that needs no StrataMQ",
     "wants_turn": "the loop as shells of tests drive it; the real one reads the fields",

@@ -190,8 +190,7 @@ class BalanceService:
             members = self._gossip.gossip.members()
             now = boot_time()
             for member in members:
-                clients = getattr(member.metadata, "clients", None)
-                self._directory.member_seen(now, member.name, member.state, clients)
+                self._directory.member_seen(now, member.name, member.state, member.metadata.clients)
             self._directory.members_are(member.name for member in members)
             self._directory.in_company = any(
                 member.metadata.tier == TIER_GATEWAY and member.state == "alive" and not member.is_self

@@ -15,7 +15,7 @@ import trio
 from conf.bridge_config import BridgeConfig
 from conf.data_folder import DataFolder
 from conf.errors import ExitCode
-from conf.metrics import Metrics, bind_metrics, serve_metrics
+from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
 from gateways.bridges.kinds import build_all
 from gateways.bridges.report import Rates, register_metrics, status_rows
 from gateways.bridges.running import Bridge, Finding, run_bridge
@@ -49,6 +49,7 @@ async def _main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]
     metrics = Metrics("gateway", config.gateway.id, own_version())
     register_metrics(metrics, bridges)
     page = bind_metrics(config.metrics) if config.metrics.enabled else None
+    health = bind_health(config.metrics)
     stopping, signals, rates = trio.Event(), dict[str, int](), Rates()
     addresses: dict[str, object] = {}
     async with trio.open_nursery() as nursery:
@@ -56,6 +57,10 @@ async def _main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]
             host, port = page.getsockname()[:2]
             addresses["metrics"] = f"{host}:{port}"
             nursery.start_soon(serve_metrics, metrics, page)
+        if health is not None:
+            host, port = health.getsockname()[:2]
+            addresses["health"] = f"{host}:{port}"
+            nursery.start_soon(serve_metrics, metrics, health, True)
         await nursery.start(
             obey_signals,
             stopping,

@@ -14,6 +14,7 @@ import msgspec
 
 from access.operators.arguments import Kick, Reload
 from access.operators.verbs import Operator, Refusal, judge
+from membership.node_gossip import Believed
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
 from router.map.leases import LeaseTable
 from router.map.machine import MapMachine, Outcome
@@ -134,8 +135,8 @@ class RouterView(Protocol):
         """Events of this router."""
 
     @property
-    def believes(self) -> Callable[[], dict[str, str]]:
-        """Gossip's states of members, by node."""
+    def believes(self) -> Callable[[], dict[str, Believed]]:
+        """Members as gossip sees them, by node."""
 
     def rebalance_due(self) -> int:
         """Return how many partitions the ring wants elsewhere."""
@@ -300,15 +301,18 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
     for name in sorted(cluster_map.nodes):
         entry = cluster_map.nodes[name]
         incarnation = (name, entry.incarnation)
+        seen = believed.pop(name, None)
         nodes.append(
             {
                 "node": name,
                 "tier": entry.tier,
                 "state": entry.admin_state if entry.alive and entry.admin_state else entry.state,
-                "gossip": believed.pop(name, None),
+                "gossip": seen.state if seen is not None else None,
                 "incarnation": entry.incarnation,
                 "address": entry.address,
                 "clients": entry.clients,
+                "connected": seen.clients if seen is not None else None,  # clients, as the edge tells in gossip
+                "load": seen.load if seen is not None and seen.clients is not None else None,
                 "zone": entry.zone,
                 "weight": entry.weight,
                 "lease_s": round(view.leases.remaining_s(view.now, incarnation), 2)
@@ -321,7 +325,7 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
                 "shards": sum(1 for shard in cluster_map.shards if shard.owner == name),
             }
         )
-    nodes += [{"node": name, "state": "unknown", "gossip": believed[name]} for name in sorted(believed)]
+    nodes += [{"node": name, "state": "unknown", "gossip": believed[name].state} for name in sorted(believed)]
     # Only the leader knows leases: the command line asks it when another router answered.
     asked = {} if view.leads else {"leader": view.leader, "router": view.node}
     return {**asked, "nodes": nodes}

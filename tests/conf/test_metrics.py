@@ -6,9 +6,10 @@ import sys
 
 import pytest
 import trio
+from pydantic import ValidationError
 
 from conf.errors import UserError
-from conf.metrics import Metrics, bind_metrics, serve_metrics
+from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
 from conf.node_settings import MetricsSettings
 
 
@@ -69,6 +70,31 @@ async def test_page_is_served_and_readiness_follows_its_checks() -> None:
             ready = True
             assert "200" in (await get(address, "/readyz")).splitlines()[0]
         nursery.cancel_scope.cancel()
+
+
+async def test_health_alone_shows_no_figures() -> None:
+    """metrics.health_bind serves /livez and /readyz, and no figures of the node."""
+    metrics = example()
+    metrics.check("lease", lambda: False)
+    listener = bind_health(MetricsSettings(health_bind="127.0.0.1:0"))
+    assert listener is not None
+    address = listener.getsockname()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_metrics, metrics, listener, True)
+        with trio.fail_after(15):
+            assert "200" in (await get(address, "/livez")).splitlines()[0]
+            assert "503" in (await get(address, "/readyz")).splitlines()[0]
+            assert "404" in (await get(address, "/metrics")).splitlines()[0]
+        nursery.cancel_scope.cancel()
+
+
+def test_health_has_an_address_only_where_one_is_named() -> None:
+    """Without health_bind there is no second page; what is no host:port is refused when it is read."""
+    assert bind_health(MetricsSettings()) is None
+    with pytest.raises(ValidationError):
+        MetricsSettings(health_bind="8080")
+    with pytest.raises(UserError, match=r"cannot listen for metrics.health_bind on 127.0.0.1:65536"):
+        bind_health(MetricsSettings(health_bind="127.0.0.1:65536"))
 
 
 def test_a_node_that_nobody_asks_imports_no_web_server() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -177,6 +178,24 @@ def test_ring_show_and_explain(cluster: LocalCluster) -> None:
     explained = cluster.admin("ring", "explain", "durable-1")
     assert explained["primary"] == "storage-0"
     assert explained["owner"] == "router-0"
+
+
+def test_an_edge_tells_how_many_clients_it_has(cluster: LocalCluster) -> None:
+    """`node list` shows the clients and the load that an edge tells by gossip, and an address for each listener."""
+
+    def told(name: str) -> dict[str, Any]:
+        nodes = cluster.admin("node", "list")["nodes"]
+        return next(node for node in nodes if node["node"] == name)
+
+    cluster.wait_for(lambda: told("edge-0")["connected"] is not None, "told by gossip")
+    before = told("edge-0")["connected"]
+    clients = [connected(cluster, 0) for _ in range(3)]
+    cluster.wait_for(lambda: told("edge-0")["connected"] == before + 3, "three more")
+    assert 0.0 <= told("edge-0")["load"] <= 1.0
+    assert told("edge-0")["clients"]["tls"].endswith(f":{cluster.port(0)}")
+    assert told("router-0")["connected"] is None
+    for client in clients:
+        client.close()
 
 
 def test_the_gossip_key_is_rotated_under_a_running_cluster(cluster: LocalCluster, tmp_path: Path) -> None:

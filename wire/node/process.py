@@ -16,7 +16,7 @@ import trio
 
 from conf.data_folder import DataFolder
 from conf.errors import UserError
-from conf.metrics import Metrics, bind_metrics, serve_metrics
+from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
 from conf.settings import NodeConfig
 from wire.clock import boot_time
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
@@ -208,6 +208,7 @@ def run_process(
 
 async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable[None]], ends: CertificateEnds) -> None:
     listener = bind_metrics(process.config.metrics) if process.config.metrics.enabled else None
+    health = bind_health(process.config.metrics)
     said = process.ready
 
     async with trio.open_nursery() as nursery:
@@ -216,11 +217,16 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             if listener is not None:
                 host, port = listener.getsockname()[:2]
                 addresses = {**addresses, "metrics": f"{host}:{port}"}
+            if health is not None:
+                host, port = health.getsockname()[:2]
+                addresses = {**addresses, "health": f"{host}:{port}"}
             said(addresses)
 
         process.ready = ready
         if listener is not None:
             nursery.start_soon(serve_metrics, process.metrics, listener)
+        if health is not None:
+            nursery.start_soon(serve_metrics, process.metrics, health, True)
         collect_rarely()
         metrics = process.metrics
         trio.lowlevel.add_instrument(process.turns)

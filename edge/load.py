@@ -1,0 +1,44 @@
+"""How loaded this edge is, for others to choose by: the larger of its share of clients and of its loop's busy share.
+
+The loop is one thread and waits in the kernel when it has nothing to do, so its processor time is its busy time.
+"""
+
+import time
+from collections import deque
+
+from edge.clients.clients import Clients
+from membership.node_gossip import NodeGossip
+from membership.settings import MembershipSettings
+from wire.node.process import NodeProcess
+
+__all__ = ["loaded_gossip"]
+
+LOOKS = 5  # the busy share is that of the last two seconds, at a look every half second
+
+
+def loaded_gossip(
+    process: NodeProcess, settings: MembershipSettings | None, clients: Clients, connections_max: int
+) -> NodeGossip:
+    """Return gossip that tells the load of this edge."""
+    return NodeGossip(process, settings, figures=_Load(clients, connections_max).figures)
+
+
+class _Load:
+    """The load of one edge; a look belongs to the loop's thread."""
+
+    def __init__(self, clients: Clients, connections_max: int) -> None:
+        self._clients = clients
+        self._connections_max = connections_max
+        self._looks: deque[tuple[float, float]] = deque([_look()], maxlen=LOOKS)
+
+    def figures(self) -> tuple[int, float]:
+        """Return (clients, load from 0 to 1)."""
+        self._looks.append(_look())
+        (since, busy_before), (now, busy_now) = self._looks[0], self._looks[-1]
+        busy = (busy_now - busy_before) / (now - since) if now > since else 0.0
+        clients = len(self._clients)
+        return clients, min(1.0, max(busy, clients / self._connections_max))
+
+
+def _look() -> tuple[float, float]:
+    return time.monotonic(), time.thread_time()

@@ -1,0 +1,53 @@
+"""Addresses by which clients reach an edge: never a wildcard."""
+
+import pytest
+from pydantic import ValidationError
+
+from conf.edge_settings import ListenerSettings
+from edge.listeners.advertised import advertised_addresses
+from edge.listeners.listeners import Listener
+
+LOCAL = "127.0.0.1:7949"
+
+
+def addresses(seen: str, *seeds: str, **settings: str) -> dict[str, str]:
+    """Return the addresses of one listener, its port written as P where it is the bound one."""
+    listener = Listener(ListenerSettings(name="plain", port=0, tls=False, **settings))  # type: ignore[arg-type]
+    with listener.socket:
+        port = listener.socket.getsockname()[1]
+        found = advertised_addresses([listener], seen, seeds)
+        return {name: address.replace(f":{port}", ":P") for name, address in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "seen", "seeds", "told"),
+    [
+        ({"bind": "127.0.0.1"}, "10.0.0.7:7949", (), "127.0.0.1:P"),
+        ({"bind": "0.0.0.0"}, "10.0.0.7:7949", (), "10.0.0.7:P"),
+        ({"bind": "0.0.0.0"}, "[2001:db8::7]:7949", (), "[2001:db8::7]:P"),
+        ({"bind": "0.0.0.0"}, "0.0.0.0:7949", ("127.0.0.9:7947",), "127.0.0.1:P"),
+        ({"bind": "0.0.0.0", "advertise": "edge.example:8883"}, LOCAL, (), "edge.example:8883"),
+        ({"bind": "0.0.0.0", "advertise": "edge.example:0"}, LOCAL, (), "edge.example:P"),
+    ],
+)
+def test_address_is_one_that_clients_can_use(
+    settings: dict[str, str], seen: str, seeds: tuple[str, ...], told: str
+) -> None:
+    """The operator's word first, then the bound host, then the host that other nodes see, then that of a seed."""
+    assert addresses(seen, *seeds, **settings) == {"plain": told}
+
+
+def test_a_seed_that_cannot_be_reached_gives_no_wildcard() -> None:
+    """With nothing to go by, the listener has the default route's host, or no address at all."""
+    found = addresses("0.0.0.0:7949", "no-such-host.invalid:7947", bind="0.0.0.0")
+    assert not any(address.startswith(("0.0.0.0", "::", ":")) for address in found.values())
+
+
+WRONG = ["0.0.0.0:1883", "[::]:1883", "edge.example", "edge:port", ":1883", "a:65536", "x" * 99]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_advertise_names_a_host_and_a_port(wrong: str) -> None:
+    """A wildcard, or half an address, is refused when the configuration is read."""
+    with pytest.raises(ValidationError):
+        ListenerSettings(name="plain", port=0, tls=False, advertise=wrong)
