@@ -5,12 +5,14 @@ from math import inf
 
 from membership.events import LeaveRequested, MetadataChanged, NodeLeave
 from membership.metadata import NodeMetadata
-from membership.profiles import LAN, Profile
+from membership.profiles import LAN, WAN, Profile
 from tests.membership.network import Network, Simulation
 
 __all__ = [
     "LIFEGUARD_WITHOUT_PAUSE",
     "SWIM",
+    "WAN_DELAY_S",
+    "WAN_LOSS",
     "FalsePositives",
     "chaos",
     "detection_s",
@@ -19,10 +21,19 @@ __all__ = [
     "quiet_rate",
     "short_pauses",
     "slow_members",
+    "wide_hour",
+    "wide_network",
 ]
 
+WAN_DELAY_S = (0.15, 0.3)  # one way: the far ends of the world, and a busy line between them
+WAN_LOSS = 0.02
 SWIM = replace(LAN, name="swim", lifeguard=False)
 LIFEGUARD_WITHOUT_PAUSE = replace(LAN, name="lifeguard only", pause_threshold_s=inf)  # Lifeguard as published
+
+
+def wide_network(loss: float = WAN_LOSS) -> Network:
+    """Return the network between sites for which the ``wan`` profile is made."""
+    return Network(loss=loss, delay_s=WAN_DELAY_S)
 
 
 def _settled(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> Simulation:
@@ -33,9 +44,11 @@ def _settled(seed: int, members: int, profile: Profile = LAN, network: Network |
     return simulation
 
 
-def quiet_rate(seed: int, members: int, seconds: float = 30.0) -> tuple[float, float]:
+def quiet_rate(
+    seed: int, members: int, seconds: float = 30.0, profile: Profile = LAN, network: Network | None = None
+) -> tuple[float, float]:
     """Return the mean and the largest packet rate of a member, per second, while nothing happens."""
-    simulation = _settled(seed, members)
+    simulation = _settled(seed, members, profile, network)
     simulation.run(simulation.now + 5)
     before = [member.sent for member in simulation.members]
     simulation.run(simulation.now + seconds)
@@ -43,9 +56,11 @@ def quiet_rate(seed: int, members: int, seconds: float = 30.0) -> tuple[float, f
     return sum(rates) / members, max(rates)
 
 
-def detection_s(seed: int, members: int, loss: float = 0.0, profile: Profile = LAN) -> tuple[float, float]:
+def detection_s(
+    seed: int, members: int, loss: float = 0.0, profile: Profile = LAN, network: Network | None = None
+) -> tuple[float, float]:
     """Kill a member; return when the first one and when all know, seconds after."""
-    simulation = _settled(seed, members, profile, Network(loss=loss))
+    simulation = _settled(seed, members, profile, network or Network(loss=loss))
     killed_at, victim = simulation.now, seed % members
     simulation.kill(victim)
     first = inf
@@ -59,9 +74,9 @@ def detection_s(seed: int, members: int, loss: float = 0.0, profile: Profile = L
     return first, inf
 
 
-def dissemination_s(seed: int, members: int) -> float:
+def dissemination_s(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> float:
     """Change one member's metadata; return when all know, seconds after."""
-    simulation = _settled(seed, members)
+    simulation = _settled(seed, members, profile, network)
     started, number = simulation.now, simulation.rng.randrange(members)
     ours = simulation.members[number].swim.local.metadata
     simulation.command(number, MetadataChanged(NodeMetadata(ours.name, ours.tier, 1, ours.addresses, "zone-b")))
@@ -73,21 +88,36 @@ def dissemination_s(seed: int, members: int) -> float:
     return inf
 
 
-def join_s(seed: int, members: int) -> float:
+def join_s(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> float:
     """Start one more member; return when all see all, seconds after."""
-    simulation = _settled(seed, members)
+    simulation = _settled(seed, members, profile, network)
     started = simulation.now
     simulation.start(members)
     return simulation.run_until_converged(started + 60, step=0.02) - started
 
 
-def short_pauses(seed: int, members: int = 9, pauses: int = 6, seconds: float = 5.0, loss: float = 0.01) -> int:
+def short_pauses(
+    seed: int,
+    members: int = 9,
+    pauses: int = 6,
+    seconds: float = 5.0,
+    loss: float = 0.01,
+    profile: Profile = LAN,
+    network: Network | None = None,
+) -> int:
     """Stop one member after the other for a while; return how often any was declared dead anywhere."""
-    simulation = _settled(seed, members, network=Network(loss=loss))
+    simulation = _settled(seed, members, profile, network or Network(loss=loss))
     for _ in range(pauses):
         simulation.run(simulation.now + simulation.rng.uniform(8, 12))
         simulation.block(simulation.rng.randrange(members), seconds)
     simulation.run(simulation.now + 15)
+    return sum(isinstance(event, NodeLeave) for _, _, event in simulation.events)
+
+
+def wide_hour(members: int, seconds: float = 3600.0) -> int:
+    """Let members of far sites run; return how often a live one was declared dead anywhere."""
+    simulation = _settled(1, members, WAN, wide_network())
+    simulation.run(simulation.now + seconds)
     return sum(isinstance(event, NodeLeave) for _, _, event in simulation.events)
 
 

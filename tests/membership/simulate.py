@@ -12,10 +12,12 @@ import time
 from collections.abc import Sequence
 from math import ceil, log10
 
-from membership.profiles import LAN
+from membership.profiles import LAN, WAN
 from tests.membership.scenarios import (
     LIFEGUARD_WITHOUT_PAUSE,
     SWIM,
+    WAN_DELAY_S,
+    WAN_LOSS,
     chaos,
     detection_s,
     dissemination_s,
@@ -23,6 +25,8 @@ from tests.membership.scenarios import (
     quiet_rate,
     short_pauses,
     slow_members,
+    wide_hour,
+    wide_network,
 )
 
 SIZES = (3, 5, 9, 16, 32, 64, 100)
@@ -55,7 +59,28 @@ def print_figures(seeds: int) -> None:
         f"9 members, 5 % loss, {len(runs)} kills: dead everywhere P50 {_quantile(lossy, 0.5):.2f}, "
         f"P99 {_quantile(lossy, 0.99):.2f}"
     )
+    _print_wide(seeds)
     _print_false_positives(max(2, min(seeds // 10, 10)))
+
+
+def _print_wide(seeds: int) -> None:
+    """Print the same figures for the profile of far sites, over the network that it is made for."""
+    print(f"\nWAN profile, {WAN_DELAY_S[0]} to {WAN_DELAY_S[1]} s one way, {WAN_LOSS:.0%} loss")
+    print(
+        "    N  packets/member/s  known by all  joined  dead everywhere P50    P99  kills  deaths of live ones in 1 h"
+    )
+    for members in (3, 9, 32):
+        runs = range(max(3, min(seeds, 300 // members)))
+        rate, _ = quiet_rate(1, members, profile=WAN, network=wide_network())
+        told = [dissemination_s(seed, members, WAN, wide_network()) for seed in runs[:4]]
+        joined = [join_s(seed, members, WAN, wide_network()) for seed in runs[:4]]
+        found = [detection_s(seed, members, profile=WAN, network=wide_network())[1] for seed in runs]
+        alive = wide_hour(members)
+        print(
+            f"{members:5d}  {rate:16.2f}  {max(told):12.2f}  {max(joined):6.2f}  {_quantile(found, 0.5):19.2f}"
+            f"  {_quantile(found, 0.99):5.2f}  {len(found):5d}  {alive:27d}",
+            flush=True,
+        )
 
 
 def _print_false_positives(seeds: int) -> None:

@@ -42,7 +42,7 @@ def test_bad_host_port(text: str) -> None:
         {"bind": "nowhere"},
         {"cluster": "a b"},
         {"cluster": ""},
-        {"profile": "wan"},
+        {"profile": "moon"},
         {"seeds": ["x:y"]},
         {"seeds": ["h:1"] * 65},
         {"key_file": "a", "key_fd": 3},

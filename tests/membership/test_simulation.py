@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from membership.profiles import LAN
+from membership.profiles import LAN, WAN
 from tests.membership.scenarios import (
     SWIM,
     chaos,
@@ -16,6 +16,8 @@ from tests.membership.scenarios import (
     quiet_rate,
     short_pauses,
     slow_members,
+    wide_hour,
+    wide_network,
 )
 
 SEEDS = range(int(os.environ.get("SIM_SEEDS", "6")))
@@ -82,3 +84,17 @@ def test_lifeguard_has_several_times_fewer_false_positives() -> None:
     with_lifeguard = sum(slow_members(seed, LAN, seconds=60).seen for seed in range(2))
     assert without >= 20, "the scenario is too mild to show anything"
     assert with_lifeguard * 5 <= without, (with_lifeguard, without)
+
+
+def test_far_sites_do_not_take_each_other_for_dead() -> None:
+    """WAN profile, 0.15 to 0.3 s one way, 2 % loss: a quarter of an hour, and stops of 5 s, without a false death."""
+    assert wide_hour(9, 900.0) == 0
+    assert sum(short_pauses(seed, profile=WAN, network=wide_network()) for seed in range(2)) == 0
+
+
+def test_a_death_between_far_sites_is_known_everywhere_within_30_s() -> None:
+    """WAN profile, 9 members; with the constants of a LAN each sends more than twice the packets there."""
+    found = [detection_s(seed, 9, profile=WAN, network=wide_network())[1] for seed in range(4)]
+    assert max(found) <= 30.0, found
+    lan, wan = (quiet_rate(1, 9, 120, profile, wide_network())[0] for profile in (LAN, WAN))
+    assert wan * 2 < lan, (wan, lan)
