@@ -36,6 +36,12 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         default="drop_oldest",
         description="drop the oldest (counted), or refuse the new one: 0x97, no acknowledgement in 3.1.1",
     )
+    message_expiry_max_s: int = Field(
+        default=0,
+        ge=0,
+        le=0xFFFFFFFE,
+        description="s of service that a message waits in a queue at most, then it is dropped (expired); 0: no ceiling",
+    )
     outbound_window_max: int = Field(
         default=256,
         ge=1,

@@ -186,6 +186,10 @@ class Delivery:
         size = len(entry.topic) + len(entry.payload) + len(entry.properties) + ENTRY_OVERHEAD_BYTES
         while session.sizes and self._overfull(session, size):
             self._drop_oldest(session)
+        life_s = partition.settings.message_expiry_max_s
+        if life_s:
+            latest = partition.deadline_in(life_s)
+            entry.deadline = latest if entry.deadline == NEVER else min(entry.deadline, latest)
         session.next_seq += 1
         session.queue_bytes += size
         if session.window_open and session.caught_up:

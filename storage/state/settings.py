@@ -16,6 +16,7 @@ class PartitionSettings:
     queue_messages_max: int = DEFAULT.queue_messages_max  # unconsumed entries per session
     queue_bytes_max: int = DEFAULT.queue_bytes_max
     queue_full: str = DEFAULT.queue_full  # or "refuse": 0x97 and nothing is kept
+    message_expiry_max_s: int = DEFAULT.message_expiry_max_s  # of an entry of a queue; 0: no ceiling
     outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
     inbound_unreleased_max: int = DEFAULT.inbound_unreleased_max  # QoS 2 counters above the lowest unreleased one
     sessions_max: int = DEFAULT.sessions_max  # stored ones; CONNECTs for more get 0x97

@@ -7,7 +7,7 @@ from storage.state import keys
 from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
-from wire.messages.batches import PublishMessage, Push
+from wire.messages.batches import NO_EXPIRY, PublishMessage, Push
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.sessions import Subscription
 
@@ -263,3 +263,23 @@ def test_a_full_window_makes_acknowledgements_pressing() -> None:
     edge.publish(message("2"), 0)
     cluster.settle()
     assert core.crowded_until > cluster.now
+
+
+def test_no_message_waits_longer_than_the_ceiling() -> None:
+    """storage.message_expiry_max_s: also without an expiry of its own; an outage is no time in which it waits."""
+    cluster, edge = with_edge(settings=with_settings(message_expiry_max_s=20))
+    alice, bob = edge.open("alice", "a/#"), edge.open("bob", "a/#")
+    for one in (alice, bob):
+        edge.close(one)
+        for name, expiry_s in ((b"none", NO_EXPIRY), (b"long", 3600), (b"short", 4)):
+            edge.publish(PublishMessage(0, b"a/b", name, 1, expiry_s=expiry_s), one.session >> 48)
+    cluster.settle()
+    cluster.kill("s1", declare=False)
+    cluster.run(1000)
+    cluster.start("s1")
+    cluster.run(9.0)
+    in_time = {push.payload: push.expiry_s for push in edge.open("alice").received}
+    assert in_time.keys() == {b"none", b"long"} and all(1 <= left <= 14 for left in in_time.values())
+    cluster.run(20.0)
+    assert edge.open("bob").received == []
+    assert cluster.nodes["s1"].core.event_counts()["dropped_expired"] >= 3
