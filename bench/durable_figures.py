@@ -67,7 +67,7 @@ def store_figures(cluster: LocalCluster) -> dict[str, float]:
             for metric, what in (("store_rows_total ", "rows"), ("store_syncs_total ", "syncs")):
                 if line.startswith(f"stratamq_{metric}"):
                     found[what] += float(line.rsplit(" ", 1)[1])
-            if line.startswith("stratamq_storage_events_total") and 'event="dropped' in line:
+            if line.startswith("stratamq_messages_dropped_total"):
                 found["dropped"] += float(line.rsplit(" ", 1)[1])
     return found
 

@@ -21,6 +21,7 @@ from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
 from edge.clients.client import Client
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
+from edge.event_families import expose_events
 from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host, trio_epoll_fd
 from edge.hot.loop import Loop
@@ -418,27 +419,12 @@ class EdgeService:
             lambda: {(str(qos),): float(counters()[f"publish_out_qos{qos}"]) for qos in range(3)},
             ("qos",),
         )
-        metrics.counter(
-            "messages_dropped_total",
-            "Messages that a client did not get, by reason.",
-            lambda: {
-                (name.removeprefix("dropped_"),): float(amount)
-                for name, amount in counters().items()
-                if name.startswith("dropped_")
-            },
-            ("reason",),
-        )
+        expose_events(metrics, lambda: core.counts, counters)
         metrics.counter(
             "bytes_total",
             "Bytes of clients and links.",
             lambda: {("in",): float(counters()["bytes_in"]), ("out",): float(counters()["bytes_out"])},
             ("direction",),
-        )
-        metrics.counter(
-            "edge_events_total",
-            "Events of this edge by name: connects by reason code, disconnects by reason, refusals.",
-            lambda: {(name,): float(amount) for name, amount in core.counts.items()},
-            ("event",),
         )
         metrics.gauge("logins_that_end", "Ends of tokens and the like.", lambda: float(core.logins.ends))
         metrics.counter(

@@ -106,7 +106,7 @@ class StorageCore:
         self._batches = WriteBatches()
         self.crowded_until = 0.0  # windows of subscribers are full, or were lately
         self.placements = Placements(entry.node, settings, store, self._batches.overlay, lambda: lease.map, ledger)
-        self.figures = Figures(self.placements.hosted)
+        self.figures = Figures(self.placements.hosted, self.placements.left_counts)
         self._early = EarlyRequests()
         self._settling = Settling()
         self._partitions = Partitions(self.placements, turn, self._batches, self._settling, self._take_up_early)

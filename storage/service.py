@@ -17,6 +17,7 @@ from access.operators.audit_service import AuditService
 from access.operators.audited_verbs import AuditedVerbs
 from access.operators.verbs import operator_of
 from conf.defaults import shared_values
+from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
@@ -452,9 +453,24 @@ class StorageService:
         metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(core.figures.queued()))
         metrics.gauge("retained_messages", "Retained messages.", lambda: float(core.figures.retained()))
         metrics.counter(
+            "messages_dropped_total",
+            "Copies of messages that somebody should have had and did not get, by reason.",
+            lambda: count_drops(core.event_counts()),
+            ("reason",),
+        )
+        metrics.counter(
+            "repeats_total",
+            "Messages that came again and were dropped: nobody misses them.",
+            lambda: count_repeats(core.event_counts()),
+        )
+        metrics.counter(
             "storage_events_total",
-            "Events of the partitions by name; what begins with dropped_ is a drop by that reason.",
-            lambda: {(name,): float(count) for name, count in core.event_counts().items()},
+            "All other events of this node by name, those of partitions that have left it included.",
+            lambda: {
+                (name,): float(count)
+                for name, count in core.event_counts().items()
+                if name not in REASON_OF and name not in REPEATS
+            },
             ("event",),
         )
         metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))

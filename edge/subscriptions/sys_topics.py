@@ -6,6 +6,7 @@ routed are in ``edge/subscriptions/sys_scope.py``.
 
 from collections.abc import Mapping
 
+from conf.drop_reasons import count_drops
 from mqtt.topics import matches
 
 __all__ = ["SysTopics"]
@@ -31,9 +32,7 @@ class SysTopics:
             "$SYS/broker/messages/received": counters.get("packets_in", 0),
             "$SYS/broker/publish/messages/received": sum(counters.get(f"publish_in_qos{qos}", 0) for qos in range(3)),
             "$SYS/broker/publish/messages/sent": sum(counters.get(f"publish_out_qos{qos}", 0) for qos in range(3)),
-            "$SYS/broker/publish/messages/dropped": sum(
-                amount for name, amount in counters.items() if name.startswith("dropped_")
-            ),
+            "$SYS/broker/publish/messages/dropped": int(sum(count_drops(counters).values())),
             "$SYS/cluster/ring/version": map_epoch,
         }
         changed = []

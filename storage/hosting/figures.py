@@ -17,10 +17,12 @@ class Figures:
 
     Args:
         hosted: Those whose primary is this node.
+        left: Counts of those that have left.
     """
 
-    def __init__(self, hosted: Mapping[int, HostedPartition]) -> None:
+    def __init__(self, hosted: Mapping[int, HostedPartition], left: Mapping[str, int]) -> None:
         self._hosted = hosted
+        self._left = left
 
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""
@@ -37,8 +39,10 @@ class Figures:
         return sum(len(hosted.retained) for hosted in self._hosted.values())
 
     def event_counts(self, of_the_node: Mapping[str, int]) -> dict[str, int]:
-        """Return counts of events by name, the node's own and those of its partitions together."""
+        """Return counts of events by name: the node's own, and those of its partitions, now and before, together."""
         counts = dict(of_the_node)
+        for what, amount in self._left.items():
+            counts[what] = counts.get(what, 0) + amount
         for hosted in self._hosted.values():
             for what, amount in hosted.partition.counts.items():
                 counts[what] = counts.get(what, 0) + amount

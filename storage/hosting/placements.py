@@ -65,6 +65,7 @@ class Placements:
     ) -> None:
         self._ledger = ledger
         self.hosted: dict[int, HostedPartition] = {}
+        self.left_counts: dict[str, int] = {}  # of partitions that were served here
         self.window = RouteWindow()
         self.replication: dict[int, Replication] = {}
         self.replicas: dict[int, Replica] = {}
@@ -226,6 +227,8 @@ class Placements:
     def demote(self, number: int) -> None:
         """Serve a partition no longer: this node is not its primary any more."""
         hosted = self.hosted.pop(number)
+        for what, amount in hosted.partition.counts.items():  # what was counted here stays: no counter may fall
+            self.left_counts[what] = self.left_counts.get(what, 0) + amount
         self.window.forget(number)
         self._sizes.pop(number, None)
         self._touched.add(number)

@@ -232,7 +232,7 @@ class Outbound:
             reason = HANDED_ON if handed else "not_authorized"
             self._partition.ledger.dropped("dropped", session.number, session_seq, reason)
         session.consume(session_seq)
-        self._partition.count("shares_revoked" if handed else "dropped_not_authorized")
+        self._partition.count("shares_revoked" if handed else "pushes_refused")
         self._consumed.note(session, flight.body)
         self._free(session)
 

@@ -103,8 +103,12 @@ class LocalCluster:
             return str(page.read().decode())
 
     def events_at(self, address: str) -> dict[str, float]:
-        """Return the counters ``edge_events_total`` of an edge by name."""
-        found = re.findall(r'stratamq_edge_events_total\{event="(\w+)"\} (\S+)', self.metrics_at(address))
+        """Return what an edge counted by name, those of the families of connects and disconnects included."""
+        page = self.metrics_at(address)
+        found = re.findall(r'stratamq_edge_events_total\{event="(\w+)"\} (\S+)', page)
+        for family, label in (("connects", "reason_code"), ("disconnects", "reason")):
+            rows = re.findall(rf'stratamq_{family}_total\{{.*?\b{label}="(\w+)".*?\}} (\S+)', page)
+            found += [(f"{family}_{value}", amount) for value, amount in rows]
         return {name: float(amount) for name, amount in found}
 
     def stop(self) -> int:

@@ -275,7 +275,7 @@ def test_a_client_that_never_acknowledges(place: Place, count: int, seconds: flo
     found = place.attack("never_acks", count, seconds)
     assert found.seen["published"] > 500
     assert 0 < found.seen["given"] <= 64 * found.seen["connack 0x00"]
-    assert found.events["dropped_pending"] > 0
+    assert found.events["dropped_window"] > 0
 
 
 @sizes((10, 1.8), (200, 20.0))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from router.map.commands import PlacePartitions
 from storage.core import StorageCore
 from storage.hosting import placements
 from storage.state.durable_sessions import DurableSession
@@ -12,6 +13,7 @@ from tests.simulation.storage_process import STORE_SETTINGS
 from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
+from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.sessions import (
     InboundRecorded,
@@ -356,3 +358,25 @@ def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach(
     cluster.cut(primary.core.node, other)
     cluster.run(3.0)
     assert other in primary.core.lease.unreachable
+
+
+def test_what_a_partition_counted_stays_with_the_node_that_counted_it() -> None:
+    """A counter of a process never falls: neither when its partition moves away, nor when it comes back."""
+    cluster, edge = with_edge(nodes=2, replicas=2, partitions=1)
+    alice = edge.open("alice", "a/#")
+    edge.publish(message(), alice.session >> 48)
+    cluster.settle()
+    first = cluster.map.partitions[0].primary
+    core = cluster.nodes[first].core
+    seen = dict(core.event_counts())
+    assert seen["opened"] == 1
+    for primary in (*(name for name in cluster.nodes if name != first), first):
+        placement = cluster.map.partitions[0]
+        moved = PartitionEntry(placement.epoch + 1, primary, placement.in_sync)
+        assert not cluster.apply(PlacePartitions({0: moved}))
+        cluster.settle()
+        now = core.event_counts()
+        assert not {name: (count, now.get(name, 0)) for name, count in seen.items() if now.get(name, 0) < count}
+        edge.open("alice")
+        seen = dict(core.event_counts())
+    assert seen["opened"] == 2

@@ -116,7 +116,7 @@ def test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member(is_m
     cluster.settle()
     goes_on = not is_member and qos == 1
     assert handed(cluster) == ([b"1"] if goes_on else [])
-    assert (count(cluster, "shares_revoked"), count(cluster, "dropped_not_authorized")) == (goes_on, not goes_on)
+    assert (count(cluster, "shares_revoked"), count(cluster, "pushes_refused")) == (goes_on, not goes_on)
 
 
 def test_a_session_that_ends_meanwhile_hands_nothing_on_twice() -> None:

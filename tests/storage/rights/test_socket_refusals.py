@@ -47,7 +47,7 @@ def kept(cluster: Cluster) -> Kept:
 
 def dropped(cluster: Cluster) -> int:
     """Return how many entries were dropped because their client may not receive them."""
-    return sum(node.core.event_counts().get("dropped_not_authorized", 0) for node in cluster.nodes.values())
+    return sum(node.core.event_counts().get("pushes_refused", 0) for node in cluster.nodes.values())
 
 
 @pytest.mark.parametrize("qos", [1, 2])
