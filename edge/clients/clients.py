@@ -22,12 +22,14 @@ class Clients:
 
     Attributes:
         lifecycle: Whom opened and ended connections, and their filters, are told.
+        adopted: Connections that ever came.
     """
 
     def __init__(self, node: EdgeNode, loop: ClientEnds) -> None:
         self._node = node
         self._loop = loop
         self.lifecycle = Lifecycle()
+        self.adopted = 0
         self._clients: dict[int, Client] = {}
         self._by_partition: dict[int, dict[int, Client]] = {}  # those that asked for their claim, by number
 
@@ -49,6 +51,7 @@ class Clients:
     def adopt(self, client: Client) -> None:
         """Take a connection whose socket was accepted and attached."""
         self._clients[client.number] = client
+        self.adopted += 1
 
     def remove(self, client: Client) -> bool:
         """Forget a connection that is gone; False if it was forgotten before."""

@@ -222,6 +222,11 @@ class EphemeralSubscriptions:
             merged[number] = merged_subscriber(of_one[0].client, [one.subscription for one in of_one])
         return Audience(_grouped(list(merged.values())), self._account, self._clock, len(several))
 
+    @property
+    def shared(self) -> int:
+        """How many of the subscriptions are members of shared groups."""
+        return sum(len(group.members) for group in self._groups.values())
+
     def members(self, share: bytes) -> int:
         """Return how many local members a shared group has."""
         group = self._groups.get(share)

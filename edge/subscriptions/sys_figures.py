@@ -7,6 +7,7 @@ figures, as there is no edge whose they would be.
 
 from collections.abc import Sequence
 
+from conf.drop_reasons import REASON_OF
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.hot.state import Inbound, Route, Sub
@@ -54,11 +55,12 @@ class SysFigures:
         self._sys = sys
         self._started = 0.0
         self._next = 0.0
+        self._last = 0.0
 
     def begin(self, now: float) -> None:
         """Count the time of service from the first call."""
         if not self._started:
-            self._started = now
+            self._started = self._last = now
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do."""
@@ -69,16 +71,27 @@ class SysFigures:
         if now < self.next_deadline():
             return
         self._next = now + self._node.limits.sys_interval_s
-        counters = self._loop.counters()
-        counters["clients"] = self._clients.open_count()
-        counters["subscriptions"] = len(self._routes.local)
-        for topic, value in self._sys.update(self._node.now - self._started, counters, self._node.map.epoch):
+        interval_s, self._last = now - self._last, now
+        figures = self._figures()
+        for topic, value in self._sys.update(now - self._started, interval_s, figures, self._node.map):
             route = self._routes.of_local(topic.encode())
             if route.subs:
                 self._loop.publish(route, Inbound(topic.encode(), value))
             stored = tuple(sub for sub in self._stored.subscribers(topic).subs if self._may_receive(sub, topic))
             if stored:
                 self._loop.publish(Route(topic.encode(), stored), Inbound(topic.encode(), value))
+
+    def _figures(self) -> dict[str, int]:
+        """Return the loop's counters, and what else $SYS shows."""
+        figures = self._loop.counters() | {
+            name: self._node.counts[name] for name in REASON_OF.keys() & self._node.counts
+        }
+        figures["clients"] = self._clients.open_count()
+        figures["subscriptions"] = len(self._routes.local)
+        figures["shared"] = self._routes.local.shared
+        figures["sockets"] = self._clients.adopted
+        figures["connects"] = sum(count for name, count in self._node.counts.items() if name.startswith("connects_"))
+        return figures
 
     def _may_receive(self, sub: Sub, topic: str) -> bool:
         """Return whether a stored session may have a figure: other rules may have granted its filter."""

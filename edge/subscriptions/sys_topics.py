@@ -1,15 +1,30 @@
-"""$SYS: this edge's figures as retained messages, with Mosquitto's names where there is one.
+"""$SYS: this edge's figures as retained messages, with all of Mosquitto's names, and the nodes of its map.
 
 They never leave the edge: a subscriber sees the figures of the node that it is connected to. Topics under $SYS that are
-routed are in ``edge/subscriptions/sys_scope.py``.
+routed are in ``edge/subscriptions/sys_scope.py``. An edge stores nothing, so names of what a broker stores are 0 here:
+storage nodes show theirs on ``/metrics``. Source: mosquitto(8), "Broker Status".
 """
 
 from collections.abc import Mapping
 
 from conf.drop_reasons import count_drops
+from edge.subscriptions.load_averages import LoadAverages
 from mqtt.topics import matches
+from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["SysTopics"]
+
+BROKER, LOAD, NODES = "$SYS/broker/", "$SYS/broker/load/", "$SYS/cluster/nodes/"
+# What a broker that stores would count: sessions of absent clients, messages that wait in queues, retained ones.
+STORED = (
+    "clients/disconnected",
+    "clients/inactive",
+    "clients/expired",
+    "messages/stored",
+    "store/messages/count",
+    "store/messages/bytes",
+    "retained messages/count",
+)
 
 
 class SysTopics:
@@ -20,21 +35,33 @@ class SysTopics:
             "$SYS/broker/version": f"StrataMQ {version}".encode(),
             "$SYS/broker/node": node.encode(),
         }
+        self._loads = LoadAverages()
+        self._most: dict[str, int] = {}  # clients and bytes at their highest
+        self._epoch = -1  # of the map whose nodes are shown
 
-    def update(self, uptime_s: float, counters: Mapping[str, int], map_epoch: int) -> list[tuple[str, bytes]]:
-        """Take new figures; return (topic, value) of those that changed."""
-        new = {
-            "$SYS/broker/uptime": f"{int(uptime_s)} seconds",
-            "$SYS/broker/clients/connected": counters.get("clients", 0),
-            "$SYS/broker/subscriptions/count": counters.get("subscriptions", 0),
-            "$SYS/broker/bytes/received": counters.get("bytes_in", 0),
-            "$SYS/broker/bytes/sent": counters.get("bytes_out", 0),
-            "$SYS/broker/messages/received": counters.get("packets_in", 0),
-            "$SYS/broker/publish/messages/received": sum(counters.get(f"publish_in_qos{qos}", 0) for qos in range(3)),
-            "$SYS/broker/publish/messages/sent": sum(counters.get(f"publish_out_qos{qos}", 0) for qos in range(3)),
-            "$SYS/broker/publish/messages/dropped": int(sum(count_drops(counters).values())),
-            "$SYS/cluster/ring/version": map_epoch,
-        }
+    def update(
+        self, uptime_s: float, interval_s: float, counters: Mapping[str, int], cluster_map: ClusterMap
+    ) -> list[tuple[str, bytes]]:
+        """Take new figures; return (topic, value) of those that changed.
+
+        Args:
+            uptime_s: Since the edge began to serve.
+            interval_s: Since the last call.
+            counters: Those of the loop; ``clients``, ``subscriptions``, ``shared``, ``sockets`` and ``connects`` beside
+                them.
+            cluster_map: Its nodes are shown when it is another one.
+        """
+        totals = _totals(counters)
+        new: dict[str, object] = {f"{BROKER}{name}": total for name, total in totals.items() if name not in UNTOLD}
+        new |= self._present(counters)
+        new["$SYS/broker/uptime"] = f"{int(uptime_s)} seconds"
+        new["$SYS/cluster/ring/version"] = cluster_map.epoch
+        loads = {LOADS.get(name, name): total for name, total in totals.items()}
+        if interval_s > 0:
+            new |= {f"{LOAD}{name}": value for name, value in self._loads.update(interval_s, loads).items()}
+        if cluster_map.epoch != self._epoch:
+            self._epoch = cluster_map.epoch
+            new |= self._nodes(cluster_map)
         changed = []
         for topic, value in new.items():
             encoded = str(value).encode()
@@ -43,6 +70,58 @@ class SysTopics:
                 changed.append((topic, encoded))
         return changed
 
+    def _present(self, counters: Mapping[str, int]) -> dict[str, object]:
+        clients, held = counters.get("clients", 0), counters.get("held_bytes", 0)
+        most = self._most
+        most["clients"], most["held"] = max(most.get("clients", 0), clients), max(most.get("held", 0), held)
+        shown: dict[str, object] = dict.fromkeys((f"{BROKER}{name}" for name in STORED), 0)
+        return shown | {
+            "$SYS/broker/clients/connected": clients,
+            "$SYS/broker/clients/active": clients,
+            "$SYS/broker/clients/total": clients,
+            "$SYS/broker/clients/maximum": most["clients"],
+            "$SYS/broker/heap/current": held,
+            "$SYS/broker/heap/maximum": most["held"],
+            "$SYS/broker/subscriptions/count": counters.get("subscriptions", 0),
+            "$SYS/broker/shared_subscriptions/count": counters.get("shared", 0),
+        }
+
+    def _nodes(self, cluster_map: ClusterMap) -> dict[str, object]:
+        """Return what the map says of each node, and forget those that it has no more."""
+        shown: dict[str, object] = {}
+        for name, entry in cluster_map.nodes.items():
+            shown[f"{NODES}{name}/tier"] = entry.tier
+            shown[f"{NODES}{name}/state"] = entry.state
+            shown[f"{NODES}{name}/incarnation"] = entry.incarnation
+            shown[f"{NODES}{name}/zone"] = entry.zone
+        for topic in [topic for topic in self._values if topic.startswith(NODES) and topic not in shown]:
+            del self._values[topic]
+        return shown
+
     def matching(self, topic_filter: str) -> list[tuple[str, bytes]]:
         """Return (topic, value) that a filter matches, by topic."""
         return [(topic, self._values[topic]) for topic in sorted(self._values) if matches(topic_filter, topic)]
+
+
+UNTOLD = frozenset(("sockets", "connections"))  # these have load averages only
+LOADS = {  # names of load averages, where they differ from the totals'
+    "publish/messages/received": "publish/received",
+    "publish/messages/sent": "publish/sent",
+    "publish/messages/dropped": "publish/dropped",
+}
+
+
+def _totals(counters: Mapping[str, int]) -> dict[str, int]:
+    """Return what only grows, by the name of its topic."""
+    sent = sum(counters.get(f"publish_out_qos{qos}", 0) for qos in range(3))
+    return {
+        "bytes/received": counters.get("bytes_in", 0),
+        "bytes/sent": counters.get("bytes_out", 0),
+        "messages/received": counters.get("packets_in", 0),
+        "messages/sent": sent + counters.get("acknowledged", 0),
+        "publish/messages/received": sum(counters.get(f"publish_in_qos{qos}", 0) for qos in range(3)),
+        "publish/messages/sent": sent,
+        "publish/messages/dropped": int(sum(count_drops(counters).values())),
+        "sockets": counters.get("sockets", 0),
+        "connections": counters.get("connects", 0),
+    }
