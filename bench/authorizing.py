@@ -17,7 +17,7 @@ from access.identity.principal import Principal
 from access.rules.role_table import make_role_table
 from bench.toy_broker import ToyHandler
 from edge.hot import engine, options, state
-from edge.node.limits import ListenerPolicy
+from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook, Sources
 
@@ -55,13 +55,14 @@ class Loop:
         if allowed is not None:
             table = make_role_table({"roles": {"device": {"publish": [allowed]}}})
             book = RuleBook({"plain": Sources(table, authenticated=("device",))})
-            handler.rights = ClientRights(self.hot, book)
+            handler.rights = ClientRights(self.hot, book, EdgeLimits())
             handler.client = SimpleNamespace(
                 conn=self.conn,
                 policy=ListenerPolicy("plain", True),
                 client_id="c",
                 principal=Principal("anna", "password", "c"),
                 rights=None,
+                bounds=None,
             )
             handler.rights.admit(handler.client, 0.0)
         self.hot.feed(self.conn, bytes([0x10, 13]) + b"\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")

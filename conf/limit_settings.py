@@ -53,6 +53,48 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         le=1e6,
         description="filters per second that one client here may ask for and let go, 0: no limit; more wait unread",
     )
+    daily_bytes_max: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 50,
+        description="bytes that one user sends here on a day of UTC, 0: no limit; then 0x97 until midnight",
+    )
+    inflight_max: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="QoS 1/2 messages open in each direction with one client here, 0: the edge's; MQTT 5 is told",
+    )
+    packet_bytes_max: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 28,
+        description="bytes of a packet from one client here, 0: the edge's maximum_packet_size; MQTT 5 is told",
+    )
+    topic_levels_max: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="levels of a topic name or filter of one client here, 0: the edge's; deeper ones get 0x90 or 0x8F",
+    )
+    keep_alive_max_s: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="s; a longer Keep Alive, or none, becomes this here, 0: the edge's; MQTT 5 is told",
+    )
+    filters_max: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="subscriptions of one session here, 0: filters_per_session_max of the edge; more get 0x97",
+    )
+    connections_user_max: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="clients of one user at this edge at once, 0: no limit; more get 0x97",
+    )
     proxy_identity: bool = Field(
         default=False,
         description="a certificate that a sender in proxy_trusted verified (PROXY v2, its CN) names the client",

@@ -121,7 +121,7 @@ class EdgeCore:
         )
         self.lease = node.lease
         clients = self.clients = Clients(node, hot)
-        self.rights = ClientRights(hot, rules)
+        self.rights = ClientRights(hot, rules, limits)
         chains = chains or Chains(bytes(16))
         self.logins = Logins(node, hot, chains, clients.get, clients.all, read_certificate, utc)
         self.policy = ClusterPolicy(
@@ -160,7 +160,7 @@ class EdgeCore:
         self.claims = ClaimsPolls(node, clients)
         self.messages = self._join_messages()
         revoke = self.subscribing.revoke
-        self.sweep = Sweep(self.rights, clients.all, revoke, hot.output_bytes, clients.drop_late_reader)
+        self.sweep = Sweep(self.rights, clients.all, revoke, hot.output_bytes, clients.drop_judged)
         keeping = (self.logins, self.rights, self.conduct)
         self.access = EdgeAccess((self.policy, self.logins, self.rights, self.sweep), keeping)
 

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from conf.limit_names import LIMIT_NAMES
 from wire.messages.ranges import SomeNode
 
 __all__ = [
-    "LIMITS",
     "AboutGroup",
     "AboutRole",
     "AboutUser",
@@ -36,8 +36,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Names = Annotated[list[Name], Meta(max_length=64)]
 Record = Annotated[str, Meta(max_length=512, pattern=r"^(\$argon2id\$[!-~]+)?\Z")]
 Verifier = Annotated[str, Meta(max_length=512, pattern=r"^(SCRAM-SHA-(256|512)\$[!-~]+)?\Z")]
-LIMITS = ("publish_rate_max", "byte_rate_max", "subscribe_rate_max", "daily_bytes_max")  # that edges read
-LimitName = Annotated[str, Meta(pattern=rf"^({'|'.join(LIMITS)})\Z")]
+LimitName = Annotated[str, Meta(pattern=rf"^({'|'.join(LIMIT_NAMES)})\Z")]
 Limits = dict[LimitName, Annotated[int, Meta(ge=0, lt=1 << 62)]]
 Subject = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Reason = Annotated[str, Meta(max_length=256)]
@@ -105,11 +104,12 @@ class RuleText(_Arguments):
 
 
 class RolePut(_Arguments):
-    """``role put``: a new role, or other rules for one."""
+    """``role put``: a new role, or other rules and limits for one."""
 
     role: Name
     rules: Annotated[list[RuleText], Meta(max_length=1_024)]
     priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
+    limits: Limits = {}
     dry_run: bool = False
 
 

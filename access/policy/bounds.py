@@ -101,7 +101,7 @@ def _put_role(command: c.PutRole) -> str:
         return f"the rules of a role have {size} bytes, at most {ROLE_BYTES_MAX}"
     if abs(command.priority) > PRIORITY_MAX:
         return f"the priority of a role is -{PRIORITY_MAX} to {PRIORITY_MAX}"
-    return role_fault(command.rules)
+    return _limits(command.limits) or role_fault(command.rules)
 
 
 def _put_group(command: c.PutGroup) -> str:

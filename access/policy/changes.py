@@ -98,7 +98,7 @@ class Tables:
     def view_commands(self) -> Iterator[c.SimpleCommand]:
         """Yield the command that makes each record that every node holds; a snapshot is judged by their ranges."""
         yield from (c.PutGroup(group.name, group.roles, group.limits) for group in self.groups.records())
-        yield from (c.PutRole(role.name, role.rules, role.priority) for role in self.roles.records())
+        yield from (c.PutRole(role.name, role.rules, role.priority, role.limits) for role in self.roles.records())
         yield from (c.AddBan(ban) for ban in self.bans.records())
         yield from (c.Revoke(revoked) for revoked in self.revoked.records())
 

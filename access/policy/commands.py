@@ -82,11 +82,12 @@ class DeleteUser(_Command, tag="DeleteUser"):
 
 
 class PutRole(_Command, tag="PutRole"):
-    """A new role, or other rules for one."""
+    """A new role, or other rules and limits for one."""
 
     name: str
     rules: tuple[Rule, ...] = ()
     priority: int = 0
+    limits: dict[str, int] = {}
 
 
 class DeleteRole(_Command, tag="DeleteRole"):

@@ -69,11 +69,12 @@ class Rule(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class Role(Struct, frozen=True, array_like=True):
-    """Rules under a name. Of all roles that a client has, those of a higher priority decide first."""
+    """Rules and limits under a name. Of all roles that a client has, those of a higher priority decide first."""
 
     name: Name
     rules: Annotated[tuple[Rule, ...], Meta(max_length=1_024)] = ()
     priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
+    limits: Limits = {}
 
 
 class Revoked(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -86,7 +86,7 @@ def _delete_user(changes: Changes, command: c.DeleteUser) -> str:
 
 def _put_role(changes: Changes, command: c.PutRole) -> str:
     roles = changes.tables.roles
-    before, after = roles.get(command.name), Role(command.name, command.rules, command.priority)
+    before, after = roles.get(command.name), Role(command.name, command.rules, command.priority, command.limits)
     if before is None and len(roles) >= bounds.ROLES_MAX:
         return f"the policy holds {bounds.ROLES_MAX} roles: delete one first"
     if before != after:

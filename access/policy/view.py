@@ -10,7 +10,7 @@ import msgspec
 
 from access.limits.bans import BanTable, normal_value
 from access.policy.changes import Tables
-from access.policy.records import Group, Revoked, Role, User, ban_key, revoked_key
+from access.policy.records import Group, Limits, Revoked, Role, User, ban_key, revoked_key
 from access.policy.role_tiers import tiers_of
 from access.policy.step import PolicyStep
 from access.policy.tables import Table, bans_table, groups_table, revoked_table, roles_table
@@ -38,6 +38,7 @@ class PolicyView:
         self._roles: Table[Role] = roles_table()
         self._revoked: Table[Revoked] = revoked_table()
         self._groups_named: bool | None = None  # not known before somebody asks
+        self.role_limits: dict[str, Limits] = {}  # of the roles that have some
 
     def role(self, name: str) -> Role | None:
         """Return a role, None if there is none: it gives no right."""
@@ -90,6 +91,7 @@ class PolicyView:
         for name, role in step.roles.items():
             self._groups_named = None
             self._roles.remove(name) if role is None else self._roles.put(role)
+            self._note_limits(name, role)
         for key, revoked in step.revoked.items():
             self._revoked.remove(key) if revoked is None else self._revoked.put(revoked)
         self.epoch = step.epoch
@@ -104,7 +106,13 @@ class PolicyView:
             self.bans.put(ban)
         for role in self._roles.records():
             _check(role.name, role)
+            self._note_limits(role.name, role)
         self.epoch = encoded.epoch
+
+    def _note_limits(self, name: str, role: Role | None) -> None:
+        self.role_limits.pop(name, None)
+        if role is not None and role.limits:
+            self.role_limits[name] = role.limits
 
 
 def roles_of(user: User, view: PolicyView) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from access.files import AccessFileError, read_access_file
 from access.rules.rules import ALL_ACTIONS, PUBLISHING, SUBSCRIBING, Action, Rule, Tier, check_cost, make_rule
+from conf.limit_names import LIMIT_NAMES
 
 __all__ = [
     "GroupWords",
@@ -38,6 +39,7 @@ LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 Text = Annotated[str, Field(min_length=1, max_length=1_024)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Names = Annotated[list[Name], Field(max_length=64)]
+LimitName = Annotated[str, Field(pattern=rf"^({'|'.join(LIMIT_NAMES)})$")]
 Filters = Annotated[list[Text], Field(max_length=RULES_MAX)]
 
 
@@ -61,6 +63,7 @@ class RoleWords(_Words):
         priority: Roles of a higher one decide first.
         listener: Only for clients of this listener; empty for all.
         network: Only for addresses in this network; empty for all.
+        limits: Of each client that has the role, by the names of a listener's settings.
     """
 
     publish: Filters = []
@@ -75,6 +78,7 @@ class RoleWords(_Words):
     priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
     listener: Annotated[str, Field(max_length=64)] = ""
     network: Annotated[str, Field(max_length=64)] = ""
+    limits: dict[LimitName, Annotated[int, Field(ge=0, lt=1 << 62)]] = {}
 
 
 class GroupWords(_Words):
@@ -101,12 +105,14 @@ class RoleTable:
 
     Attributes:
         groups_named: A role names groups of subscribers, so joining any needs the right.
+        limits: Of the roles that have some.
     """
 
     def __init__(self, tiers: Mapping[str, tuple[int, Tier]], words: _TableWords) -> None:
         self._tiers = tiers
         self._users = words.users
         self._groups = words.groups
+        self.limits = {name: role.limits for name, role in words.roles.items() if role.limits}
         self.groups_named = any(rule.actions & Action.SHARE for _, tier in tiers.values() for rule in tier)
 
     def roles(self, user: str, roles: Iterable[str] = (), groups: Iterable[str] = ()) -> tuple[str, ...]:

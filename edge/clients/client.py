@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from access.rules.rights import ConnectionRights
     from edge.listeners.intake import Seat
     from edge.listeners.proxied_socket import ProxiedSocket
+    from edge.rights.bounds import Bounds
 
 __all__ = ["Client"]
 
@@ -40,6 +41,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     authentication: Authentication | None = None  # if CONNECT named a method
     principal: "Principal | None" = None  # whom the listener's chain let in; None: no chain has judged it
     rights: "ConnectionRights | None" = None  # None: no rules are joined
+    bounds: "Bounds | None" = None  # from when it was let in
     login: object = None  # of edge/login, while it is under way
     client_id: str = ""
     version: int = 4
@@ -49,6 +51,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     session: int = 0  # 0: ephemeral
     expiry_s: int = 0
     clean: bool = False  # DISCONNECT 0x00 was read
+    counted_as: str = ""  # user whose connections it is among
     session_token: str | None = None  # the address that paid for a session which its claim may make
     opening: OpenSession | None = None  # not answered yet
     has_will: bool = False
@@ -68,6 +71,12 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
         """Go to a phase; the ways are those of ``edge/clients/phase.py``."""
         assert phase in WAYS[self.phase], f"from {self.phase} to {phase}"
         self.phase = phase
+
+    @property
+    def known_bounds(self) -> "Bounds":
+        """The bounds of a client that was let in."""
+        assert self.bounds is not None
+        return self.bounds
 
     @property
     def was_open(self) -> bool:

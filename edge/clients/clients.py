@@ -10,6 +10,7 @@ from edge.clients.phase import Phase
 from edge.hot.state import Conn
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientEnds
+from edge.rights.sweep import STRICTER_LIMITS
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Disconnect
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
@@ -93,10 +94,10 @@ class Clients:
         told = client.version == 5 and reason_code in ALLOWED_REASON_CODES[PacketType.DISCONNECT]
         self._loop.cut(client.conn, encode_packet(Disconnect(reason_code, {}), 5) if told else b"")
 
-    def drop_late_reader(self, client: Client) -> None:
-        """Close a client that does not read what was written to it before it lost a right."""
-        self.count_end("late_reader")
-        self.drop(client, ReasonCode.NOT_AUTHORIZED)
+    def drop_judged(self, client: Client, why: str) -> None:
+        """Close a client that the sweep over all of them lets stay no longer, and count why."""
+        self.count_end(why)
+        self.drop(client, ReasonCode.QUOTA_EXCEEDED if why == STRICTER_LIMITS else ReasonCode.NOT_AUTHORIZED)
 
     def refuse(self, client: Client, reason_code: int) -> None:
         """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""

@@ -5,6 +5,7 @@
 | wrong credentials | ``failed_logins_max`` a minute of one address | the address, for 5 minutes |
 | ends of connections | ``flapping_ends_max`` a minute of one client ID from one address | this pair, for 5 minutes |
 | takeovers | ``takeovers_max`` a minute of one client ID | a CONNECT of that client ID, for a delay that doubles |
+| clients of a user | limit ``connections_user_max`` | a further one, with 0x97 |
 | bytes sent | limit ``daily_bytes_max`` of its user | the user until midnight UTC, with 0x97; what came is dealt with |
 
 A CONNECT that is refused for its address or its client ID gets 0x9F before its credentials are looked at; behind TLS an
@@ -13,6 +14,7 @@ ID, refused for what a stranger does at another address. These are no bans of th
 them.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from access.limits.addresses import TrustedNetworks
@@ -47,6 +49,7 @@ class Conduct:
         self._clients = clients
         self._utc = utc
         self._daily = DailyBytes()
+        self._of_users: dict[str, Counter[str]] = {}  # user with such a limit -> its client IDs here
         limits, nobody = node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
         self._failed_logins = FailedLogins(nobody, limits.failed_logins_max) if limits.failed_logins_max else None
         self._flapping = Flapping(nobody, limits.flapping_ends_max) if limits.flapping_ends_max else None
@@ -102,12 +105,20 @@ class Conduct:
         return _quota(client) > 0
 
     def quota_refusal(self, client: Client) -> int:
-        """Return 0, or the reason code of a client that was let in, while its user has nothing left of today."""
-        quota = _quota(client)
-        if not quota or self._daily.left(client.owner, quota, self._utc()):
+        """Return 0, or the reason code of a client whose user has nothing left of today, or too many clients here."""
+        quota, most = _quota(client), client.known_bounds.connections_user_max
+        if quota and not self._daily.left(client.owner, quota, self._utc()):
+            self._node.count("refused_daily_bytes")
+            return ReasonCode.QUOTA_EXCEEDED
+        if not (most and client.owner):
             return 0
-        self._node.count("refused_daily_bytes")
-        return ReasonCode.QUOTA_EXCEEDED
+        held = self._of_users.setdefault(client.owner, Counter())
+        if client.client_id not in held and len(held) >= most:  # one that takes its own over is no further one
+            self._node.count("refused_user_connections")
+            return ReasonCode.QUOTA_EXCEEDED
+        held[client.client_id] += 1
+        client.counted_as = client.owner
+        return 0
 
     def sent(self, conn: Conn, octets: int) -> None:
         """Count bytes that a metered client has sent; with more than was left it is ended."""
@@ -146,6 +157,8 @@ class Conduct:
     def closed(self, client: Client, why: int) -> None:
         """Free the place of a connection that is gone, and count its end if it had a session."""
         del why
+        if client.counted_as:
+            self._forget_of_user(client)
         seat = client.seat
         if seat is None and client.first_bytes is not None:
             seat = client.first_bytes.seat  # it went before its CONNECT
@@ -155,7 +168,16 @@ class Conduct:
         if self._flapping is not None and seat.metered and client.owner_epoch:
             self._flapping.ended(client.client_id, seat.address, self._node.now)
 
+    def _forget_of_user(self, client: Client) -> None:
+        user, client.counted_as = client.counted_as, ""
+        held = self._of_users[user]
+        held[client.client_id] -= 1
+        if not held[client.client_id]:
+            del held[client.client_id]
+        if not held:
+            del self._of_users[user]
+
 
 def _quota(client: Client) -> int:
     """Return the bytes that its user may send in a day, 0 for no limit and for an anonymous client."""
-    return client.principal.limits.get("daily_bytes_max", 0) if client.principal is not None and client.owner else 0
+    return client.bounds.daily_bytes_max if client.bounds is not None and client.owner else 0

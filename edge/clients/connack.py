@@ -5,6 +5,7 @@ Source: MQTT 5.0 section 3.2.2.3.
 
 from edge.clients.client import Client
 from edge.node.limits import EdgeLimits
+from edge.rights.bounds import Bounds
 from mqtt import property_values
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Connect
@@ -13,6 +14,7 @@ from mqtt.reasons import ReasonCode
 
 __all__ = ["Connacks"]
 
+PLAIN_MAX = 64  # CONNACKs kept
 PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
 
 
@@ -21,12 +23,12 @@ class Connacks:
 
     def __init__(self, limits: EdgeLimits) -> None:
         self._limits = limits
-        # (version, Session Present) -> a CONNACK that says nothing of the client's own
-        self._plain: dict[tuple[int, bool], bytes] = {}
+        # (version, Session Present, the limits that it tells) -> a CONNACK that says nothing of the client's own
+        self._plain: dict[tuple[int, bool, int, int], bytes] = {}
 
-    def keep_alive(self, packet: Connect) -> tuple[int, int | None]:
+    def keep_alive(self, bounds: Bounds, packet: Connect) -> tuple[int, int | None]:
         """Return the effective keep alive and what to announce as Server Keep Alive [MQTT-3.2.2-21]."""
-        cap = self._limits.keep_alive_max_s
+        cap = bounds.keep_alive_max_s
         if 0 < packet.keep_alive_s <= cap:
             return packet.keep_alive_s, None
         return cap, cap if packet.protocol_version == 5 else None
@@ -41,7 +43,7 @@ class Connacks:
         limit = property_values.maximum_packet_size(packet.properties)
         if not limit:
             return True
-        announced = self._announcements(client, packet, self.keep_alive(packet)[1])
+        announced = self._announcements(client, packet, self.keep_alive(client.known_bounds, packet)[1])
         return len(encode_packet(Connack(False, ReasonCode.SUCCESS, announced), 5)) <= limit
 
     def encoded(self, client: Client, packet: Connect, session_present: bool, keep_alive_s: int | None) -> bytes:
@@ -60,12 +62,13 @@ class Connacks:
             or client.authentication is not None
             or not packet.client_id
         )
-        key = (client.version, session_present)
+        bounds = client.known_bounds
+        key = (client.version, session_present, bounds.inflight_max, bounds.packet_bytes_max)
         data = self._plain.get(key) if plain else None
         if data is None:
             announced = self._announcements(client, packet, keep_alive_s)
             data = encode_packet(Connack(session_present, ReasonCode.SUCCESS, announced), client.version)
-            if plain:
+            if plain and len(self._plain) < PLAIN_MAX:
                 self._plain[key] = data
         limit = 0
         if packet.properties:
@@ -75,15 +78,16 @@ class Connacks:
     def _announcements(self, client: Client, packet: Connect, keep_alive_s: int | None) -> dict[int, object]:
         if client.version < 5:
             return {}
-        limits = self._limits
+        limits, bounds = self._limits, client.known_bounds
         properties: dict[int, object] = {
             PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
-            PropertyId.RECEIVE_MAXIMUM: limits.receive_maximum,
+            PropertyId.RECEIVE_MAXIMUM: bounds.inflight(limits.receive_maximum),
         }
         asked = limits.announce_maximum_packet_size or PropertyId.MAXIMUM_PACKET_SIZE in packet.properties
-        if asked and limits.maximum_packet_size < PACKET_BYTES_MAX:
+        asked = asked or bounds.packet_bytes_max < limits.maximum_packet_size
+        if asked and bounds.packet_bytes_max < PACKET_BYTES_MAX:
             # Whom it is not told learns of it by DISCONNECT 0x95 (section 3.2.2.3.6).
-            properties[PropertyId.MAXIMUM_PACKET_SIZE] = limits.maximum_packet_size
+            properties[PropertyId.MAXIMUM_PACKET_SIZE] = bounds.packet_bytes_max
         wanted = limits.response_information and property_values.wants_response_information(packet.properties)
         if wanted and not set(client.client_id) & set("+#/"):  # it becomes one level of a topic name
             properties[PropertyId.RESPONSE_INFORMATION] = limits.response_information + client.client_id

@@ -18,7 +18,6 @@ from edge.clients.connack import Connacks
 from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
 from edge.clients.memory_guard import MemoryGuard
 from edge.clients.phase import Phase
-from edge.clients.rates import rates_of
 from edge.clients.session_rate import SessionRate, metered_address
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.options import SessionOptions
@@ -229,12 +228,11 @@ class Connecting:
     def _open(self, client: Client) -> None:
         """Claim the client ID; without a lease wait for one, at most until the connect timeout."""
         assert client.connect is not None
+        client.bounds = self._rights.bounds_of(client)
         refusal = self._conduct.takeover_refusal(client) or self._conduct.quota_refusal(client)
+        refusal = refusal or self._give_rights(client)
         if refusal:
             self._clients.refuse(client, refusal)
-            return
-        if not self._give_rights(client):
-            self._clients.refuse(client, ReasonCode.NOT_AUTHORIZED)
             return
         client.expiry_s = self._expiry(client.connect)
         if not self._connacks.fits(client, client.connect):
@@ -245,15 +243,26 @@ class Connecting:
         self._waiting.append(client)
         self.claim_waiting(self._node.now)
 
-    def _give_rights(self, client: Client) -> bool:
-        """Join a client with its rules; return whether they let it leave the will that it brings."""
+    def _give_rights(self, client: Client) -> int:
+        """Join a client with its rules; return 0, or why they do not let it leave the will that it brings."""
         assert client.connect is not None
         self._rights.admit(client, self._node.now, self._address_of(client))
         will = client.connect.will
-        if will is None or self._rights.may_will(client, will.topic_name, will.qos, will.retain):
-            return True
+        if will is None:
+            return 0
+        if will.topic_name.count("/") >= client.known_bounds.topic_levels_max:
+            self._node.count("refused_topic_levels")
+            return ReasonCode.TOPIC_NAME_INVALID
+        if self._rights.may_will(client, will.topic_name, will.qos, will.retain):
+            return 0
         self._node.count("refused_will")
-        return False
+        return ReasonCode.NOT_AUTHORIZED
+
+    def _judge_again(self, client: Client) -> int:
+        """Return 0, or the reason code of a client whose rules moved while its session was opened by other bounds."""
+        if self._rights.bounds_of(client) != client.bounds:
+            return ReasonCode.SERVER_BUSY
+        return self._give_rights(client)
 
     def _address_of(self, client: Client) -> str:
         return client.seat.address if client.seat is not None else self._peer_of(client.conn.fd)
@@ -308,7 +317,7 @@ class Connecting:
             client.expiry_s,
             _will(packet),
             packet.protocol_version,
-            receive_maximum,
+            client.known_bounds.inflight(receive_maximum),
             may_create=self._take_token(client, now),
             owner=client.owner,
             owner_made=client.owner_made,
@@ -371,33 +380,33 @@ class Connecting:
         began.clear()
         if not stands:
             return
-        if not self._rights.has_joined(client) and not self._give_rights(client):
-            self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
+        if not self._rights.has_joined(client) and (refusal := self._judge_again(client)):
+            self.refused(client, ReasonCode(refusal), guessed=False)
             return
         packet = client.connect
         assert packet is not None
         client.enter(Phase.OPEN)
-        keep_alive_s, told_keep_alive = self._connacks.keep_alive(packet)
-        limits, properties = self._limits, packet.properties
-        rates = rates_of(client, limits.publish_rate_max)
-        client.filter_gap_ns = int(NS / rates.filters) if rates.filters else 0
+        limits, properties, bounds = self._limits, packet.properties, client.known_bounds
+        keep_alive_s, told_keep_alive = self._connacks.keep_alive(bounds, packet)
+        client.filter_gap_ns = int(NS / bounds.subscribe_rate_max) if bounds.subscribe_rate_max else 0
         options = SessionOptions(
             version=packet.protocol_version,
             keep_alive_ns=keep_alive_s * NS,
-            announced_receive_maximum=limits.receive_maximum,
-            announced_maximum_packet_size=limits.maximum_packet_size,
+            announced_receive_maximum=bounds.inflight(limits.receive_maximum),
+            announced_maximum_packet_size=bounds.packet_bytes_max,
             announced_topic_alias_maximum=limits.topic_alias_maximum,
+            receive_maximum=bounds.inflight(65_535),
             fresh=packet.clean_start,
             session=client.session,
             owner_epoch=client.owner_epoch,
             retain_available=limits.retain_available,
             maximum_qos=limits.maximum_qos,
-            publish_rate_max=rates.publish,
-            byte_rate_max=rates.octets,
+            publish_rate_max=bounds.publish_rate_max,
+            byte_rate_max=bounds.byte_rate_max,
             metered=self._conduct.is_metered(client),
         )
         if properties:
-            options.receive_maximum = property_values.receive_maximum(properties)
+            options.receive_maximum = bounds.inflight(property_values.receive_maximum(properties))
             options.maximum_packet_size = property_values.maximum_packet_size(properties)
             alias_maximum = property_values.topic_alias_maximum(properties)
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)

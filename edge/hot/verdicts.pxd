@@ -1,5 +1,5 @@
 # C form of verdicts.py.
-from edge.hot.layout cimport NOT_AUTHORIZED
+from edge.hot.layout cimport NOT_AUTHORIZED, TOPIC_NAME_INVALID
 from edge.hot.state cimport Conn, HotState, Route
 
 
@@ -7,6 +7,7 @@ cdef enum:
     PLAIN = 0x07
     RETAINED_SHIFT = 3
     OF_CLASS = 0x40
+    TOO_DEEP = 0x80
 
 
 cdef Route allowed_route(HotState hot, Conn conn, Route route, bytes topic, int qos, bint retain)

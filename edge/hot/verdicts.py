@@ -10,11 +10,12 @@ import cython
 from edge.hot.state import Conn, HotState, Route
 
 if not cython.compiled:
-    from edge.hot.layout import NOT_AUTHORIZED
+    from edge.hot.layout import NOT_AUTHORIZED, TOPIC_NAME_INVALID
 
     PLAIN = 0x07  # a bit for each QoS without RETAIN; three more for those with it: Handler.authorize
     RETAINED_SHIFT = 3
     OF_CLASS = 0x40  # the answer about plain publishing holds for all connections of the class
+    TOO_DEEP = 0x80  # more levels than this client may name
 
 __all__: list[str] = []
 
@@ -30,7 +31,7 @@ def allowed_route(hot: HotState, conn: Conn, route: Route, topic: bytes, qos: cy
         conn.last_version = -1
     if verdicts >> (qos + RETAINED_SHIFT if retain else qos) & 1:
         return route
-    return Route(topic, reason_code=NOT_AUTHORIZED)
+    return Route(topic, reason_code=TOPIC_NAME_INVALID if verdicts & TOO_DEEP else NOT_AUTHORIZED)
 
 
 def _verdicts(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.bint) -> cython.int:

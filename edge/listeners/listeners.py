@@ -9,6 +9,7 @@ import ssl
 from pathlib import Path
 
 from conf.errors import UserError
+from conf.limit_names import LIMIT_NAMES
 from conf.settings import ListenerSettings
 from edge.listeners.filters import front_door, listener_filter
 from edge.listeners.intake import Intake
@@ -32,9 +33,7 @@ class Listener:
             settings.name,
             settings.allow_anonymous,
             settings.protocol,
-            settings.publish_rate_max,
-            settings.byte_rate_max,
-            settings.subscribe_rate_max,
+            **{name: getattr(settings, name) for name in LIMIT_NAMES},
             tell_refusals=settings.tell_refusals,
             proxy_identity=settings.proxy_identity,
             unmetered=_unmetered(settings),

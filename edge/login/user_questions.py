@@ -13,6 +13,7 @@ import msgspec
 from access.identity.chain import Ticket
 from access.identity.password_step import AskUser, UserFound, UserRecord
 from access.identity.passwords import parse_record
+from access.limits.strictest import strictest
 from access.policy.records import User
 from access.policy.view import PolicyView, roles_of
 from edge.login.job_desk import JobDesk
@@ -224,11 +225,8 @@ def record_of(user: User, view: PolicyView) -> UserRecord | None:
         password = None
     if password is None and not user.verifier:
         return None
-    limits = dict(user.limits)
-    for name in user.groups:
-        group = view.group(name)
-        if group is not None:
-            limits = {**group.limits, **limits}
+    groups = [group for name in user.groups if (group := view.group(name)) is not None]
+    limits = strictest(user.limits, *(group.limits for group in groups)) if groups else user.limits
     return UserRecord(
         password,
         user.version,

@@ -19,14 +19,16 @@ class ListenerPolicy:
     publish_rate_max: float = 0.0
     byte_rate_max: float = 0.0
     subscribe_rate_max: float = 0.0
+    daily_bytes_max: int = 0
+    inflight_max: int = 0
+    packet_bytes_max: int = 0
+    topic_levels_max: int = 0
+    keep_alive_max_s: int = 0
+    filters_max: int = 0
+    connections_user_max: int = 0
     tell_refusals: bool = True
     proxy_identity: bool = False  # the certificate that a PROXY header vouches for names the client
     unmetered: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose clients no rate per address holds for
-
-    @property
-    def paces(self) -> bool:
-        """Whether one of the rates is set."""
-        return bool(self.publish_rate_max or self.byte_rate_max or self.subscribe_rate_max)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from access.rules.rights import ConnectionRights, RightsClasses
 from access.rules.rules import Action, Grant
 from access.rules.who import Who
 from edge.hot.state import Conn
-from edge.node.limits import ListenerPolicy
+from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.node.ports import RightsIO
+from edge.rights.bounds import Bounds, bounds_of_listener, is_stricter, stricter
 from edge.rights.sources import RuleBook
 
 __all__ = ["ClientRights", "Judged"]
 
-EVERYTHING, OF_CLASS = 0x3F, 0x40  # Handler.authorize
+EVERYTHING, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
 
 
 class Judged(Protocol):
@@ -33,6 +34,7 @@ class Judged(Protocol):
     client_id: str
     principal: Principal | None
     rights: ConnectionRights | None
+    bounds: Bounds | None
 
 
 class ClientRights:
@@ -41,11 +43,15 @@ class ClientRights:
     Args:
         loop: Where decisions about publishing are kept.
         book: Which rules each client has; None: nobody is judged.
+        limits: Of the edge: no client's bounds are wider.
     """
 
-    def __init__(self, loop: RightsIO, book: RuleBook | None) -> None:
+    def __init__(self, loop: RightsIO, book: RuleBook | None, limits: EdgeLimits) -> None:
         self._loop = loop
         self._book = book
+        self._limits = limits
+        self._levels_max = limits.topic_levels_max
+        self._of_listeners: dict[str, tuple[ListenerPolicy, Bounds]] = {}
         self._now = 0.0
         self._renewed: list[Judged] = []
         self._classes: RightsClasses | None = None
@@ -165,6 +171,22 @@ class ClientRights:
         """Whether subscribers of a topic may have filters that are granted in part."""
         return self._book is not None and self._book.filters
 
+    # --- bounds
+
+    def bounds_of(self, client: Judged) -> Bounds:
+        """Return the bounds of a client whose principal stands, by the limits of now."""
+        policy, principal, book = client.policy, client.principal, self._book
+        known = self._of_listeners.get(policy.name)
+        if known is None or known[0] is not policy:
+            known = self._of_listeners[policy.name] = policy, bounds_of_listener(self._limits, policy)
+        of_user = principal.limits if principal is not None else {}
+        of_roles = book.role_limits(policy.name, principal, client.client_id) if book is not None else []
+        return stricter(known[1], (of_user, *of_roles)) if of_user or of_roles else known[1]
+
+    def has_stricter_bounds(self, client: Judged) -> bool:
+        """Return whether the limits of a client's roles are stricter now than they were at its CONNECT."""
+        return client.bounds is not None and is_stricter(self.bounds_of(client), client.bounds)
+
     # --- decisions
 
     def authorize(self, client: Judged, topic: bytes) -> int:
@@ -174,6 +196,9 @@ class ClientRights:
         rights = self._rights_of(client)
         if rights is None:
             return 0
+        levels_max = client.bounds.topic_levels_max if client.bounds is not None else self._levels_max
+        if levels_max < self._levels_max:  # its decisions are its own: those of the class are kept for deeper topics
+            return rights.verdicts(topic.decode())[0] if topic.count(b"/") < levels_max else TOO_DEEP
         self._loop.join_class(client.conn, rights.rights_class.number)
         verdicts, of_class = rights.verdicts(topic.decode())
         return verdicts | OF_CLASS if of_class else verdicts

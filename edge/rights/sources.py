@@ -80,6 +80,17 @@ class Sources:
                 names.append(PATTERNS)
         return RightsKey(tuple(names), principal.tiers if principal is not None else ())
 
+    def limits(self, key: RightsKey, policy: PolicyView) -> list[Mapping[str, int]]:
+        """Return the limits of the roles of a key."""
+        limits: list[Mapping[str, int]] = []
+        of_table = self.roles.limits if self.roles is not None else {}
+        for name in key.names:
+            if name.startswith(CLUSTER_ROLE):
+                limits.append(policy.role_limits.get(name.removeprefix(CLUSTER_ROLE), {}))
+            elif name.startswith(ROLE):
+                limits.append(of_table.get(name.removeprefix(ROLE), {}))
+        return limits
+
     def tiers(self, key: RightsKey, policy: PolicyView) -> Sequence[Tier]:
         """Return the tiers of a key in the order that they decide."""
         tiers: list[Tier] = []
@@ -147,6 +158,13 @@ class RuleBook:
         if is_alike and not own.tiers:
             self._anonymous[listener] = key
         return key
+
+    def role_limits(self, listener: str, principal: Principal | None, client_id: str) -> list[Mapping[str, int]]:
+        """Return the limits of a client's roles, none of them where no role has any."""
+        sources = self.of(listener)
+        if not (self.policy.role_limits if sources.of_cluster else ()) and not (sources.roles and sources.roles.limits):
+            return []
+        return sources.limits(self.key(listener, principal, client_id), self.policy)
 
     def tiers(self, key: RightsKey) -> Sequence[Tier]:
         """Return the tiers of a key; of a listener that is known no more there is none."""

@@ -16,10 +16,11 @@ from edge.hot.state import Conn
 from edge.rights.client_rights import ClientRights, Judged
 from wire.messages.sessions import Subscription
 
-__all__ = ["FILTERS_OF_TURN", "Subscriber", "Sweep"]
+__all__ = ["FILTERS_OF_TURN", "STRICTER_LIMITS", "Subscriber", "Sweep"]
 
 CLIENTS_OF_TURN = 200
 FILTERS_OF_TURN = 500  # some 5 us each
+LATE_READER, STRICTER_LIMITS = "late_reader", "stricter_limits"
 DRAIN_S = 1.0  # for output of before the step, at a client from which it took something
 
 
@@ -29,6 +30,10 @@ class Subscriber(Judged, Protocol):
     session: int
     partial: set[str]
     subscriptions: dict[str, Subscription]
+
+    @property
+    def was_open(self) -> bool:
+        """Whether it has CONNACK."""
 
 
 C = TypeVar("C", bound=Subscriber)
@@ -42,7 +47,7 @@ class Sweep(Generic[C]):
         clients: Returns all of them.
         revoke: Takes filters from one.
         output_bytes: Returns how much waits for the socket of a connection.
-        drop: Closes a client, and writes nothing of what waits.
+        drop: Closes a client for a reason that is counted, and writes nothing of what waits.
 
     Attributes:
         judged: ``ClientRights.changes`` that every client is judged by.
@@ -54,7 +59,7 @@ class Sweep(Generic[C]):
         clients: Callable[[], Sequence[C]],
         revoke: Callable[[C, list[str]], None],
         output_bytes: Callable[[Conn], int],
-        drop: Callable[[C], None],
+        drop: Callable[[C, str], None],
     ) -> None:
         self._rights = rights
         self._clients = clients
@@ -107,9 +112,12 @@ class Sweep(Generic[C]):
         if now >= self._drained_by:
             late, self._draining = self._draining, []
             for client in late:
-                self._drop(client)
+                self._drop(client, LATE_READER)
 
     def _judge(self, client: C) -> None:
+        if client.was_open and self._rights.has_stricter_bounds(client):
+            self._drop(client, STRICTER_LIMITS)
+            return
         refused = []
         for name, subscription in client.subscriptions.items():
             grant = self._rights.grant(client, name, subscription.qos)

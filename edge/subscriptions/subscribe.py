@@ -211,17 +211,15 @@ class Subscribing:
             yield from self._subscribe_ephemeral(item, granted)
 
     def _judge(self, client: Client, topic_filter: str, qos: int, more: int) -> int:
-        limits = self._node.limits
+        limits, bounds = self._node.limits, client.known_bounds
         try:
             shared = parse_shared(topic_filter)
             plain = shared[1] if shared is not None else topic_filter
-            validate_topic_filter(plain, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+            validate_topic_filter(plain, bytes_max=limits.topic_bytes_max, levels_max=bounds.topic_levels_max)
         except RemoteProtocolError as error:
             return _refusal(client, error.reason_code)
-        if (
-            topic_filter not in client.subscriptions
-            and len(client.subscriptions) + more >= limits.filters_per_session_max
-        ):
+        if topic_filter not in client.subscriptions and len(client.subscriptions) + more >= bounds.filters_max:
+            self._node.count("refused_filters_max")
             return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
         return self._judge_rights(client, topic_filter, qos)
 

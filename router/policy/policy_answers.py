@@ -43,7 +43,7 @@ def _role(role: Role) -> Answer:
         }
         for rule in role.rules
     ]
-    return {"role": role.name, "priority": role.priority, "rules": rules}
+    return {"role": role.name, "priority": role.priority, "limits": dict(role.limits), "rules": rules}
 
 
 def _group(group: Group) -> Answer:

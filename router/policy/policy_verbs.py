@@ -31,7 +31,7 @@ def _user_change(wanted: given.UserChange, _: float) -> commands.SimpleCommand:
 
 def _role_put(wanted: given.RolePut, _: float) -> commands.SimpleCommand:
     rules = tuple(Rule(*(getattr(rule, name) for name in Rule.__struct_fields__)) for rule in wanted.rules)
-    return commands.PutRole(wanted.role, rules, wanted.priority)
+    return commands.PutRole(wanted.role, rules, wanted.priority, wanted.limits)
 
 
 def _ban_add(wanted: given.BanAdd, now_utc: float) -> commands.SimpleCommand:

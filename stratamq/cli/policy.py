@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
+from conf.limit_names import LIMIT_NAMES
 from stratamq.cli.asking import Options, show
 from stratamq.cli.verbs import asks, group, verb_about
 
 __all__ = ["register"]
 
-LIMITS = ("publish_rate_max", "byte_rate_max", "subscribe_rate_max", "daily_bytes_max")
 PASSWORD_BYTES_MAX = 65_535  # of a password in CONNECT
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and whom it takes from.")]
@@ -27,7 +27,7 @@ RolesOption = Annotated[list[str] | None, typer.Option("--role", help="A role of
 GroupsOption = Annotated[list[str] | None, typer.Option("--group", help="A group of the user; may be repeated.")]
 LimitsOption = Annotated[
     list[str] | None,
-    typer.Option("--limit", help=f"name=number; {', '.join(LIMITS)}; may be repeated."),
+    typer.Option("--limit", help=f"name=number; {', '.join(LIMIT_NAMES)}; may be repeated."),
 ]
 FileOption = Annotated[Path | None, typer.Option("--password-file", help="First line of this file; mode 0600.")]
 ScramOption = Annotated[
@@ -166,8 +166,10 @@ def _limits(given: list[str] | None) -> dict[str, int]:
     limits = {}
     for text in given or []:
         name, _, number = text.partition("=")
-        if name not in LIMITS or not (number.isascii() and number.isdigit()):
-            raise UserError(f"--limit {text!r}: {', '.join(LIMITS)}, each with = and a whole number", ExitCode.USAGE)
+        if name not in LIMIT_NAMES or not (number.isascii() and number.isdigit()):
+            raise UserError(
+                f"--limit {text!r}: {', '.join(LIMIT_NAMES)}, each with = and a whole number", ExitCode.USAGE
+            )
         limits[name] = int(number)
     return limits
 
@@ -255,9 +257,10 @@ def put_role(
     priority: Annotated[int, typer.Option("--priority", help="Roles of a higher one decide first.")] = 0,
     listener: Annotated[str, typer.Option("--listener", help="Only for clients of this listener.")] = "",
     network: Annotated[str, typer.Option("--network", help="Only for addresses in this network.")] = "",
+    limit: LimitsOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make a role, or give it other rules. Filters may have %u and %c as whole levels; each option may be repeated."""
+    """Make a role, or give it other rules and limits. Filters may have %u and %c as whole levels."""
     rules: list[dict[str, Any]] = _rules(
         publish=publish or [],
         subscribe=subscribe or [],
@@ -271,7 +274,8 @@ def put_role(
         listener=listener,
         network=network,
     )
-    show("role put", {"role": role, "rules": rules, "priority": priority, "dry_run": dry_run}, options)
+    arguments = {"role": role, "rules": rules, "priority": priority, "limits": _limits(limit), "dry_run": dry_run}
+    show("role put", arguments, options)
 
 
 def _rules(**words: Any) -> list[dict[str, Any]]:

@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from access.operators.arguments import LIMITS
-from edge.clients.rates import rates_of
 from mqtt.codec import encode_packet
 from mqtt.packets import Disconnect, Publish
-from stratamq.cli import policy
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import Vouched, principal
 
@@ -85,13 +82,3 @@ def test_nobody_is_counted_without_a_quota(user: str) -> None:
     for _ in range(10):
         assert [packet.reason_code for packet in send(session, 400)] == [0x10]
     assert told == []
-
-
-def test_each_limit_that_the_verb_takes_has_a_reader() -> None:
-    """Of the command line as well; each one changes what a client may do."""
-    assert policy.LIMITS == LIMITS
-    client = Edge().accept().client
-    for name in LIMITS:
-        client.principal = principal("u", limits={name: 7})
-        changed = rates_of(client, 0.0).count(7) == 1
-        assert changed != (name == "daily_bytes_max"), name

@@ -1,36 +1,9 @@
-"""Rates of one connection: the strictest of its edge's, its listener's and its user's."""
+"""Rates of one connection, as the loop paces them; whose bounds hold: ``rights/test_bounds.py``."""
 
-from typing import Any
-
-import pytest
-
-from access.identity.principal import Principal
 from conf.settings import ListenerSettings
-from edge.clients.rates import rates_of
 from edge.listeners.listeners import Listener
 from edge.node.limits import ListenerPolicy
 from tests.edge.edge_harness import Edge
-
-
-@pytest.mark.parametrize(
-    ("edge_rate", "listener", "user", "rates"),
-    [
-        (0, {}, {}, (0, 0, 0)),
-        (100, {}, {}, (100, 0, 0)),
-        (100, {"publish_rate_max": 50.0}, {"publish_rate_max": 10}, (10, 0, 0)),
-        (100, {"publish_rate_max": 500.0}, {"publish_rate_max": 1_000}, (100, 0, 0)),
-        (0, {"byte_rate_max": 9.0}, {"byte_rate_max": 5}, (0, 5, 0)),
-        (0, {"byte_rate_max": 9.0}, {"byte_rate_max": 0, "other": 1}, (0, 9, 0)),
-        (0, {"subscribe_rate_max": 7.0}, {"subscribe_rate_max": 8}, (0, 0, 7)),
-    ],
-)
-def test_the_strictest_holds(
-    edge_rate: float, listener: dict[str, Any], user: dict[str, int], rates: tuple[float, float, float]
-) -> None:
-    """NIST: protect. No limit of a user widens what its listener gives; 0 is none."""
-    client = Edge().accept(ListenerPolicy(**listener)).client
-    client.principal = Principal("u", "password", "c", limits=user)
-    assert rates_of(client, edge_rate) == rates
 
 
 def test_a_listener_paces_its_clients_and_no_others() -> None:

@@ -1,0 +1,60 @@
+"""Bounds of one client: the strictest of its edge's, its listener's, its user's and groups', and its roles'.
+
+They are those of its CONNECT, for CONNACK tells them. A limit that is left out, or 0, asks for nothing, so none of them
+widens another. A step of the policy or a reload that makes one stricter ends the client; it comes again with it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from access.limits.strictest import strictest
+from conf.limit_names import LIMIT_NAMES
+from edge.node.limits import EdgeLimits, ListenerPolicy
+
+__all__ = ["Bounds", "bounds_of_listener", "is_stricter", "stricter"]
+
+
+class Bounds(NamedTuple):
+    """By the names of ``LIMIT_NAMES``, in their order; 0 for no limit."""
+
+    publish_rate_max: float = 0.0
+    byte_rate_max: float = 0.0
+    subscribe_rate_max: float = 0.0
+    daily_bytes_max: int = 0
+    inflight_max: int = 0  # beside the edge's own, which are one for each direction
+    packet_bytes_max: int = 0
+    topic_levels_max: int = 0
+    keep_alive_max_s: int = 0
+    filters_max: int = 0
+    connections_user_max: int = 0
+
+    def inflight(self, most: int) -> int:
+        """Return how many messages may be open where another bound is ``most``."""
+        return min(most, self.inflight_max) if self.inflight_max else most
+
+
+def bounds_of_listener(limits: EdgeLimits, policy: ListenerPolicy) -> Bounds:
+    """Return the bounds of a client of a listener of which nothing else is known."""
+    of_edge = {
+        "publish_rate_max": limits.publish_rate_max,
+        "packet_bytes_max": limits.maximum_packet_size,
+        "topic_levels_max": limits.topic_levels_max,
+        "keep_alive_max_s": limits.keep_alive_max_s,
+        "filters_max": limits.filters_per_session_max,
+    }
+    return Bounds._make(_least(getattr(policy, name), of_edge.get(name, 0)) for name in LIMIT_NAMES)
+
+
+def stricter(bounds: Bounds, all_limits: Iterable[Mapping[str, int]]) -> Bounds:
+    """Return bounds with limits of a user and its roles; names that nobody knows cannot come here."""
+    held = strictest(*all_limits)
+    return Bounds._make(_least(bound, held.get(name, 0)) for name, bound in zip(LIMIT_NAMES, bounds, strict=True))
+
+
+def is_stricter(bounds: Bounds, before: Bounds) -> bool:
+    """Return whether any bound is stricter than it was."""
+    return any(now and (not was or now < was) for now, was in zip(bounds, before, strict=True))
+
+
+def _least(one: float, other: float) -> float:
+    return min(one, other) if one and other else one or other

@@ -1,0 +1,167 @@
+"""Bounds of one client: the strictest of edge, listener, user and roles holds, is told, and refuses by its code."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from access.operators.arguments import RolePut, UserAdd
+from conf.limit_names import LIMIT_NAMES
+from conf.settings import ListenerSettings
+from edge.listeners.listeners import Listener
+from edge.node.limits import EdgeLimits, ListenerPolicy
+from edge.rights.bounds import Bounds, bounds_of_listener, is_stricter, stricter
+from mqtt.packets import Will
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import Edge
+from tests.edge.rights.ruled import book, come, principal, roles, ruled, somebody
+from wire.messages.sessions import OpenSession
+
+EVERYTHING: dict[str, object] = {"publish": ["#"], "subscribe": ["#"]}
+
+
+def limited(**limits: int) -> Edge:
+    """Return an edge whose users have a role with limits."""
+    return ruled(roles(device={**EVERYTHING, "limits": limits}))
+
+
+@pytest.mark.parametrize(
+    ("edge_rate", "listener", "user", "rates"),
+    [
+        (0, {}, {}, (0, 0, 0)),
+        (100, {}, {}, (100, 0, 0)),
+        (100, {"publish_rate_max": 50.0}, {"publish_rate_max": 10}, (10, 0, 0)),
+        (100, {"publish_rate_max": 500.0}, {"publish_rate_max": 1_000}, (100, 0, 0)),
+        (0, {"byte_rate_max": 9.0}, {"byte_rate_max": 5}, (0, 5, 0)),
+        (0, {"byte_rate_max": 9.0}, {"byte_rate_max": 0}, (0, 9, 0)),
+        (0, {"subscribe_rate_max": 7.0}, {"subscribe_rate_max": 8}, (0, 0, 7)),
+    ],
+)
+def test_the_strictest_holds(
+    edge_rate: float, listener: dict[str, Any], user: dict[str, int], rates: tuple[float, float, float]
+) -> None:
+    """NIST: protect. No limit of a user widens what its listener gives; 0 is none."""
+    of_listener = bounds_of_listener(EdgeLimits(publish_rate_max=edge_rate), ListenerPolicy(**listener))
+    assert stricter(of_listener, [user])[:3] == rates
+
+
+@pytest.mark.parametrize("name", LIMIT_NAMES)
+def test_each_limit_works_for_a_listener_a_user_and_a_role(name: str) -> None:
+    """And the verbs take each of them; what no edge reads is refused."""
+    settings = ListenerSettings.model_validate({"name": "x", "port": 0, "tls": False, name: 7})
+    listener = Listener(settings)
+    listener.socket.close()
+    assert getattr(bounds_of_listener(EdgeLimits(), listener.policy), name) == 7
+    edge = ruled(roles(some={"limits": {name: 7}}, more={"limits": {name: 6}}))
+    client = edge.accept(ListenerPolicy("plain")).client
+    for given in ({"limits": {name: 6}}, {"roles": ("some", "more")}, {"roles": ("more",), "limits": {name: 9}}):
+        client.principal = principal("u", **given)
+        assert getattr(edge.core.rights.bounds_of(client), name) == 6
+    verbs: tuple[tuple[Any, dict[str, Any]], ...] = ((UserAdd, {"user": "u"}), (RolePut, {"role": "r", "rules": []}))
+    for verb, arguments in verbs:
+        assert msgspec.convert({**arguments, "limits": {name: 7}}, verb).limits == {name: 7}
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({**arguments, "limits": {"speed": 7}}, verb)
+
+
+def test_a_role_with_an_unknown_limit_gives_no_rule_at_all() -> None:
+    with pytest.raises(ValueError, match="limits"):
+        roles(device={"limits": {"speed": 7}})
+
+
+def test_connack_tells_what_mqtt_has_a_word_for() -> None:
+    """Receive Maximum, Maximum Packet Size and Server Keep Alive; the window of its session is as small."""
+    edge = limited(inflight_max=3, packet_bytes_max=2_000, keep_alive_max_s=40)
+    edge.held.add(OpenSession)
+    session = come(edge, principal("anna"), keep_alive_s=100)
+    (opening,) = [message for _, message in edge.core.told if isinstance(message, OpenSession)]
+    assert opening.receive_maximum == 3
+    edge.held.clear()
+    edge.turn()
+    (connack,) = session.read()
+    told = connack.properties
+    assert (told[PropertyId.RECEIVE_MAXIMUM], told[PropertyId.MAXIMUM_PACKET_SIZE]) == (3, 2_000)
+    assert told[PropertyId.SERVER_KEEP_ALIVE] == 40
+    other = somebody(edge, "", "anonymous")
+    assert other.connack.properties[PropertyId.RECEIVE_MAXIMUM] == EdgeLimits().receive_maximum
+    session.publish("t", bytes(2_001), qos=1, identifier=1)
+    assert [packet.reason_code for packet in session.read()] == [0x95]
+
+
+def test_a_window_to_a_client_is_no_larger() -> None:
+    edge = limited(inflight_max=2)
+    session, writer = somebody(edge, "anna"), somebody(edge, "writer")
+    session.subscribe("t", qos=1)
+    session.read()
+    for number in range(5):
+        writer.publish("t", qos=1, identifier=number + 1)
+    assert len([packet for packet in session.read() if hasattr(packet, "payload")]) == 2
+
+
+@pytest.mark.parametrize("deep_first", [True, False])
+def test_deep_topics(deep_first: bool) -> None:
+    """0x90 at PUBLISH and for a will, 0x8F at SUBSCRIBE; a class of rights that others have decides nothing here."""
+    table = roles(device=EVERYTHING, flat={"limits": {"topic_levels_max": 2}})
+    edge = ruled(table)
+    free = somebody(edge, "free")
+    flat = come(edge, principal("anna", roles=("flat",)))
+    flat.read()
+    if deep_first:
+        free.publish("a/b/c", qos=1, identifier=1)
+        free.read()
+    for topic, code in (("a/b", 0x10), ("a/b/c", 0x90), ("a/b", 0x10), ("a/b/c", 0x90)):
+        flat.publish(topic, qos=1, identifier=1)
+        assert [packet.reason_code for packet in flat.read()] == [code], topic
+    free.publish("a/b/c", qos=1, identifier=2)
+    assert [packet.reason_code for packet in free.read()] == [0x10]
+    flat.subscribe("a/b", "a/+/#")
+    assert next(packet for packet in flat.read() if hasattr(packet, "reason_codes")).reason_codes == [2, 0x8F]
+    will = come(edge, principal("bob", "bob", roles=("flat",)), will=Will("a/b/c", b""))
+    assert [packet.reason_code for packet in will.read()] == [0x90]
+    assert edge.core.counts["refused_topic_levels"] == 1
+
+
+def test_more_filters_than_its_limit_are_refused_one_by_one() -> None:
+    edge = limited(filters_max=2)
+    session = somebody(edge, "anna")
+    session.subscribe("a", "b", "c", qos=0)
+    assert next(packet for packet in session.read() if hasattr(packet, "reason_codes")).reason_codes == [0, 0, 0x97]
+    assert edge.core.counts["refused_filters_max"] == 1
+
+
+def test_clients_of_one_user() -> None:
+    """One that takes its own connection over is no further one, so nobody is locked out by its half-open socket."""
+    edge = limited(connections_user_max=2)
+
+    def code(user: str, client_id: str) -> int:
+        session = come(edge, principal(user, client_id))
+        return next(int(packet.reason_code) for packet in session.read())
+
+    assert [code("anna", "a"), code("anna", "b"), code("anna", "c"), code("bob", "d")] == [0, 0, 0x97, 0]
+    assert code("anna", "a") == 0
+    assert edge.core.counts["refused_user_connections"] == 1
+    for client in edge.core.clients.all():
+        if client.client_id == "b":
+            edge.core.clients.disconnect(client, 0x98)
+    edge.turn(3.0)
+    edge.renew()
+    assert code("anna", "c") == 0
+
+
+def test_limits_that_became_stricter_end_a_client_and_wider_ones_do_not() -> None:
+    """NIST: protect. What CONNACK told cannot be taken back; the client comes again, with less."""
+    edge = limited(inflight_max=10)
+    anna = somebody(edge, "anna")
+    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {"inflight_max": 12}})))
+    edge.turn()
+    assert not anna.client.conn.closed
+    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {"inflight_max": 9}})))
+    edge.turn()
+    assert anna.client.conn.closed and edge.core.counts["disconnects_stricter_limits"] == 1
+    assert [packet.reason_code for packet in anna.read()] == [0x97]
+    assert somebody(edge, "anna").connack.properties[PropertyId.RECEIVE_MAXIMUM] == 9
+
+
+def test_what_is_stricter() -> None:
+    assert is_stricter(Bounds(filters_max=1), Bounds()) and is_stricter(Bounds(filters_max=1), Bounds(filters_max=2))
+    assert not is_stricter(Bounds(), Bounds(filters_max=1)) and not is_stricter(Bounds(), Bounds())
