@@ -185,6 +185,8 @@ class ClusterPolicy:
             return True
         if view.bans.of_principal(principal.user, principal.client_id, principal.fingerprint, utc) is not None:
             return True
+        if principal.token_id and view.is_revoked("token", "", principal.token_id):
+            return True
         return bool(principal.serial) and view.is_revoked("serial", principal.issuer, principal.serial)
 
     def _end(self, client: Applicant) -> None:

@@ -65,6 +65,9 @@ class Bans(Protocol):
     def is_revoked(self, issuer: str, serial: str) -> bool:
         """Return whether an operator revoked a certificate."""
 
+    def is_token_revoked(self, token_id: str) -> bool:
+        """Return whether an operator revoked a token."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChainRules:
@@ -293,6 +296,8 @@ class Chain:
         try:
             if self._bans is not None and self._bans.is_banned(credentials, principal, moment.utc):
                 return self._refused(ReasonCode.BANNED, "banned")
+            if principal.token_id and self._bans is not None and self._bans.is_token_revoked(principal.token_id):
+                return self._refused(ReasonCode.NOT_AUTHORIZED, "token: revoked in the policy")
         except Exception as error:
             return self._refused(ReasonCode.SERVER_UNAVAILABLE, f"bans: {type(error).__name__}")
         return None

@@ -130,6 +130,7 @@ class Principal(msgspec.Struct, frozen=True):  # likewise
             that is given again owns nothing of the former one. 0 for a user that is none of the cluster's.
         version: Policy epoch of the user's last change, under which it was let in.
         groups: Of the cluster, whose roles are among its own.
+        token_id: ``jti`` of its token, empty without one: the name by which that is revoked.
     """
 
     user: str
@@ -148,6 +149,7 @@ class Principal(msgspec.Struct, frozen=True):  # likewise
     made: int = 0
     version: int = 0
     groups: tuple[str, ...] = ()
+    token_id: str = ""
 
 
 class Job(Protocol):

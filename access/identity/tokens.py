@@ -35,6 +35,7 @@ from mqtt.reasons import ReasonCode
 __all__ = ["METHOD", "TokenStep", "WrongToken", "read_header", "verified_claims"]
 
 METHOD = "JWT"
+TOKEN_ID_BYTES_MAX = 256  # as the policy has it
 TOKEN_BYTES_MAX = 8192
 HEADER_DEPTH_MAX = 4
 CLAIMS_DEPTH_MAX = 8
@@ -225,7 +226,13 @@ class TokenStep:
             raise WrongToken(f"rights that are none: {error}", ReasonCode.NOT_AUTHORIZED) from None
         return Allow(
             Principal(
-                user, self.name, credentials.client_id, tiers=tiers, attributes=attributes, expires_at_utc=expires
+                user,
+                self.name,
+                credentials.client_id,
+                tiers=tiers,
+                attributes=attributes,
+                expires_at_utc=expires,
+                token_id=_token_id(claims),
             )
         )
 
@@ -237,6 +244,16 @@ def _time(claims: dict[str, object], name: str) -> float | None:
     if not is_number(value) or not 0 <= value <= UTC_MAX:
         raise WrongToken(f"an {name} that is no time")
     return float(value)
+
+
+def _token_id(claims: dict[str, object]) -> str:
+    """Return the name by which a token can be revoked; one that has a name by which it cannot is refused."""
+    if "jti" not in claims:
+        return ""
+    name = claims["jti"]
+    if not isinstance(name, str) or name_fault(name) or len(name.encode()) > TOKEN_ID_BYTES_MAX:
+        raise WrongToken(f"a jti that is no plain name of at most {TOKEN_ID_BYTES_MAX} bytes")
+    return name
 
 
 def _is_for(audience: object, own: str) -> bool:

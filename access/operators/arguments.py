@@ -155,9 +155,9 @@ class BanDelete(_Arguments):
 
 
 class Revoke(_Arguments):
-    """``revoke``: a certificate's serial number (hexadecimal, with its issuer)."""
+    """``revoke``: a certificate's serial number (hexadecimal, with its issuer), or the ``jti`` of a token."""
 
-    kind: Literal["serial"]
+    kind: Literal["serial", "token"]
     value: Annotated[str, Meta(min_length=1, max_length=256)]
     issuer: Annotated[str, Meta(max_length=1_024)] = ""
     for_s: Seconds = 0.0
@@ -168,7 +168,7 @@ class Revoke(_Arguments):
 class Unrevoke(_Arguments):
     """``unrevoke``."""
 
-    kind: Literal["serial"]
+    kind: Literal["serial", "token"]
     value: Annotated[str, Meta(min_length=1, max_length=256)]
     issuer: Annotated[str, Meta(max_length=1_024)] = ""
     dry_run: bool = False

@@ -201,6 +201,8 @@ def _revoked(kind: str, issuer: str, value: str) -> str:
         return "serial numbers and tokens are revoked: nothing else"
     if kind == "serial" and (not issuer or value.startswith("0") or not SERIAL_DIGITS.issuperset(value)):
         return "a serial number is hexadecimal in small letters without leading zeros, and has an issuer"
+    if kind == "token" and issuer:
+        return "a token is revoked by its jti alone: it has no issuer here"
     return _name(f"a {kind}", value) or _text("an issuer", issuer, ISSUER_BYTES_MAX)
 
 

@@ -28,6 +28,10 @@ class BanView:
         """Return whether an operator revoked a certificate."""
         return self.view.is_revoked("serial", issuer, serial)
 
+    def is_token_revoked(self, token_id: str) -> bool:
+        """Return whether an operator revoked a token."""
+        return self.view.is_revoked("token", "", token_id)
+
 
 class RevokedView:
     """Revoked certificates: those of the policy, and those of a listener's CRL files.

@@ -19,6 +19,7 @@ from stratamq.cli.verbs import asks, group, verb_about
 
 __all__ = ["register"]
 
+CLOCKS_DIFFER_S = 300  # of edges and routers, and the 30 s for which a token is taken behind its exp
 PASSWORD_BYTES_MAX = 65_535  # of a password in CONNECT
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and whom it takes from.")]
@@ -350,19 +351,25 @@ CertificateOption = Annotated[
 ]
 
 
+TokenOption = Annotated[str, typer.Option("--token", help="The jti of a token, in place of a certificate.")]
+
+
 @asks
 def revoke(
     options: Options,
     serial: SerialArgument = "",
     issuer: IssuerOption = "",
     certificate: CertificateOption = None,
-    for_s: Annotated[str, typer.Option("--for", help="Until the certificate ends by itself, as 90d.")] = "",
+    token: TokenOption = "",
+    for_s: Annotated[str, typer.Option("--for", help="Until it ends by itself, as 90d.")] = "",
+    until: Annotated[int, typer.Option("--until", min=0, help="The exp of the token; in place of --for.")] = 0,
     reason: Annotated[str, typer.Option("--reason", help="For whoever asks later.")] = "",
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make a client's certificate void before its time, and end its connections."""
-    named = _certificate(serial, issuer, certificate)
-    show("revoke", {**named, "for_s": _seconds(for_s), "reason": reason, "dry_run": dry_run}, options)
+    """Make a client's certificate or token void before its time, and end its connections."""
+    named = _revoked(serial, issuer, certificate, token)
+    end = {"for_s": _until(until, for_s) if until else _seconds(for_s)}
+    show("revoke", {**named, **end, "reason": reason, "dry_run": dry_run}, options)
 
 
 @asks
@@ -371,10 +378,34 @@ def unrevoke(
     serial: SerialArgument = "",
     issuer: IssuerOption = "",
     certificate: CertificateOption = None,
+    token: TokenOption = "",
     dry_run: DryRunOption = False,
 ) -> None:
     """Take a revocation back."""
-    show("unrevoke", {**_certificate(serial, issuer, certificate), "dry_run": dry_run}, options)
+    show("unrevoke", {**_revoked(serial, issuer, certificate, token), "dry_run": dry_run}, options)
+
+
+def _revoked(serial: str, issuer: str, file: Path | None, token: str) -> dict[str, object]:
+    """Return what names a token or a certificate."""
+    from conf.errors import ExitCode, UserError
+
+    if not token:
+        return _certificate(serial, issuer, file)
+    if serial or issuer or file is not None:
+        raise UserError("say --token JTI, or name a certificate, not both", ExitCode.USAGE)
+    return {"kind": "token", "value": token}
+
+
+def _until(exp: int, for_s: str) -> float:
+    """Return how long a revocation has to stand: a token is taken for a while behind its exp, by each edge's clock."""
+    import time
+
+    from conf.errors import ExitCode, UserError
+
+    left = exp + CLOCKS_DIFFER_S - time.time()
+    if for_s or left <= 0:
+        raise UserError("--until: say --for or --until, not both; and a time that has not passed", ExitCode.USAGE)
+    return left
 
 
 def _certificate(serial: str, issuer: str, file: Path | None) -> dict[str, object]:
@@ -396,7 +427,7 @@ def _certificate(serial: str, issuer: str, file: Path | None) -> dict[str, objec
             raise UserError(f"{file}: holds no certificate in PEM, or a damaged one", ExitCode.USAGE) from None
         serial, issuer = f"{shown.serial_number:x}", issuer_digest(shown.issuer)
     if not serial or not issuer:
-        raise UserError("name the certificate: --certificate FILE, or SERIAL and --issuer", ExitCode.USAGE)
+        raise UserError("name what: --certificate FILE, SERIAL and --issuer, or --token JTI", ExitCode.USAGE)
     return {"kind": "serial", "value": serial.replace(":", "").lower().lstrip("0"), "issuer": issuer.lower()}
 
 

@@ -168,6 +168,8 @@ def test_the_command_line_says_what_is_wrong(place: Place) -> None:
         (("group", "put", "plant", "--limit", "sessions=3"), 2, "daily_bytes_max"),
         (("revoke", "xyz", "--issuer", "ab"), 1, "hexadecimal"),
         (("revoke", "1f"), 2, "--certificate"),
+        (("revoke", "1f", "--token", "x"), 2, "--token"),
+        (("revoke", "--token", "x", "--until", "1"), 2, "--until"),
     ):
         result = place.order(*words)
         assert result.returncode == exit_code, (words, result)

@@ -319,6 +319,28 @@ def test_a_revoked_certificate_ends_its_connections() -> None:
     assert first.closed and not second.closed
 
 
+def test_a_revoked_token_ends_its_connections_and_lets_nobody_in() -> None:
+    """NIST: respond. By its jti, until that is pruned; another token of the same user stays."""
+    vouched = Vouched()
+    cluster = Cluster(more=vouched)
+    for name, token in (("d1", "jti-1"), ("d2", "jti-2")):
+        vouched.known[name] = replace(principal(name, name), token_id=token, expires_at_utc=None)
+    first, second = cluster.come("d1"), cluster.come("d2")
+    cluster.order(c.Revoke(Revoked("token", "jti-1", "", 10.0)))
+    assert cluster.in_force < cluster.machine.epoch
+    cluster.run()
+    assert first.closed and not second.closed and codes(first) == [0x87]
+    assert codes(cluster.come("d1")) == [0x87] and codes(cluster.come("d2")) == [0]
+    cluster.order(c.Prune(11.0))
+    cluster.run()
+    assert codes(cluster.come("d1")) == [0]
+
+
+def test_a_token_is_revoked_without_an_issuer() -> None:
+    """One would be kept under a name that nobody asks for."""
+    assert "issuer" in PolicyMachine().suppose(c.Revoke(Revoked("token", "jti-1", "ab"))).refusal
+
+
 def test_ten_thousand_clients_are_judged_in_slices() -> None:
     """No turn looks at more than some hundred; the epoch is acknowledged behind the last."""
     cluster = Cluster(ANN)

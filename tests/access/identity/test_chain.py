@@ -175,6 +175,9 @@ class Banned:
     def is_revoked(self, issuer: str, serial: str) -> bool:
         return (issuer, serial) == ("issuer", "revoked")
 
+    def is_token_revoked(self, token_id: str) -> bool:
+        return token_id == "revoked"
+
 
 def test_certificates_of_the_cluster_are_never_clients() -> None:
     """Protect: whatever the steps say, and on a listener without any."""

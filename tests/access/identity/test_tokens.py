@@ -293,3 +293,16 @@ def test_a_key_without_the_algorithm_is_not_used_even_when_handed_in() -> None:
     assert KEYS.find("", "ES256", 0) is not None
     assert KEYS.find("", "RS256", 0) is KEYS.find("rsa", "RS256", 0)
     assert KEYS.find("ec", "RS256", 0) is None
+
+
+def test_the_name_by_which_a_token_is_revoked() -> None:
+    """Its jti; one by which it could not be revoked is refused, one without is let in."""
+    for name, expected in (("7f3c", "7f3c"), (None, "")):
+        claims = {"sub": "alice", "exp": EXP, **({"jti": name} if name else {})}
+        answer = TokenStep(KEYS).begin(Credentials("tls", "192.0.2.1", "c", "alice", token(claims)), NOW)
+        assert isinstance(answer, Allow) and answer.principal.token_id == expected
+    for wrong in (7, "", "x" * 257, "a\nb", ["7f3c"], None):
+        answer = TokenStep(KEYS).begin(
+            Credentials("tls", "192.0.2.1", "c", "alice", token({"sub": "alice", "exp": EXP, "jti": wrong})), NOW
+        )
+        assert isinstance(answer, Deny), wrong
