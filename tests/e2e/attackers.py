@@ -1,8 +1,8 @@
 """One attack in a process of its own: ``python -m tests.e2e.attackers KIND PORTS COUNT SECONDS``, PORTS being JSON.
 
 Each of ``COUNT`` attackers is a coroutine with an address of loopback of its kind, so that what is refused to an
-address is refused to none of the honest ones. Prints ``started``, and at the end as JSON how often each outcome was
-seen. Denial of service from authenticated and other strangers; the bars are in ``test_denial.py``.
+address is refused to none of the honest ones. Prints ``ready``, waits for a line, and prints at the end as JSON how
+often each outcome was seen. Denial of service by authenticated and other strangers; the bars are in ``test_denial.py``.
 """
 
 import collections
@@ -467,7 +467,8 @@ def main() -> None:
     global BREAK_AT
     kind, ports, count, seconds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     os.nice(5)  # they share the machine with whom they attack
-    print("started", flush=True)
+    print("ready", flush=True)
+    sys.stdin.readline()
     BREAK_AT = time.monotonic() + seconds / 2
     trio.run(attack, kind, ports, count, seconds)
     print(json.dumps(seen), flush=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from mqtt.packets import Pingreq, Publish
 from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
@@ -76,10 +77,11 @@ class Place:
         self.cluster, self.edge = cluster, edge
         self.ports = {name: edge.port(name) for name in ("plain", "tls", "ws", "rated")}
         self.dripping = self._begin("drip_later", DRIPPING, 14.0)
+        _go(self.dripping)
 
     def _begin(self, kind: str, count: int, seconds: float) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "tests.e2e.attackers", kind, json.dumps(self.ports), str(count), str(seconds)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def _resident(self) -> int:
         status = Path(f"/proc/{self.edge.process}/status").read_text()
@@ -99,16 +101,17 @@ class Place:
         """Let so many attack for so long; honest clients come to a listener meanwhile."""
         before = self._counts()
         outcome = Outcome({}, {})
-        with Honest(self.ports[port], outcome) as honest:
-            honest.serve(0.1)
-            resident, cpu_s = self._resident(), self._cpu_s()
-            outcome.trips_s.clear()
-            with self._begin(kind, count, seconds) as attackers, _ends(attackers, seconds):
-                assert attackers.stdout is not None and attackers.stdout.readline() == "started\n"
+        with self._begin(kind, count, seconds) as attackers, _ends(attackers, seconds):
+            assert attackers.stdout is not None and attackers.stdout.readline() == "ready\n"
+            with Honest(self.ports[port], outcome) as honest:
+                honest.serve(0.1)
+                resident, cpu_s = self._resident(), self._cpu_s()
+                outcome.trips_s.clear()
+                _go(attackers)
                 honest.serve(seconds + 0.5)
                 outcome.growth, outcome.cpu_s = self._resident() - resident, self._cpu_s() - cpu_s
                 outcome.seen = json.loads(attackers.stdout.readline())
-            honest.serve(0.1)  # still, when they have gone
+                honest.serve(0.1)  # still, when they have gone
         after = self._counts()
         outcome.events = {name: more for name in after if (more := after[name] - before.get(name, 0))}
         print(
@@ -162,6 +165,12 @@ class Honest:
         except (OSError, AssertionError):
             self._outcome.refused += 1
         self._outcome.connects_s.append(time.monotonic() - began)
+
+
+def _go(attackers: "subprocess.Popen[str]") -> None:
+    assert attackers.stdin is not None
+    attackers.stdin.write("\n")
+    attackers.stdin.flush()
 
 
 @contextmanager
@@ -294,10 +303,27 @@ def test_a_storm_of_wills(place: Place, count: int, seconds: float) -> None:
     reader = BlockingClient(place.ports["plain"], 5, 10)
     reader.open("wills", keep_alive_s=60)
     reader.subscribe("wills/#", qos=0)
+    fired: list[str] = []
+
+    def read() -> None:
+        reader.socket.settimeout(0.5)
+        while len(fired) < count:
+            try:
+                packet = reader.read()
+            except TimeoutError:
+                reader.send(Pingreq())
+                continue
+            if packet is None:
+                return
+            if isinstance(packet, Publish):
+                fired.append(packet.topic_name)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
     found = place.attack("wills", count, seconds)
     assert found.seen["connack 0x00"] == count
-    fired = [reader.published().topic_name for _ in range(count)]
-    assert len(set(fired)) == count
+    thread.join(30)
+    assert len(fired) == len(set(fired)) == count
     reader.close()
 
 
@@ -306,7 +332,7 @@ def test_a_storm_of_wills(place: Place, count: int, seconds: float) -> None:
 def test_two_clients_of_one_identifier(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. Few takeovers, then 0x9F for a delay that grows."""
     found = place.attack("takeovers", count, seconds)
-    assert found.seen["connack 0x00"] <= 2 * TAKEOVERS_MAX
+    assert 0 < found.total("ended 0 0x8e", "ended 1 0x8e") <= 2 * TAKEOVERS_MAX
     assert found.seen["connack 0x9f"] > 5
 
 
@@ -342,7 +368,7 @@ def test_renegotiation(place: Place) -> None:
     assert b"RENEGOTIATING" in said and re.search(rb"no renegotiation|no_renegotiation|unexpected", said), said[-500:]
 
 
-@sizes((10, 0.8), (1000, 30.0))
+@sizes((10, 0.8), (200, 20.0))
 @timed
 def test_frames_of_websockets(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. Fragments of a byte, floods of pings, frames that are none; a large frame widens no packet."""
@@ -360,13 +386,13 @@ def test_compression(place: Place) -> None:
         assert seen["no compression"] >= 5 and "compression" not in seen
 
 
-@sizes((20, 1.2), (500, 20.0))
+@sizes((20, 1.2), (200, 10.0))
 @timed
 def test_clients_that_stop_reading(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A flood of QoS 0 that nobody reads is dropped, counted, and takes bounded memory."""
     found = place.attack("slow_readers", count, seconds)
     assert found.seen["flooded"] > 100
-    assert found.events["dropped_slow"] > 100
+    assert found.events.get("dropped_slow", 0) + found.events.get("holds_cut_full", 0) > 100
 
 
 @sizes((10, 0.8), (200, 20.0))
