@@ -1,9 +1,11 @@
 """When batches are committed, when syncs start, and that nothing is durable before a sync that started after it."""
 
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -14,6 +16,8 @@ from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady,
 from storage.store.group_committer import GATHERED_MAX, GroupCommitter
 from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
+from storage.store.store import Store
+from storage.store.store_sync import StoreSync
 from tests.simulation.model_store import ModelDisk, ModelStore
 
 SETTINGS = GroupCommitSettings(delay_s=0.002, batch_ops=10, small_batch_ops=4, batch_ops_max=50, marker_idle_s=1.0)
@@ -200,6 +204,9 @@ def _open(disk: ModelDisk) -> ModelStore:
     return ModelStore.open(disk, "c", "n", StoreSettings())
 
 
+_NO_FLOOR = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
+
+
 class _Threads:
     """Runs the tickets of a model's store, each on a worker thread."""
 
@@ -272,6 +279,35 @@ async def test_a_failed_sync_leaves_run_and_announces_nothing(disk: ModelDisk) -
                 await committer.run()
     assert announced == []
     assert disk.acked_up_to == 1
+
+
+async def test_a_sync_that_fails_at_once_announces_nothing(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread's own errno, in the turn that begins the sync: a pipe cannot be synced."""
+    store, announced = _open(disk), list[int]()
+    ends = os.pipe()
+    monkeypatch.setattr(store, "begin_sync", lambda **_: StoreSync(store.transaction_no, os.dup(ends[1]), None))
+    committer = GroupCommitter(store, announced.append)
+    committer.submit(_row(1))
+    with trio.fail_after(5), pytest.raises(SyncFailed, match="Invalid argument"):
+        await committer.run()
+    assert announced == []
+    for end in ends:
+        os.close(end)
+
+
+async def test_the_thread_syncs_files_one_after_the_other(tmp_path: Path) -> None:
+    """Some end while the loop waits for them, others are told by the eventfd; each of them once."""
+    store, announced = Store.open(tmp_path / "store", "c", "n", _NO_FLOOR), list[int]()
+    committer = GroupCommitter(store, announced.append)
+    async with _running(committer):
+        for number in range(200):
+            committer.submit(_row(number))
+            await trio.lowlevel.checkpoint()
+        with trio.fail_after(20):
+            await committer.wait_durable(200)
+        assert announced == sorted(set(announced)) and announced[-1] == 200
+        assert store.acked_up_to == store.transaction_no
+    store.close()
 
 
 @pytest.mark.parametrize("poison", ["before", "after"])
