@@ -1,4 +1,4 @@
-"""Figures of a node, and the page that shows them: ``/metrics``, ``/livez``, ``/readyz``.
+"""Figures of a node, and the page that shows them: ``/metrics``, ``/livez``, ``/startupz``, ``/readyz``.
 
 Hot code counts in plain integers and histograms of its own; this module reads them when somebody asks. The page runs on
 starlette and hypercorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
@@ -49,6 +49,7 @@ class Metrics:
     def __init__(self, tier: str, node: str, version: str) -> None:
         self._families: dict[str, tuple[str, str, Callable[[], Any], tuple[str, ...]]] = {}
         self._checks: dict[str, Callable[[], bool]] = {}
+        self._started = False
         self.waits_for: Callable[[], str] = lambda: "the node starts"
         build: Reading = {(version, tier, node): 1.0}
         self.gauge("build_info", "Version of this node.", lambda: build, ("version", "tier", "node"))
@@ -79,7 +80,15 @@ class Metrics:
 
     def readiness(self) -> dict[str, bool]:
         """Return every condition of ``/readyz``."""
-        return {name: bool(ready()) for name, ready in self._checks.items()}
+        checks = {name: bool(ready()) for name, ready in self._checks.items()}
+        self._started = self._started or (bool(checks) and all(checks.values()))
+        return checks
+
+    def has_started(self) -> bool:
+        """Return True from the first look on that found every condition met, whatever comes later."""
+        if not self._started:
+            self.readiness()
+        return self._started
 
     def read(self) -> dict[str, Any]:
         """Return all values by name, without prefix; for ``$SYS``, status verbs and tests."""
@@ -136,7 +145,7 @@ def bind_metrics(settings: MetricsSettings) -> socket.socket:
 
 
 def bind_health(settings: MetricsSettings) -> socket.socket | None:
-    """Bind the socket of /livez and /readyz alone; None where the configuration names no address for them.
+    """Bind the socket of /livez, /startupz and /readyz alone; None where the configuration names no address for them.
 
     Raises:
         UserError: The address cannot be bound.
@@ -194,6 +203,11 @@ def _application(metrics: Metrics, health_only: bool) -> Any:
     async def livez(_request: Request) -> Response:
         return PlainTextResponse("ok\n")  # answering at all shows that the loop turns
 
+    async def startupz(_request: Request) -> Response:
+        started = metrics.has_started()
+        text = "ok\n" if started else f"not started: {metrics.waits_for() or 'starting'}\n"
+        return PlainTextResponse(text, status_code=200 if started else 503)
+
     async def readyz(request: Request) -> Response:
         checks = metrics.readiness()
         ready = all(checks.values())
@@ -204,4 +218,5 @@ def _application(metrics: Metrics, health_only: bool) -> Any:
         return PlainTextResponse(text, status_code=200 if ready else 503)
 
     figures = [] if health_only else [Route("/metrics", show_metrics)]
-    return Starlette(routes=[*figures, Route("/livez", livez), Route("/readyz", readyz)])
+    health = [Route("/livez", livez), Route("/startupz", startupz), Route("/readyz", readyz)]
+    return Starlette(routes=[*figures, *health])

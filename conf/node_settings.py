@@ -88,7 +88,7 @@ class NodeSettings(NodeAudit, NodeRevocation, NodeScheduling, frozen=True, extra
 
 
 class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
-    """Room ``metrics``: /metrics, /livez and /readyz."""
+    """Room ``metrics``: /metrics, /livez, /startupz and /readyz."""
 
     enabled: bool = Field(default=True, description="serve the page; counters are kept in any case")
     bind: str = Field(default="127.0.0.1", description="address; the page has no secrets and no authentication")
@@ -96,7 +96,7 @@ class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
     health_bind: str = Field(
         default="",
         pattern=r"^(|(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9.-]+):[0-9]{1,5})$",
-        description="host:port that serves /livez and /readyz alone, for balancers on other hosts; empty: nowhere",
+        description="host:port that serves /livez, /startupz and /readyz alone, for other hosts; empty: nowhere",
     )
 
 

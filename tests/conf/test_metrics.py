@@ -54,7 +54,7 @@ async def get(address: tuple[str, int], path: str) -> str:
 
 
 async def test_page_is_served_and_readiness_follows_its_checks() -> None:
-    """/metrics, /livez, /readyz; a request that comes before the server waits for it."""
+    """/metrics, /livez, /startupz, /readyz; a request that comes before the server waits for it."""
     metrics = example()
     ready = False
     metrics.check("lease", lambda: ready)
@@ -67,8 +67,13 @@ async def test_page_is_served_and_readiness_follows_its_checks() -> None:
             assert "200" in (await get(address, "/livez")).splitlines()[0]
             answer = await get(address, "/readyz?verbose")
             assert "503" in answer.splitlines()[0] and "lease: no" in answer
+            answer = await get(address, "/startupz")
+            assert "503" in answer.splitlines()[0] and "not started: " in answer
             ready = True
             assert "200" in (await get(address, "/readyz")).splitlines()[0]
+            ready = False
+            assert "503" in (await get(address, "/readyz")).splitlines()[0]
+            assert "200" in (await get(address, "/startupz")).splitlines()[0]
         nursery.cancel_scope.cancel()
 
 
