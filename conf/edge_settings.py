@@ -151,6 +151,12 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         default=True,
         description="tell every MQTT 5 client; false: those that send a limit of their own, as `stratamq up` does",
     )
+    drain_rate: int = Field(
+        default=200,
+        ge=1,
+        le=100_000,
+        description="clients/s that `stratamq node drain` lets go; higher empties sooner, and other edges feel it more",
+    )
     session_expiry_max_s: int = Field(
         default=7 * 86400,
         ge=0,

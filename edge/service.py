@@ -15,19 +15,20 @@ import trio
 from access.identity.peer_lists import read_peer_lists
 from access.identity.principal import GATEWAY
 from access.operators.audit_service import AuditService
-from conf.defaults import shared_values
 from conf.errors import UserError
-from conf.settings import EdgeConfig, EdgeSettings, NodeConfig
+from conf.settings import EdgeConfig, NodeConfig
 from edge.clients.client import Client
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
+from edge.drain import Drain
 from edge.event_families import expose_events
 from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host, trio_epoll_fd
 from edge.hot.loop import Loop
-from edge.hot.options import ConnOptions, HotLimits
+from edge.hot.options import ConnOptions
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
+from edge.limits_of_settings import edge_limits, hot_limits
 from edge.listeners.advertised import advertised_addresses
 from edge.listeners.hand_over import HandOverDesk
 from edge.listeners.hand_over_socket import HandOverSocket
@@ -40,10 +41,8 @@ from edge.login.client_lists import ClientFiles, client_lists
 from edge.login.gateway_certificates import GatewayCertificates, gateway_signers
 from edge.login.login_shells import LoginShells
 from edge.login.logins import Applicant
-from edge.node.limits import EdgeLimits
 from edge.reload import ListenerCertificates, ListenerLogins, ListenerRuleFiles
 from edge.rights.sources import RuleBook
-from edge.routes.publisher_names import check_filters
 from edge.waiting import EdgeWaiting
 from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
@@ -58,7 +57,7 @@ from wire.node.turns import Longest, Steps
 from wire.node.waiting import WaitingLog
 from wire.sstable.ledger import FileLedger
 
-__all__ = ["EdgeService", "edge_limits", "hot_limits", "main"]
+__all__ = ["EdgeService", "main"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,6 @@ NS = 1_000_000_000
 STARTING_S = 0.05  # between looks whether clients can be let in
 BEAT_S = 1.0  # afterwards, together with heartbeats: what changes whom to dial says so
 DIAL_TIMEOUT_S = 3.0
-CLAIM_GAP_S = 0.003  # connects of a storm share their claims' frames and commits; well below what a storm waits
 REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
 
 
@@ -222,11 +220,13 @@ class EdgeService:
         said_ready = False
         waiting = WaitingLog(logger)
         reasons = EdgeWaiting(self.core.node, lambda: self.core.ready, self._config.node.seeds)
-        self._process.metrics.explain(lambda: reasons.reason(boot_time()))
+        self._process.metrics.explain(lambda: self._drain.reason() or reasons.reason(boot_time()))
         while True:
             self._relinked = trio.Event()
             self._dial(nursery)
-            with trio.move_on_after(BEAT_S - boot_time() % BEAT_S if said_ready else STARTING_S):
+            with trio.move_on_after(
+                BEAT_S - boot_time() % BEAT_S if said_ready and not self._drain.busy else STARTING_S
+            ):
                 await self._relinked.wait()
             now = time.monotonic()
             self._process.turns.note(loop.longest_ns / NS, now)
@@ -238,6 +238,8 @@ class EdgeService:
                     listening.socket.close()
                 self.core.stop()
                 loop.kick()
+            if not self._process.stopping.is_set():
+                self._drain.look(boot_time())
             if self.core.stopping.order.ended:
                 logger.info("stopped in order")
                 return
@@ -248,9 +250,7 @@ class EdgeService:
                 return
             if not said_ready and self.core.ready and not self._process.stopping.is_set():
                 said_ready = self._open = True
-                for listening in self._listening:
-                    listening.open()
-                    loop.listen(listening.socket, listening)
+                self._drain.open()
                 self._process.ready(dict(addresses))
             waiting.look(boot_time(), reasons.reason(boot_time()))
 
@@ -392,6 +392,8 @@ class EdgeService:
     def _register_metrics(self, loop: Loop, chains: Chains) -> None:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
+        self._drain = Drain(core.node, core.clients, self._listening, loop, self._config.edge.drain_rate, self.accept)
+        self._drain.register(metrics)
         trio.lowlevel.add_instrument(Steps(self._own))
         metrics.gauge(
             "own_work_longest_seconds",
@@ -454,31 +456,3 @@ def _wall_ms() -> int:
 def _detach(stream: trio.SocketStream) -> int:
     """Take the descriptor out of a trio stream."""
     return stream.socket.detach()
-
-
-def edge_limits(settings: EdgeSettings) -> EdgeLimits:
-    """Return what the core is told of the operator's settings."""
-    check_filters("edge.publisher_properties", settings.publisher_properties)
-    values = shared_values(settings, EdgeLimits)
-    return EdgeLimits(**values, claim_gap_s=CLAIM_GAP_S, sticky_shares=settings.shared_subscriptions == "sticky")
-
-
-def hot_limits(settings: EdgeSettings) -> HotLimits:
-    """Return what the loop is told of the operator's settings."""
-    return HotLimits(
-        output_high_bytes=settings.output_buffer_bytes_max,
-        output_low_bytes=settings.output_buffer_bytes_low,
-        lag_after_ns=settings.lagging_after_ms * 1_000_000,
-        routes_max=settings.routes_max,
-        receive_excess_messages_max=settings.receive_excess_messages_max,
-        receive_excess_bytes_max=settings.receive_excess_bytes_max,
-        receive_excess_wait_ns=int(settings.receive_excess_wait_s * NS),
-        pending_messages_max=settings.pending_messages_max,
-        pending_bytes_max=settings.pending_bytes_max,
-        outbound_window_max=settings.outbound_window_max,
-        outbox_bytes_max=settings.outbox_bytes_max,
-        publish_rate_max=settings.publish_rate_max,
-        packet_timeout_ns=int(settings.packet_timeout_s * NS),
-        packet_rate_min=settings.packet_rate_min,
-        pacing_ns=settings.pacing_us_max * 1000,
-    )

@@ -4,8 +4,10 @@ A client that comes sooner is refused by the system and may try another edge; in
 it would wait. What an operator can mend is said in one line. ``edge/hot/sockets.py`` accepts.
 """
 
+import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from conf.errors import UserError
@@ -51,6 +53,16 @@ class Listener:
             UserError: Another process took the address meanwhile.
         """
         start_listening(self.socket, self.settings.backlog, f"listener {self.settings.name}")
+
+    def shut(self, accept: Callable[["Listener", int, str], None]) -> None:
+        """Refuse connections and keep the address; ``accept`` gets those that the kernel has taken already."""
+        with contextlib.suppress(OSError):
+            for _ in range(self.settings.backlog):
+                taken, address = self.socket.accept()  # until none waits: it does not block
+                taken.setblocking(False)
+                accept(self, taken.detach(), str(address[0]))
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RD)
 
 
 def listener_context(settings: ListenerSettings, gateways: Path | None = None) -> ssl.SSLContext | None:

@@ -22,7 +22,7 @@ from router.map.not_leading import does_not_lead
 from router.map.orders import OrderOutcome
 from router.operators import ring_verbs
 from router.routes.shard import RouteShard
-from wire.messages.cluster_map import ClusterMap
+from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
 from wire.node.waiting import missing_from_map
@@ -294,6 +294,13 @@ def _stores_aside(view: RouterView) -> int:
     return sum(view.leases.stores_aside((entry.node, entry.incarnation)) for entry in nodes if entry.alive)
 
 
+def _state(entry: NodeEntry, seen: Believed | None) -> str:
+    if not entry.alive or not entry.admin_state:
+        return entry.state
+    emptied = entry.tier == TIER_EDGE and seen is not None and seen.clients == 0
+    return "drained" if emptied else entry.admin_state
+
+
 def _node_list(view: RouterView, _: Answer) -> Answer:
     cluster_map = view.machine.map
     believed = view.believes()
@@ -306,7 +313,7 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
             {
                 "node": name,
                 "tier": entry.tier,
-                "state": entry.admin_state if entry.alive and entry.admin_state else entry.state,
+                "state": _state(entry, seen),
                 "gossip": seen.state if seen is not None else None,
                 "incarnation": entry.incarnation,
                 "address": entry.address,

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from conf.edge_settings import PACKET_BYTES_MAX, EdgeSettings
 from edge.clients.client import Client
+from edge.limits_of_settings import edge_limits, hot_limits
 from edge.login.certificate_facts import shown_facts
 from edge.node.limits import EdgeLimits
-from edge.service import edge_limits, hot_limits
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
 from mqtt.properties import PropertyId

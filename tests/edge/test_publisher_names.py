@@ -6,8 +6,8 @@ import pytest
 
 from conf.errors import UserError
 from conf.settings import EdgeSettings
+from edge.limits_of_settings import edge_limits
 from edge.node.limits import EdgeLimits
-from edge.service import edge_limits
 from mqtt.packets import Puback
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session

@@ -1,0 +1,154 @@
+"""An edge that an operator empties: not ready, then refusing, then letting its clients go at a rate.
+
+| phase | readiness | new connections | clients | ends |
+|---|---|---|---|---|
+| "" | as ever | taken | stay | the map says draining |
+| announced | 503 | taken | stay | after ``REFUSE_AFTER_S``, when balancers have seen it |
+| refusing | 503 | refused | go, ``rate`` a second | the map says draining no more |
+
+Refusing comes after the 503, or a client would be sent to a door that has just shut. ``node undrain`` opens it again in
+any phase, and whoever is still here stays. Source: docs/adr/0048-drain-of-an-edge.md.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from conf.metrics import Metrics
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.clients.phase import Phase
+from edge.hot.loop import Loop
+from edge.listeners.listeners import Listener
+from edge.node.node import EdgeNode
+from mqtt.reasons import ReasonCode
+
+__all__ = ["Drain"]
+
+logger = logging.getLogger(__name__)
+
+REFUSE_AFTER_S = 3.0  # two checks of a balancer that looks once a second
+BURST_S = 0.25  # a beat that came late lets go of no more than this long's share
+
+
+class Drain:
+    """Drain of one edge.
+
+    Args:
+        node: This edge.
+        clients: Its connections.
+        listening: Its listeners.
+        loop: Accepts on them.
+        rate: Clients let go a second.
+        accept: Takes a connection (listener, descriptor, address).
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        clients: Clients,
+        listening: Sequence[Listener],
+        loop: Loop,
+        rate: int,
+        accept: Callable[[object, int, str], None],
+    ) -> None:
+        self._node = node
+        self._clients = clients
+        self._listening = listening
+        self._loop = loop
+        self._rate = rate
+        self._accept = accept
+        self._phase = ""
+        self._opened = False  # the edge has become ready once
+        self._refuse_at = 0.0
+        self._looked_at = 0.0
+        self._allowed = 0.0  # clients that may go now
+        self._staying: deque[Client] = deque()
+        self._drained: Counter[str] = Counter()  # clients, by how
+        self._said = False
+
+    @property
+    def _wanted(self) -> bool:
+        entry = self._node.map.nodes.get(self._node.name)
+        return entry is not None and bool(entry.admin_state)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next look should come soon."""
+        return self._phase == "announced" or (self._phase == "refusing" and len(self._clients) > 0)
+
+    def reason(self) -> str:
+        """Return why the edge is not ready, "" if it is not for a drain."""
+        if not self._wanted:
+            return ""
+        if self._phase == "refusing" and not len(self._clients):
+            return "drained: `stratamq node undrain` lets clients in again"
+        return f"draining: {len(self._clients)} clients left"
+
+    def open(self) -> None:
+        """Take connections, unless the edge is drained: it has just become ready."""
+        self._opened = True
+        if self._wanted:
+            self._phase = "refusing"
+        else:
+            self._listen()
+
+    def look(self, now: float) -> None:
+        """Go on, or back, as the map says."""
+        if not self._opened or self._node.lease.ended:
+            return
+        if not self._wanted:
+            if self._phase == "refusing":
+                self._listen()
+            if self._phase:
+                logger.info("the drain is over: clients are taken")
+            self._phase, self._said = "", False
+        elif not self._phase:
+            self._phase, self._refuse_at = "announced", now + REFUSE_AFTER_S
+            logger.info("draining: %d clients are let go at %d/s", len(self._clients), self._rate)
+        elif self._phase == "announced" and now >= self._refuse_at:
+            self._phase = "refusing"
+            self._shut()
+        elif self._phase == "refusing":
+            self._let_go(now)
+        self._looked_at = now
+
+    def _let_go(self, now: float) -> None:
+        self._allowed = min(self._allowed + self._rate * (now - self._looked_at), max(1.0, self._rate * BURST_S))
+        if not self._staying:
+            self._staying.extend(self._clients.all())
+        if not self._staying and not self._said:
+            self._said = True
+            logger.info("drained: this edge may be stopped")
+        while self._staying and self._allowed >= 1.0:
+            client = self._staying.popleft()
+            # A CONNECT under way is answered first; who said DISCONNECT goes by itself.
+            if client.phase != Phase.OPEN or client.conn.closed or client.end_code >= 0 or client.leaves_at:
+                continue
+            self._allowed -= 1.0
+            self._drained["told" if client.version == 5 else "closed"] += 1
+            self._clients.count_end("drained")
+            self._clients.disconnect(client, ReasonCode.USE_ANOTHER_SERVER)
+        self._loop.kick()
+
+    def _listen(self) -> None:
+        for listener in self._listening:
+            listener.open()
+            self._loop.listen(listener.socket, listener)
+
+    def _shut(self) -> None:
+        """Refuse connections; the address stays ours, and whoever the kernel has taken already is served."""
+        for listener in self._listening:
+            self._loop.forget_listener(listener.socket)
+            listener.shut(self._accept)
+        self._loop.kick()
+
+    def register(self, metrics: Metrics) -> None:
+        """Add the figures, and the condition of readiness."""
+        metrics.check("drain", lambda: not self._wanted)
+        metrics.counter(
+            "edge_drained_clients_total",
+            "Clients that a drain let go: told (MQTT 5, DISCONNECT 0x9C), closed (3.1.1).",
+            lambda: {(how,): float(self._drained[how]) for how in ("told", "closed")},
+            ("how",),
+        )

@@ -1,0 +1,40 @@
+"""Bounds of the core and of the loop, as the operator's settings say."""
+
+from conf.defaults import shared_values
+from conf.settings import EdgeSettings
+from edge.hot.options import HotLimits
+from edge.node.limits import EdgeLimits
+from edge.routes.publisher_names import check_filters
+
+__all__ = ["edge_limits", "hot_limits"]
+
+NS = 1_000_000_000
+CLAIM_GAP_S = 0.003  # connects of a storm share their claims' frames and commits; well below what a storm waits
+
+
+def edge_limits(settings: EdgeSettings) -> EdgeLimits:
+    """Return what the core is told of the operator's settings."""
+    check_filters("edge.publisher_properties", settings.publisher_properties)
+    values = shared_values(settings, EdgeLimits)
+    return EdgeLimits(**values, claim_gap_s=CLAIM_GAP_S, sticky_shares=settings.shared_subscriptions == "sticky")
+
+
+def hot_limits(settings: EdgeSettings) -> HotLimits:
+    """Return what the loop is told of the operator's settings."""
+    return HotLimits(
+        output_high_bytes=settings.output_buffer_bytes_max,
+        output_low_bytes=settings.output_buffer_bytes_low,
+        lag_after_ns=settings.lagging_after_ms * 1_000_000,
+        routes_max=settings.routes_max,
+        receive_excess_messages_max=settings.receive_excess_messages_max,
+        receive_excess_bytes_max=settings.receive_excess_bytes_max,
+        receive_excess_wait_ns=int(settings.receive_excess_wait_s * NS),
+        pending_messages_max=settings.pending_messages_max,
+        pending_bytes_max=settings.pending_bytes_max,
+        outbound_window_max=settings.outbound_window_max,
+        outbox_bytes_max=settings.outbox_bytes_max,
+        publish_rate_max=settings.publish_rate_max,
+        packet_timeout_ns=int(settings.packet_timeout_s * NS),
+        packet_rate_min=settings.packet_rate_min,
+        pacing_ns=settings.pacing_us_max * 1000,
+    )
