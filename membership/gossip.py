@@ -17,6 +17,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import inf
 from random import Random, SystemRandom
 
@@ -50,6 +51,7 @@ from membership.packets import Address, MalformedGossip, MemberRecord, decode_re
 from membership.settings import MembershipSettings, open_key_ring, split_host_port
 from membership.sockets import advertised_address, bind_sockets, resolve_bind
 from membership.swim import Swim
+from wire.clock import tier_phase
 
 __all__ = ["Gossip", "drop_level"]
 
@@ -96,7 +98,7 @@ class Gossip:
             OSError: The key source cannot be read.
         """
         self._settings = settings
-        self._profile = settings.constants
+        self._profile = replace(settings.constants, phase=tier_phase(metadata.tier))
         self._metadata = metadata
         self._rng = rng or SystemRandom()
         self._random_bytes = random_bytes

@@ -73,8 +73,8 @@ class Probing:
 
     def _round_at(self, when: float) -> float:
         """Return when a round begins that may begin at about a given time."""
-        period_s = self._profile.protocol_period_s
-        return round(when / period_s) * period_s if self._profile.aligned else when
+        period_s, shift_s = self._profile.protocol_period_s, self._profile.phase * self._profile.protocol_period_s
+        return round((when - shift_s) / period_s) * period_s + shift_s if self._profile.aligned else when
 
     def round_ended(self, now: float) -> None:
         """Judge the last probe, then start the next one."""

@@ -62,8 +62,10 @@ class Profile:
     exchange_timeout_s: float
     """Bound of each step of a TCP exchange (connect, frame)."""
     aligned: bool = False
-    """Rounds begin at multiples of the period on the clock, and what is rarer waits for one: members of one machine
-    share their wake-ups, with whatever else is due there then. Members of many would all probe at once."""
+    """Rounds begin at multiples of the period on the clock, ``phase`` of a period behind, and what is rarer waits for
+    one: it shares the wake-ups of what else the process does. Members of many machines would all probe at once."""
+    phase: float = 0.0
+    """Of an aligned member, below 1: members of one machine have different ones, and do not wait for each other."""
     lifeguard: bool = True
     """False is plain SWIM: fixed suspicion, no nacks, no local health. Only to measure the difference."""
 
@@ -73,7 +75,10 @@ class Profile:
 
     def rare_at(self, when: float) -> float:
         """Return when something happens that is due at a given time, and rarer than rounds are."""
-        return ceil(when / self.protocol_period_s) * self.protocol_period_s if self.aligned else when
+        if not self.aligned:
+            return when
+        shift_s = self.phase * self.protocol_period_s
+        return ceil((when - shift_s) / self.protocol_period_s) * self.protocol_period_s + shift_s
 
     def retransmit_limit(self, members: int) -> int:
         """Return how often one piece of news is sent: ceil(lambda * log10(N + 1)), at least 1."""

@@ -19,7 +19,7 @@ def test_b1_a_lease_is_granted_while_the_death_is_under_way() -> None:
         scene.network.jam("e1", other)
     leases = scene.cluster.router(leader).core.leases
     incarnation = ("e1", scene.cluster.edge("e1").incarnation)
-    scene.until(lambda: leases.remaining_s(scene.cluster.router(leader).clock(), incarnation) < 0.015)
+    scene.until(lambda: leases.remaining_s(scene.cluster.router(leader).clock(), incarnation) < 0.0375)
     for other in routers:
         scene.network.release("e1", other)
     for other in routers:

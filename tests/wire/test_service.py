@@ -218,7 +218,7 @@ async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.Mock
     silent, _theirs = connection()
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch, [silent])
+        nursery.start_soon(watch, [silent], 0.0)
         await silent.run(b"")
         nursery.cancel_scope.cancel()
     assert "nothing heard" in silent.why
@@ -229,7 +229,7 @@ async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.Mock
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
             connections: list[Connection] = []
-            nursery.start_soon(watch, connections)
+            nursery.start_soon(watch, connections, 0.0)
             for stream, core in zip((left, right), cores, strict=True):
                 core.connected(0)
                 idle = Connection(stream, core, lambda _kind, _payload: None)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from conf.errors import ExitCode, UserError
-from wire.clock import boot_time
+from wire.clock import boot_time, next_moment
 from wire.links.link import LinkCore
 from wire.links.silence import SILENCE_S, Silence, Verdict
 from wire.links.tls import peer_identity
@@ -273,14 +273,15 @@ class Connection:
             self._wakeup.set()
 
 
-async def watch(connections: Iterable[Connection]) -> None:
+async def watch(connections: Iterable[Connection], phase: float) -> None:
     """Look at all connections at the same moments, those of heartbeats: an idle process wakes up once for all.
 
     Args:
         connections: Those that run; changes while it is watched.
+        phase: Of the tier, ``wire.clock.tier_phase``.
     """
     ahead_s = boot_time() - trio.current_time()
     while True:
-        await trio.sleep_until(((trio.current_time() + ahead_s) // WATCH_S + 1) * WATCH_S - ahead_s)
+        await trio.sleep_until(next_moment(trio.current_time() + ahead_s, WATCH_S, phase) - ahead_s)
         for connection in list(connections):
             connection.look()

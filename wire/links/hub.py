@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from conf.errors import UserError
+from wire.clock import tier_phase
 from wire.links.admission import Told, check_certificate
 from wire.links.allowed import link_tiers
 from wire.links.connection import (
@@ -168,7 +169,7 @@ class LinkHub:
                     nursery.start_soon(self._dial_forever, target)
                 if listeners:
                     nursery.start_soon(trio.serve_listeners, self._accept, listeners)
-                nursery.start_soon(watch, self._connections)
+                nursery.start_soon(watch, self._connections, tier_phase(self.identity.tier))
                 task_status.started(bound)
         finally:
             self._nursery = None

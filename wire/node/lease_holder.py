@@ -8,6 +8,7 @@ owner acknowledges after it has applied the change. Rules: docs/protocol.md sect
 import logging
 from collections.abc import Callable
 
+from wire.clock import next_moment, tier_phase
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
 from wire.messages.map_pages import MapReader
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 HEARTBEATS_PER_LEASE = 4
 SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
-EARLY_S = 0.001  # so near, a multiple of the period counts as reached
 SEEKING_S = 0.1  # between heartbeats to every router while none grants
 LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
 PAGE_WAIT_S = 2.0  # for a page of the map that was asked for: a quarter of a megabyte, of a router that lives
@@ -232,9 +232,9 @@ class LeaseHolder:
         self._send(router, beat)
         if self.settled_epoch < self.map.epoch:
             self._next_beat = now + SETTLING_S
-        else:  # at multiples of the period: whatever else is due in a host's processes then shares their wake-ups
+        else:  # with whatever else is due in this process
             period_s = self.map.lease_s / HEARTBEATS_PER_LEASE
-            self._next_beat = ((now + EARLY_S) // period_s + 1) * period_s
+            self._next_beat = next_moment(now, period_s, tier_phase(self.entry.tier))
 
     def _router(self) -> str:
         """Return the leader if its link stands, else the connected routers in turn."""
