@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wire.links.operator_access import Access
     from wire.messages.operators import Admin
 
-__all__ = ["Options", "ask", "leader_address", "show", "show_nodes"]
+__all__ = ["Options", "answer", "ask", "leader_address", "show", "show_nodes"]
 
 ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
 ASK_AGAIN_S = 0.25
@@ -47,6 +47,20 @@ def show(verb: str, arguments: dict[str, object], options: Options) -> None:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     if reply.exit_code:
         raise typer.Exit(reply.exit_code)
+
+
+def answer(verb: str, arguments: dict[str, object], options: Options) -> Any:
+    """Ask for what is only read, and return the result.
+
+    Raises:
+        UserError: It was refused, or nobody answers.
+    """
+    from conf.errors import ExitCode, UserError
+
+    reply = ask(verb, arguments, options.router, options.data)
+    if not reply.ok:
+        raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
+    return reply.result
 
 
 def show_nodes(verb: str, arguments: dict[str, object], options: Options, *, only_counted: bool = False) -> Any:

@@ -7,6 +7,7 @@ what it needs when it runs, so that ``--help`` and a node's start pay for nothin
 import os
 import sys
 from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
@@ -29,12 +30,12 @@ from stratamq.cli import (
     tiers,
     up,
 )
+from stratamq.cli.output import printable
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="stratamq",
-    help="A distributed MQTT 3.1.1 / 5.0 broker in layers: edge, router, storage.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # importing rich costs more than all of --help
@@ -61,12 +62,28 @@ for room in (
     room.register(app)
 
 
-@app.command()
-def version() -> None:
+@app.command("version")
+def print_version() -> None:
     """Print the version."""
     from stratamq.version import VERSION
 
     typer.echo(f"stratamq {VERSION}")
+
+
+def _print_and_end(wanted: bool) -> None:
+    if wanted:
+        print_version()
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_and_end)
+    ] = False,
+) -> None:
+    """A distributed MQTT 3.1.1 / 5.0 broker in layers: edge, router, storage."""
+    _ = version  # it is printed before anything else is read
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,6 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
 def report(errors: list[UserError]) -> int:
     """Show expected errors, one line per mistake (indented ones belong to it), and return the exit code."""
     for line in dict.fromkeys(line for error in errors for line in error.message.split("\n")):
+        line = printable(line)
         print(line if line.startswith(" ") else f"stratamq: {line}", file=sys.stderr)
     return max(error.exit_code for error in errors)
 

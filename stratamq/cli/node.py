@@ -1,8 +1,13 @@
 """``stratamq node ...``: the nodes of the map."""
 
+from typing import Annotated
+
 import typer
 
-from stratamq.cli.verbs import group, verb, verb_about
+from stratamq.cli.asking import Options, answer
+from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
+from stratamq.cli.output import print_result
+from stratamq.cli.verbs import asks, group, verb_about
 
 __all__ = ["register"]
 
@@ -10,6 +15,36 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the group."""
     node = group(app, "node", "Its nodes.")
-    verb(node, "node list", "Every node: tier, state, address, incarnation.")
+    node.command("list")(list_nodes)
+    node.command("show")(show_node)
     verb_about(node, "node drain", "node", "Move everything away from a node.")
     verb_about(node, "node undrain", "node", "Let a drained node take its share again.")
+
+
+@asks
+def list_nodes(
+    options: Options,
+    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+    columns: ColumnsOption = "",
+    limit: LimitOption = LIMIT,
+    everything: AllOption = False,
+) -> None:
+    """Every node: tier, state, address, incarnation."""
+    listing = wish(filters, columns, limit, everything=everything)
+    result = answer("node list", {}, options)
+    rows, passed = listing.chosen(result["nodes"])
+    print_result(result | {"nodes": rows}, options.output)
+    if len(rows) < passed:
+        typer.echo(f"stratamq: {len(rows)} of {passed} nodes are shown: --limit or --all shows more", err=True)
+
+
+@asks
+def show_node(options: Options, name: Annotated[str, typer.Argument(metavar="NODE")]) -> None:
+    """One node, as the map and gossip know it."""
+    from conf.errors import ExitCode, UserError
+
+    for node in answer("node list", {}, options)["nodes"]:
+        if node["node"] == name:
+            print_result(node, options.output)
+            return
+    raise UserError(f"no node {name!r} in this cluster: `stratamq node list` names them", ExitCode.FAILED)

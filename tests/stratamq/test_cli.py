@@ -208,6 +208,14 @@ def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
     assert table[0].startswith("NODE") and len(table) == 3
     explained = json.loads(stratamq("ring", "explain", "client-1", "--data", data, "-o", "json").stdout)
     assert explained["primary"] == "storage-0" and explained["owner"] == "router-0"
+    shown = stratamq("node", "show", "storage-0", "--data", data, "-o", "json").stdout
+    assert json.loads(shown)["tier"] == "storage"
+    none = stratamq("node", "show", "storage-7", "--data", data)
+    assert none.returncode == 1 and none.stderr.startswith("stratamq: no node 'storage-7'")
+    asked = ("nodes", "list", "--data", data, "--columns", "node,tier")
+    assert stratamq(*asked, "--filter", "tier=r*", "-o", "csv").stdout == "node,tier\nrouter-0,router\n"
+    cut = stratamq(*asked, "--limit", "1", "-o", "csv")
+    assert len(cut.stdout.splitlines()) == 2 and cut.stderr.startswith("stratamq: 1 of 2 nodes are shown")
     assert stratamq("ring", "undelegate", "a", "--data", data).returncode == 2
     assert stratamq("cluster", "status", "--data", data, "--router", "127.0.0.1:1").returncode == 4
 

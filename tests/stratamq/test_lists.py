@@ -1,0 +1,137 @@
+"""Lists of the command line: filters, columns, limits, forms for programs, and names that would move a terminal."""
+
+import csv
+import io
+import json
+import time
+from typing import Any
+
+import pytest
+
+from conf.errors import ExitCode, UserError
+from stratamq.cli.lists import wish
+from stratamq.cli.main import main, report
+from stratamq.cli.output import OutputFormat, render
+
+ROWS: list[dict[str, Any]] = [
+    {"node": "edge-1", "tier": "edge", "zone": "", "clients": ["10.0.0.1:1883", "10.0.0.1:8883"], "whole": True},
+    {"node": "edge-2", "tier": "edge", "zone": None, "clients": [], "whole": False},
+    {"node": "storage-1", "tier": "storage", "zone": "a[b]c", "clients": []},
+]
+HOSTILE = "a\x1b[31m\u009b2J\u202e\x7f\n\U000e0041\ud800"  # colours, clears, turns a line around; a half of a pair
+
+
+def nodes(*filters: str) -> list[str]:
+    rows, passed = wish(filters, "", 100, everything=False).chosen(ROWS)
+    assert passed == len(rows)
+    return [row["node"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ((), ["edge-1", "edge-2", "storage-1"]),
+        (("node=edge-?",), ["edge-1", "edge-2"]),
+        (("node=edge",), []),
+        (("node=*-1",), ["edge-1", "storage-1"]),
+        (("node=*-1", "tier=edge"), ["edge-1"]),
+        (("NODE=*g*-*",), ["edge-1", "edge-2", "storage-1"]),
+        (("node=Edge-1",), []),
+        (("zone=",), ["edge-1", "edge-2"]),
+        (("zone=a[b]c",), ["storage-1"]),  # brackets and dots mean themselves
+        (("node=edge.1",), []),
+        (("clients=*:8883",), ["edge-1"]),
+        (("whole=yes",), ["edge-1"]),
+        (("node=**1**",), ["edge-1", "storage-1"]),
+        (("node=?",), []),
+    ],
+)
+def test_filters(filters: tuple[str, ...], found: list[str]) -> None:
+    """The whole value is compared; all filters must hold."""
+    assert nodes(*filters) == found
+
+
+def test_no_pattern_is_slow() -> None:
+    """What takes a backtracking matcher for ever is a look at each letter a few times."""
+    began = time.process_time()
+    rows, _ = wish(["k=" + "*a" * 20 + "b"], "", 1, everything=False).chosen([{"k": "a" * 2_000}])
+    assert not rows and time.process_time() - began < 2
+
+
+def test_limits_and_columns() -> None:
+    """What was cut is counted; columns come in the order in which they were asked for."""
+    rows, passed = wish(["tier=edge"], "Zone, node", 1, everything=False).chosen(ROWS)
+    assert [list(row) for row in rows] == [["zone", "node"]] and passed == 2
+    rows, passed = wish([], "", 1, everything=True).chosen(ROWS)
+    assert rows == ROWS and passed == 3
+
+
+@pytest.mark.parametrize(
+    ("filters", "columns", "limit", "said"),
+    [
+        (["node"], "", 1, "--filter 'node': write key=value"),
+        (["=x"], "", 1, "--filter '=x': write key=value"),
+        ([], "node,,tier", 1, "--columns 'node,,tier': write names"),
+        ([], "", 0, "--limit 0: write 1 to 100000"),
+        ([], "", 10_000_000, "--limit 10000000: write 1 to 100000"),
+        (["colour=red"], "", 1, "no filter key 'colour'; there are node, tier"),
+        ([], "node,colour", 1, "no column 'colour'; there are node, tier"),
+    ],
+)
+def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: str, limit: int, said: str) -> None:
+    """It says what is wrong and what there is, with the exit code of wrong usage."""
+    with pytest.raises(UserError) as refused:
+        wish(filters, columns, limit, everything=False).chosen(ROWS)
+    assert refused.value.message.startswith(said) and "\n" not in refused.value.message
+    assert refused.value.exit_code == ExitCode.USAGE
+
+
+def test_usage_is_judged_before_a_node_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    """No cluster is needed to be told."""
+    assert main(["nodes", "list", "--limit", "0"]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "stratamq: --limit 0: write 1 to 100000, or --all for every row\n"
+
+
+def test_version_has_two_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` is what every program takes."""
+    assert main(["--version"]) == 0 and main(["version"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second and first.startswith("stratamq ")
+
+
+def test_a_line_of_json_for_each_row() -> None:
+    """Also where the answer is an object that holds nothing but the list; of another object it is one line."""
+    for result in (ROWS, {"nodes": ROWS}):
+        assert [json.loads(line) for line in render(result, OutputFormat.JSONL).splitlines()] == ROWS
+    assert json.loads(render({"leader": "r", "nodes": ROWS}, OutputFormat.JSONL)) == {"leader": "r", "nodes": ROWS}
+    assert render([], OutputFormat.JSONL) == "" and render({"nodes": []}, OutputFormat.JSONL) == ""
+
+
+def test_csv_has_a_head_and_bare_values() -> None:
+    """Numbers have no units, lists are JSON; an empty line stands between tables."""
+    facts, table = render({"bytes": 3 << 20, "rows": ROWS}, OutputFormat.CSV).split("\n\n")
+    assert facts == "bytes\n3145728"
+    first, second, third = csv.DictReader(io.StringIO(table))
+    assert json.loads(first["clients"]) == ROWS[0]["clients"] and first["whole"] == "true"
+    assert second["zone"] == "" and third["whole"] == "" and third["zone"] == "a[b]c"
+    assert render([], OutputFormat.CSV) == "" and render("x,y", OutputFormat.CSV) == 'value\n"x,y"'
+
+
+@pytest.mark.parametrize("output", OutputFormat)
+@pytest.mark.parametrize("result", [[{"client": HOSTILE, HOSTILE: [HOSTILE]}], {"a": HOSTILE, HOSTILE: {HOSTILE: 1}}])
+def test_a_name_does_not_reach_the_terminal(output: OutputFormat, result: Any) -> None:
+    """A client ID may be anything; what is shown of it is letters, in JSON such that it reads back as it was."""
+    shown = render(result, output)
+    assert all(letter.isprintable() or letter == "\n" for letter in shown)
+    assert shown.encode()
+    if output in (OutputFormat.JSON, OutputFormat.JSONL):
+        read = json.loads(shown)
+        assert read == (result[0] if isinstance(result, list) and isinstance(read, dict) else result)
+    else:
+        assert r"a\x1b[31m\x9b2J\u202e\x7f\n\U000e0041\ud800" in shown
+
+
+def test_an_error_does_not_reach_the_terminal_either(capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors quote names; a new line of the message stays one."""
+    report([UserError("no client \x1b[31mred\n  at edge-1")])
+    assert capsys.readouterr().err == "stratamq: no client \\x1b[31mred\n  at edge-1\n"
