@@ -97,6 +97,7 @@ VERBS: dict[str, Verb] = {
     "ring abort": _row(Role.OPERATOR, older.Change),
     "ring delegate": _row(Role.ADMIN, older.Delegation),
     "ring undelegate": _row(Role.ADMIN, older.Undelegate),
+    "membership list": _reads(older.Nothing),
     "membership keys list": _reads(older.Nothing),
     "membership keys install": _row(Role.ADMIN, older.InstallKey),
     "membership keys use": _row(Role.ADMIN, older.NamedKey),

@@ -1,4 +1,4 @@
-"""Questions that the router's process answers itself: members of the Raft group, and keys that seal gossip.
+"""Questions that the router's process answers itself: members of the Raft group, of gossip, and its keys.
 
 ``cluster join`` adds a router that waits with ``router.join = true``: a learner until it is caught up, then a voter.
 ``cluster leave`` removes one; a leader hands over first. Each is one step of the group's log after the other, so a
@@ -14,6 +14,7 @@ from access.operators.verbs import Refusal, arguments_of
 from router.map.not_leading import does_not_lead
 from router.raft.events import ChangeMembership
 from router.raft.node import NotLeader, RaftNode, Unavailable
+from wire.clock import boot_time
 from wire.messages.hello import TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
 
@@ -26,6 +27,7 @@ FAILED = 1
 USAGE = 2
 CAUGHT_UP_S = 8.0  # for a learner, and for another leader to appear; below what the command line waits
 POLL_S = 0.1
+NO_GOSSIP = "gossip does not run here: set membership.key_file, or look into the log"
 LATER = frozenset({"change_in_progress", "no_entry_of_term_committed", "learner_behind", "learner_silent"})
 
 
@@ -40,6 +42,7 @@ class GroupVerbs:
             "cluster join": self._join,
             "cluster leave": self._leave,
             "cluster transfer": self._transfer,
+            "membership list": self._members,
         }
 
     async def answer(self, question: Admin) -> AdminReply:
@@ -136,12 +139,31 @@ class GroupVerbs:
                 return {"leader": self._raft.leader_hint or "", **self._group()}
         raise ValueError("nobody took over: the other routers are behind or not reached; look at `cluster status`")
 
-    # --- keys
+    # --- gossip
+
+    async def _members(self, _: dict[str, Any]) -> dict[str, Any]:
+        if self._gossip.gossip is None:
+            raise ValueError(NO_GOSSIP)
+        now = boot_time()  # as gossip counts
+        return {
+            "members": [
+                {
+                    "member": member.name,
+                    "state": member.state,
+                    "since_s": round(now - member.since, 1),
+                    "tier": member.metadata.tier,
+                    "address": "{}:{}".format(*member.address),
+                    "incarnation": member.metadata.process_incarnation,
+                    "zone": member.metadata.zone,
+                    "asked": member.is_self,
+                }
+                for member in sorted(self._gossip.gossip.members(), key=lambda member: member.name)
+            ]
+        }
 
     async def _keys(self, request: int, step: str, arguments: dict[str, Any]) -> AdminReply:
         if self._gossip.gossip is None:
-            text = "gossip does not run here: set membership.key_file, or look into the log"
-            return AdminReply(request, False, None, text, FAILED)
+            return AdminReply(request, False, None, NO_GOSSIP, FAILED)
         import base64
 
         from membership.admin import rotate_keys

@@ -64,7 +64,7 @@ CHANGES = frozenset(  # of the map
     }
 )
 POLICY_GROUPS = frozenset(("user", "role", "group", "ban", "revoke", "unrevoke", "policy"))
-KEY_VERBS = tuple(f"membership keys {step}" for step in ("list", "install", "use", "remove"))
+GOSSIP_VERBS = ("membership list", *(f"membership keys {step}" for step in ("list", "install", "use", "remove")))
 Answer = dict[str, Any]
 
 
@@ -157,7 +157,7 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
     if isinstance(judged, Kick | Reload):
         return _for_nodes(judged, view.machine.map)
     arguments = msgspec.structs.asdict(judged)
-    if question.verb in KEY_VERBS:
+    if question.verb in GOSSIP_VERBS:
         return ForProcess()
     if question.verb in LEADERS and not view.leads:
         return does_not_lead(question, view.node, view.leader)

@@ -1,4 +1,4 @@
-"""``stratamq membership keys ...``: the keys that seal gossip.
+"""``stratamq membership ...``: who gossips with whom, and the keys that seal it.
 
 A rotation is three steps, each on every member: install the new key, use it, remove the old one. Key files are made and
 looked at here; the steps are the work of the router that is asked (``membership/admin.py``). Keys come from files of
@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show
+from stratamq.cli.asking import Options, show, show_list
+from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.verbs import asks
 
@@ -26,8 +27,21 @@ def register(app: typer.Typer) -> None:
     for command in (generate, show_file, list_keys, install, use, remove):
         keys.command(command.__name__.removesuffix("_keys").replace("_", "-"))(command)
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group.command("list")(list_members)
     group.add_typer(keys, name="keys", help="The keys that seal gossip.", no_args_is_help=True)
     app.add_typer(group, name="membership", help="Gossip between nodes.", no_args_is_help=True)
+
+
+@asks
+def list_members(
+    options: Options,
+    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+    columns: ColumnsOption = "",
+    limit: LimitOption = LIMIT,
+    everything: AllOption = False,
+) -> None:
+    """Show each member as the gossip of the router that is asked sees it."""
+    show_list("membership list", "members", wish(filters, columns, limit, everything=everything), options)
 
 
 def generate(file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not exist yet.")]) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, answer
+from stratamq.cli.asking import Options, answer, show_list
 from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
 from stratamq.cli.output import print_result
 from stratamq.cli.verbs import asks, group, verb_about
@@ -30,12 +30,7 @@ def list_nodes(
     everything: AllOption = False,
 ) -> None:
     """Every node: tier, state, address, incarnation."""
-    listing = wish(filters, columns, limit, everything=everything)
-    result = answer("node list", {}, options)
-    rows, passed = listing.chosen(result["nodes"])
-    print_result(result | {"nodes": rows}, options.output)
-    if len(rows) < passed:
-        typer.echo(f"stratamq: {len(rows)} of {passed} nodes are shown: --limit or --all shows more", err=True)
+    show_list("node list", "nodes", wish(filters, columns, limit, everything=everything), options)
 
 
 @asks

@@ -201,6 +201,13 @@ def test_an_edge_tells_how_many_clients_it_has(cluster: LocalCluster) -> None:
 def test_the_gossip_key_is_rotated_under_a_running_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
     """Install, use and remove reach every member's file; nobody dies of it; a step too early is refused in one line."""
     cluster.wait_for(lambda: all(node["gossip"] for node in cluster.admin("cluster", "status")["nodes"]), "gossiping")
+    members = cluster.admin("membership", "list")["members"]
+    assert [member["member"] for member in members] == sorted(member["member"] for member in members)
+    assert {(member["member"], member["tier"], member["state"]) for member in members} >= {
+        ("edge-0", "edge", "alive"),
+        ("router-0", "router", "alive"),
+    }
+    assert sum(member["asked"] for member in members) == 1 and all(0 <= member["since_s"] < 900 for member in members)
     old = cluster.admin("membership", "keys", "list")["members"][0]["keys"]
     file = tmp_path / "next.key"
     cluster.command("membership", "keys", "generate", str(file))
