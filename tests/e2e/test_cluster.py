@@ -187,10 +187,13 @@ def test_an_edge_tells_how_many_clients_it_has(cluster: LocalCluster) -> None:
         nodes = cluster.admin("node", "list")["nodes"]
         return next(node for node in nodes if node["node"] == name)
 
+    def there() -> int:  # clients of other tests may be leaving still
+        (line,) = (line for line in cluster.metrics("edge-0").splitlines() if line.startswith("stratamq_clients "))
+        return int(float(line.split()[1]))
+
     cluster.wait_for(lambda: told("edge-0")["connected"] is not None, "told by gossip")
-    before = told("edge-0")["connected"]
     clients = [connected(cluster, 0) for _ in range(3)]
-    cluster.wait_for(lambda: told("edge-0")["connected"] == before + 3, "three more")
+    cluster.wait_for(lambda: told("edge-0")["connected"] == there() >= 3, "as many as there are")
     assert 0.0 <= told("edge-0")["load"] <= 1.0
     assert told("edge-0")["clients"]["tls"].endswith(f":{cluster.port(0)}")
     assert told("router-0")["connected"] is None
