@@ -117,6 +117,18 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
         "topic:bridge/<name>/rejected",
     )
 
+    group: str = Field(
+        default="",
+        max_length=64,
+        pattern=r"^[^+#/]*$",
+        description="processes with the same group and client_id stand by for each other; empty: no standby",
+    )
+    presence: str = Field(
+        default="",
+        pattern=r"^[^+#]*$",
+        description="retained topic of the group; empty: $gateway/presence/<group>, for gateways' certificates alone",
+    )
+
     @field_validator("cluster", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:

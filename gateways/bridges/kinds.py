@@ -7,6 +7,7 @@ round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from conf.bridge_config import BridgeConfig
@@ -18,6 +19,7 @@ from gateways.bridges.kafka_source import build_kafka_source
 from gateways.bridges.mqtt_bridge import build_mqtt, lines_of
 from gateways.bridges.redis_streams import build_redis_sink, build_redis_source
 from gateways.bridges.running import Bridge
+from gateways.bridges.standby import StandBy
 from gateways.bridges.topic_lines import make_ring
 from gateways.bridges.webhook import build_webhook
 
@@ -43,7 +45,7 @@ def build_all(config: BridgeConfig) -> list[Bridge]:
     mistakes, bridges = _client_ids(config.bridges), []
     for name, settings in config.bridges.items():
         try:
-            bridges.append(BUILDERS[_kind(settings)](name, settings, config.gateway))
+            bridges.append(_build(name, settings, config.gateway))
         except UserError as error:
             mistakes.append(error.message)
     if not mistakes:
@@ -51,6 +53,17 @@ def build_all(config: BridgeConfig) -> list[Bridge]:
     if mistakes:
         raise UserError("\n".join(mistakes), ExitCode.USAGE)
     return bridges
+
+
+def _build(name: str, settings: BridgeSettings, gateway: GatewaySettings) -> Bridge:
+    build = partial(BUILDERS[_kind(settings)], name, settings, gateway)
+    bridge = build()
+    if settings.group:
+        if getattr(settings, "shares", 1) > 1:
+            raise UserError(f"bridge.{name}: shares need no group: the other members go on", ExitCode.USAGE)
+        topic = settings.presence or f"$gateway/presence/{settings.group}"
+        bridge.tasks[:] = [StandBy(bridge, build, topic, gateway.id).run]
+    return bridge
 
 
 def _kind(settings: BridgeSettings) -> str:

@@ -27,7 +27,7 @@ from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
 from gateways.bridges.predicates import Predicate
 from gateways.bridges.pump import Pump, PumpBounds
 from gateways.bridges.rules import Rule, Rules, Transform
-from gateways.bridges.running import Bridge, Finding, Side, wall_ms
+from gateways.bridges.running import Bridge, ClusterSide, Finding, Side, wall_ms
 from gateways.bridges.templates import Template
 from gateways.client import GatewayClient
 from mqtt.errors import MqttError
@@ -100,6 +100,7 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
         bridge.tasks += [client.run, other.run]
         bridge.clients.append(client)
         if number == 0:
+            bridge.cluster = ClusterSide(end, door)
             checks += [partial(check_door, "cluster", door, asked), other.check]
     bridge.checks = checks
     return bridge
@@ -130,6 +131,7 @@ def build_source(
     bridge.sides += [end, source]
     bridge.tasks += [client.run, source.run]
     bridge.clients.append(client)
+    bridge.cluster = ClusterSide(end, door)
     bridge.checks = [partial(check_door, "cluster", door, ()), source.check]
     return bridge
 

@@ -21,7 +21,7 @@ from gateways.bridges.flow import Flow
 from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
 from gateways.bridges.mqtt_rules import MqttRules
 from gateways.bridges.pump import Pump, PumpBounds
-from gateways.bridges.running import Bridge, wall_ms
+from gateways.bridges.running import Bridge, ClusterSide, wall_ms
 from gateways.bridges.topic_lines import TopicLine, parse_topic_line
 from gateways.client import GatewayClient
 from mqtt.packets import Publish, SubscriptionRequest, Will
@@ -102,7 +102,7 @@ def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bri
     }
     for side, end in ends.items():
         end.client = clients[side]
-        if settings.notifications:
+        if settings.notifications and not (side == "cluster" and settings.group):  # whose will is the group's
             _notify(end, doors[side])
         if doors[side].version != 5:
             _try_level(end, doors[side])
@@ -112,7 +112,8 @@ def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bri
         {"automatic": clients["remote"].run, "once": visit.once, "lazy": visit.lazily}[settings.start],
     ]
     checks = [partial(check_door, side, doors[side], subscriptions(wanted[side])) for side in doors]
-    return Bridge(name, settings.kind, flows, list(ends.values()), tasks, list(clients.values()), checks)
+    cluster = ClusterSide(ends["cluster"], doors["cluster"])
+    return Bridge(name, settings.kind, flows, list(ends.values()), tasks, list(clients.values()), checks, cluster)
 
 
 def _want(wanted: dict[str, int], topic_filter: str, qos: int) -> None:

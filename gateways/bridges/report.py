@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from conf.metrics import Metrics
+from gateways.bridges.flow import Flow
 from gateways.bridges.running import Bridge
 
 __all__ = ["Rates", "register_metrics", "status_rows"]
@@ -69,13 +70,16 @@ def status_rows(bridges: Sequence[Bridge], rates: Rates) -> list[dict[str, Any]]
 
 def register_metrics(metrics: Metrics, bridges: Sequence[Bridge]) -> None:
     """Show every bridge on the page, with a reason on each counter."""
-    flows = [(bridge.name, flow) for bridge in bridges for flow in bridge.flows]
+
+    def flows() -> Iterator[tuple[str, Flow]]:
+        return ((bridge.name, flow) for bridge in bridges for flow in bridge.flows)  # those of a standby change
+
     metrics.counter(
         "bridge_messages_total",
         "Messages and records by what became of them.",
         lambda: {
             (name, flow.direction, result): float(count)
-            for name, flow in flows
+            for name, flow in flows()
             for result, count in flow.pump.counts.items()
         },
         ("bridge", "direction", "result"),
@@ -84,19 +88,19 @@ def register_metrics(metrics: Metrics, bridges: Sequence[Bridge]) -> None:
     metrics.gauge(
         "bridge_lag_messages",
         "Records that are not at the sink yet.",
-        lambda: {(name, flow.direction): float(flow.pump.waiting) for name, flow in flows},
+        lambda: {(name, flow.direction): float(flow.pump.waiting) for name, flow in flows()},
         labels,
     )
     metrics.gauge(
         "bridge_unacknowledged",
         "Messages taken and not acknowledged.",
-        lambda: {(name, flow.direction): float(flow.pump.open_messages) for name, flow in flows},
+        lambda: {(name, flow.direction): float(flow.pump.open_messages) for name, flow in flows()},
         labels,
     )
     metrics.gauge(
         "bridge_retry_seconds",
         "Delay before the latest retry; 0 when the latest record was taken.",
-        lambda: {(name, flow.direction): flow.pump.retry_s for name, flow in flows},
+        lambda: {(name, flow.direction): flow.pump.retry_s for name, flow in flows()},
         labels,
     )
     for bridge in bridges:

@@ -15,10 +15,12 @@ from typing import Protocol
 import trio
 
 from conf.errors import UserError
+from gateways.bridges.doors import Door
 from gateways.bridges.flow import Flow
+from gateways.bridges.mqtt_end import MqttEnd
 from gateways.client import GatewayClient
 
-__all__ = ["Bridge", "Finding", "Side", "keep_time", "run_bridge", "wall_ms"]
+__all__ = ["Bridge", "ClusterSide", "Finding", "Side", "keep_time", "run_bridge", "wall_ms"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,14 @@ class Finding:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterSide:
+    """The connection at the cluster, for those that put a will on it."""
+
+    end: MqttEnd
+    door: Door
+
+
 @dataclass
 class Bridge:
     """One bridge.
@@ -53,6 +63,7 @@ class Bridge:
     Attributes:
         tasks: Run until the bridge ends; one that returns ends the bridge in order.
         clients: Left in order when the process stops.
+        cluster: Its connection at the cluster; of shares the first one.
         state: "starting", "active", "standby", "ended" or "failed".
         failure: One line, when it failed.
         checks: Look at each side, and move nothing.
@@ -65,6 +76,7 @@ class Bridge:
     tasks: list[Callable[[], Awaitable[None]]]
     clients: list[GatewayClient] = field(default_factory=list)
     checks: Sequence[Callable[[], Awaitable[list[Finding]]]] = ()
+    cluster: ClusterSide | None = None
     state: str = "starting"
     failure: str = ""
     started_at: float = field(default_factory=time.time)

@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     group.command("check")(check)
     group.command("try")(try_rules)
     group.command("status")(status)
+    group.command("import")(import_file)
     app.add_typer(group, name="bridge", help="Run bridges to other brokers and systems, and look at them.")
 
 
@@ -97,6 +98,28 @@ def status(
         text = f"no bridge process answers at {path}: {error.strerror or error}"
         raise UserError(text, ExitCode.NOT_READY) from None
     print_result(json.loads(received), output)
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="MOSQUITTO.CONF", help="With sections `connection`.")],
+    cluster: Annotated[str, typer.Option("--cluster", help="Address of an edge.")] = "mqtts://127.0.0.1:8883",
+) -> None:
+    """Print Mosquitto's bridges as tables for conf/bridge.toml, and to stderr what cannot be converted."""
+    import sys
+
+    from conf.errors import ExitCode, UserError
+    from stratamq.mosquitto_bridges import import_mosquitto
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: {getattr(error, 'strerror', None) or error}", ExitCode.USAGE) from None
+    found = import_mosquitto(text, cluster)
+    typer.echo(found.toml, nl=False)
+    for note in found.notes:
+        print(f"stratamq: {file}: {note}", file=sys.stderr)
+    if found.notes:
+        raise typer.Exit(ExitCode.PARTIAL if found.toml else ExitCode.FAILED)
 
 
 def _load(config: Path, settings: list[str] | None) -> Any:
