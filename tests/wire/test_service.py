@@ -270,8 +270,9 @@ async def test_operator_asks_a_router(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["x", "host:99999", "x" * 70 + ":1", "a..b:1", "\ud800:1", ":1", "[::1:1", "a\0b:1"]
 )
-async def test_an_address_that_none_can_dial_ends_nobody(address: str) -> None:
-    """A node says in the map where it listens; whoever dials it goes on, whatever that is."""
+async def test_an_address_that_none_can_dial_ends_nobody(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A node says in the map where it listens; whoever dials it goes on, whatever that is, and its log is text."""
+    caplog.set_level("INFO")
     with pytest.raises((UserError, OSError)):
         await open_stream(address)
     router, storage = Node("router", "r1"), Node("storage", "s1")
@@ -282,6 +283,7 @@ async def test_an_address_that_none_can_dial_ends_nobody(address: str) -> None:
             storage.hub.set_peers({"s2": ("storage", address, 1), "r1": ("router", dialled, 0)})
             await storage.until(lambda: ("up", "r1", 1) in storage.log)
             nursery.cancel_scope.cancel()
+    assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
 async def test_port_in_use_is_one_clear_line() -> None:

@@ -15,6 +15,7 @@ import trio
 
 from conf.errors import UserError
 from wire.clock import tier_phase
+from wire.decoding import plain_text
 from wire.links.admission import Told, check_certificate
 from wire.links.allowed import link_tiers
 from wire.links.connection import (
@@ -298,7 +299,8 @@ class LinkHub:
                 key = self.table.dialled(hello, certified, target.tier, expected)
                 target.node = key.node
         except CONNECTION_FAILURES as error:
-            logger.log(level, "cannot link to %s %s at %s: %s", target.tier, target.node, target.address, error)
+            where, why = plain_text(target.address), plain_text(str(error))  # of the map: another node said where it is
+            logger.log(level, "cannot link to %s %s at %s: %s", target.tier, target.node, where, why)
             if stream is not None:
                 await close_quietly(stream)
             return False

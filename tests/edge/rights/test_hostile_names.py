@@ -95,11 +95,12 @@ def test_a_refused_name_ends_no_line(name: str, log: io.StringIO) -> None:
 def test_a_line_of_json_is_one_line(name: str) -> None:
     """NIST: detect. Printable, and whoever parses it reads the name as it was."""
     root, stream = logging.getLogger(), io.StringIO()
-    handlers = root.handlers[:]
+    handlers, level = root.handlers[:], root.level
     configure_logs(LogSettings(format="json", repeat_s=0.0), "edge-0", stream)
     try:
         logging.getLogger("edge").warning("refused", extra={"fields": {"user": HOSTILE_NAMES[name]}})
     finally:
         root.handlers[:] = handlers
+        root.setLevel(level)
     (line,) = stream.getvalue().splitlines()
     assert line.isprintable() and json.loads(line)["user"] == HOSTILE_NAMES[name]
