@@ -276,16 +276,15 @@ class Connecting:
         claims = bool(self._waiting) and now >= self._claim_at and self._node.may_admit()
         if not (claims or now >= self._leaving.report_at):
             return
-        self._requests.gather()
-        self._leaving.report_waiting()
-        if claims:
-            waiting, self._waiting = self._waiting, []
-            self._gap_s = self._next_gap_s(len(waiting))
-            self._claim_at = now + self._gap_s
-            for client in waiting:
-                if not client.conn.closed:
-                    self._claim(client, now)
-        self._requests.leave(now)
+        with self._requests.company(now):
+            self._leaving.report_waiting()
+            if claims:
+                waiting, self._waiting = self._waiting, []
+                self._gap_s = self._next_gap_s(len(waiting))
+                self._claim_at = now + self._gap_s
+                for client in waiting:
+                    if not client.conn.closed:
+                        self._claim(client, now)
 
     def _next_gap_s(self, claimed: int) -> float:
         """Return how long the next claims wait for company: TLS handshakes thin a storm out, and few gain little."""

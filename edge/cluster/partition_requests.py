@@ -4,7 +4,8 @@ Every one of them is idempotent at the partition. A request leaves only when thi
 link exists; before that it waits here, bounded. Rules: docs/protocol.md section 6.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Protocol
 
@@ -61,7 +62,7 @@ class PartitionRequests:
         self._next = first_number(node.incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._by_number: dict[int, _Pending] = {}
-        self._company: dict[str, list[_Pending]] | None = None  # node -> what leaves for it when ``leave`` is called
+        self._company: dict[str, list[_Pending]] | None = None  # node -> what leaves for it at the end of ``company``
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -118,14 +119,19 @@ class PartitionRequests:
         pending.sent_epoch = placement.epoch
         pending.retry_at = inf
 
-    def gather(self) -> None:
-        """Keep what is asked from here on until ``leave``: requests that leave together cost a fraction."""
+    @contextmanager
+    def company(self, now: float) -> Iterator[None]:
+        """Keep what is asked in the block, and send it at its end: requests that leave together cost a fraction."""
         assert self._company is None, "requests are gathered already"
-        self._company = {}
+        company = self._company = {}
+        try:
+            yield
+        finally:
+            self._company = None
+            self._send_together(company, now)
 
-    def leave(self, now: float) -> None:
-        """Send what was gathered, in order, and as far as there is room; what stays is asked again."""
-        company, self._company = self._company or {}, None
+    def _send_together(self, company: dict[str, list[_Pending]], now: float) -> None:
+        """Send in order and as far as there is room; what stays is asked again."""
         for node, gathered in company.items():
             told = self._node.tell_all(node, [pending.message for pending in gathered])
             for pending in gathered[told:]:

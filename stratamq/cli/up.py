@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    edges: Annotated[int, typer.Option(min=0, max=32, help="Connection nodes.")] = 2,
+    edges: Annotated[
+        int | None, typer.Option(min=0, max=32, help="Connection nodes; default 2, and 3 with --balance.")
+    ] = None,
     routers: Annotated[int, typer.Option(min=1, max=5, help="Routing nodes: 1, 3 or 5.")] = 1,
     storages: Annotated[int, typer.Option(min=0, max=32, help="Storage nodes.")] = 1,
     data: Annotated[Path, typer.Option(help="Folder that keeps everything from one run to the next.")] = Path("data"),
@@ -43,7 +45,7 @@ def up(
     from stratamq.cluster import UpOptions, run_up
 
     options = UpOptions(
-        edges=edges,
+        edges=edges if edges is not None else 3 if balance else 2,
         routers=routers,
         storages=storages,
         data=None if ephemeral else data,
