@@ -32,14 +32,15 @@ from mqtt.client_session import (
     RequestAnswered,
     ToldToLeave,
 )
-from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest
+from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from mqtt.properties import PropertyId
 from mqtt.reasons import FAILURE, ConnectReturnCode, ReasonCode
 
 __all__ = ["ClientUser", "GatewayClient", "GatewayClientOptions", "RefusedFilter"]
 
 BOUNDS = ClientBounds(connect_timeout_s=10.0, goodbye_timeout_s=1.0, silence_s=45.0, window=1024)
-SUBSCRIBE_TOKEN = -1  # tokens of publishes are 0 or greater
+SUBSCRIBE_TOKEN = -1  # tokens of publishes are 0 or greater; below are those of filters that came later
+TOGETHER_MAX = 64  # filters of one SUBSCRIBE on a new connection
 REDIRECTING = (ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED)
 ENDINGS = {
     "refused": "the broker refused the connection",
@@ -105,7 +106,14 @@ class GatewayClient:
         granted: Set when the broker has granted every filter once.
     """
 
-    def __init__(self, options: GatewayClientOptions, user: ClientUser, random: Random) -> None:
+    def __init__(
+        self,
+        options: GatewayClientOptions,
+        user: ClientUser,
+        random: Random,
+        when_granted: Callable[[str, bool], None] | None = None,
+    ) -> None:
+        """Set up; ``when_granted`` is told the answer to each filter of ``subscribe``."""
         self.session = ClientSession()
         self.address = options.addresses[0]
         self.granted = trio.Event()
@@ -118,6 +126,10 @@ class GatewayClient:
         self._idle = trio.Event()  # set while nothing waits to be sent
         self._wake = trio.Event()
         self._asked: tuple[SubscriptionRequest, ...] = ()
+        self._when_granted = when_granted
+        self._later: dict[str, SubscriptionRequest] = {}  # filters beside those of the options
+        self._later_asked: dict[int, tuple[str, ...]] = {}  # by token, on this connection
+        self._later_token = SUBSCRIBE_TOKEN
         self._version = 5
         self._reason = ""
         self._tells_why = False
@@ -150,6 +162,20 @@ class GatewayClient:
         taken = self.session.publish(packet, token)
         self._flush()
         return taken
+
+    def subscribe(self, wanted: SubscriptionRequest) -> None:
+        """Want one more filter, now and on each later connection."""
+        self._later[wanted.topic_filter] = wanted
+        if self.is_connected:
+            self._ask_later([wanted])
+            self._flush()
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """Want a filter of ``subscribe`` no more."""
+        if self._later.pop(topic_filter, None) is not None and self.is_connected:
+            self._later_token -= 1
+            self.session.request(Unsubscribe(self.session.next_identifier(), [topic_filter]), self._later_token)
+            self._flush()
 
     def acknowledge(self, packet: Publish) -> None:
         """Note that a message is done; after the end of its connection the session remembers it."""
@@ -289,8 +315,11 @@ class GatewayClient:
                     self._user.received(packet)
             case PublishAnswered(token, reason_code):
                 self._user.answered(token, reason_code)
-            case RequestAnswered(_, packet):
-                self._granted(packet.reason_codes)
+            case RequestAnswered(token, packet):
+                if token == SUBSCRIBE_TOKEN:
+                    self._granted(packet.reason_codes)
+                else:
+                    self._later_granted(self._later_asked.pop(token, ()), packet.reason_codes)
             case Refused(connack):
                 code = connack.reason_code
                 self._left(f"the broker refused the connection: {self._words(code)}", code, connack.properties)
@@ -312,6 +341,22 @@ class GatewayClient:
             self._asked = filters
         else:
             self.granted.set()
+        self._later_asked.clear()
+        later = list(self._later.values())
+        for first in range(0, len(later), TOGETHER_MAX):
+            self._ask_later(later[first : first + TOGETHER_MAX])
+
+    def _ask_later(self, wanted: list[SubscriptionRequest]) -> None:
+        self._later_token -= 1
+        self._later_asked[self._later_token] = tuple(each.topic_filter for each in wanted)
+        self.session.request(Subscribe(self.session.next_identifier(), wanted), self._later_token)
+
+    def _later_granted(self, filters: tuple[str, ...], codes: list[int]) -> None:
+        for topic_filter, code in zip(filters, codes, strict=False):
+            if code >= FAILURE:
+                self._later.pop(topic_filter, None)
+            if self._when_granted is not None:
+                self._when_granted(topic_filter, code < FAILURE)
 
     def _granted(self, codes: list[int]) -> None:
         for wanted, code in zip(self._asked, codes, strict=False):

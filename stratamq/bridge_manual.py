@@ -1,6 +1,6 @@
 """Generates ``conf/bridge.toml``: one bridge between brokers that is switched on, and each other kind in comments."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 from conf.bridge_settings import BRIDGE_KINDS, BridgeSettings, GatewaySettings
 from conf.node_settings import LogSettings, MetricsSettings
 
-__all__ = ["bridge_file", "nested_tables"]
+__all__ = ["bridge_file", "nested_tables", "setting_lines"]
 
 # What the examples say; keys of tables inside a bridge have the table's name before them.
 EXAMPLES: dict[str, dict[str, str]] = {
@@ -79,7 +79,7 @@ def bridge_file(text: Text, default: Text) -> str:
         ("logs", LogSettings, {}),
     )
     for name, model, shipped in rooms:
-        lines += ["", f"[{name}]", *_keys(model, shipped, "", text, default)]
+        lines += ["", f"[{name}]", *setting_lines(model, shipped, "", text, default)]
     for kind, bridge in BRIDGE_KINDS.items():
         found = list(_bridge(kind, bridge, text, default))
         lines += ["", *(found if kind == ACTIVE else [f"# {line}".rstrip() for line in found])]
@@ -91,12 +91,12 @@ def _bridge(kind: str, model: type[BridgeSettings], text: Text, default: Text) -
     shipped = {key: value.format(name=name) for key, value in EXAMPLES[""].items()} | EXAMPLES.get(kind, {})
     yield f"[bridge.{name}]"
     yield f'kind = "{kind}"'
-    yield from _keys(model, shipped, "", text, default)
+    yield from setting_lines(model, shipped, "", text, default)
     for table, inner in nested_tables(model):
         listed = table == "map"
         yield ""
         yield f"[[bridge.{name}.{table}]]" if listed else f"[bridge.{name}.{table}]"
-        yield from _keys(inner, shipped, f"{table}.", text, default)
+        yield from setting_lines(inner, shipped, f"{table}.", text, default)
 
 
 def nested_tables(model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
@@ -109,7 +109,17 @@ def nested_tables(model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
     return found
 
 
-def _keys(model: type[BaseModel], shipped: dict[str, str], prefix: str, text: Text, default: Text) -> Iterator[str]:
+def setting_lines(
+    model: type[BaseModel], shipped: Mapping[str, str], prefix: str, text: Text, default: Text
+) -> Iterator[str]:
+    """Yield a comment and a line for each setting of a model.
+
+    Args:
+        shipped: What the file says instead of the default, by key with its prefix.
+        prefix: Before the key there, such as ``remote.``.
+        text: Returns what a field is, in one line.
+        default: Returns its default as TOML.
+    """
     inner = {name for name, _ in nested_tables(model)}
     for key, field in model.model_fields.items():
         if key == "kind" or key in inner:

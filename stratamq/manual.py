@@ -17,9 +17,11 @@ from conf.balance_settings import BalanceListener
 from conf.bridge_settings import BRIDGE_KINDS, BridgeSettings, GatewaySettings
 from conf.edge_settings import ListenerSettings
 from conf.settings import BALANCE, ROOMS, TIERS
+from conf.udp_settings import UdpSettings
 from stratamq.bridge_manual import bridge_file, nested_tables
 from stratamq.rooms import membership_model
 from stratamq.toml_text import toml_literal
+from stratamq.udp_manual import udp_file
 
 __all__ = ["documents", "main"]
 
@@ -140,6 +142,7 @@ def documents() -> dict[Path, str]:
     for tier in (*TIERS, BALANCE):
         files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
     files[ROOT / "conf" / "bridge.toml"] = bridge_file(_text, _default)
+    files[ROOT / "conf" / "udp.toml"] = udp_file(_text, _default)
     return files
 
 
@@ -163,7 +166,15 @@ def _manual(rooms: dict[str, type[BaseModel]]) -> str:
             parts += ["", "## edge.listeners.<name>", "", *_table(ListenerSettings)]
         if name == BALANCE:
             parts += ["", "## balance.listeners.<name>", "", *_table(BalanceListener)]
-    parts += ["", "## gateway", "", "Of `stratamq bridge` (conf/bridge.toml).", "", *_table(GatewaySettings)]
+    parts += [
+        "",
+        "## gateway",
+        "",
+        "Of `stratamq bridge` (conf/bridge.toml) and `stratamq gateway udp` (conf/udp.toml).",
+        "",
+        *_table(GatewaySettings),
+    ]
+    parts += ["", "## udp", "", "Of `stratamq gateway udp`.", "", *_table(UdpSettings)]
     parts += ["", "## bridge.<name>", "", "What every kind has.", "", *_table(BridgeSettings)]
     for kind, model in BRIDGE_KINDS.items():
         parts += ["", f'## bridge.<name>, kind = "{kind}"', "", *_table(model, BridgeSettings)]

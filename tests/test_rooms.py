@@ -56,6 +56,7 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
     "gateways": {
         "balancer": set(),
         "bridges": set(),
+        "datagrams": set(),
     },
     "router": {
         "raft": set(),
@@ -132,6 +133,9 @@ SHELLS = {
     "gateways.bridges.standby",
     "gateways.bridges.webhook",
     "gateways.client",
+    "gateways.datagrams.programs",
+    "gateways.datagrams.service",
+    "gateways.datagrams.sockets",
     "gateways.transport",
     "membership.admin",
     "membership.discovery",

@@ -26,7 +26,6 @@ WITHOUT_READER = {
     "map_pages": "half of a format: a whole map at once; routers keep pages",
     "open_pushes": "a door of the loop (ADR 8): the same for pushes",
     "pack_owner_epoch": "half of a format: exports keep the number packed",
-    "readable": "PyArrow calls it",
     "seekable": "PyArrow calls it",
     "user_line": "a line of the file of SCRAM users, which an operator makes by the command in README",
     "verify_manifest": "an export read by our own reader; jobs/verify_manifest.py is the one that needs no StrataMQ",

@@ -20,6 +20,7 @@ from stratamq.cli import (
     client,
     cluster,
     config,
+    gateway,
     init,
     membership,
     mounted,
@@ -56,6 +57,7 @@ for room in (
     reload,
     audit,
     bridge,
+    gateway,
     config,
     mounted,
 ):

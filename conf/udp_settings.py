@@ -1,0 +1,128 @@
+"""Settings of ``stratamq gateway udp``: room ``udp``, and which rooms its process has.
+
+Precedence and error lines are ``conf/sources.py``; the file with every setting is conf/udp.toml.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from conf.bridge_settings import GatewaySettings
+from conf.node_settings import NAME_PATTERN, LogSettings, MetricsSettings, split_list
+from conf.sources import load_rooms
+
+__all__ = ["UDP_DEFAULTS", "UdpConfig", "UdpSettings", "load_udp"]
+
+UDP_DEFAULTS: Mapping[str, Mapping[str, object]] = {"gateway": {"id": "udp-0", "data_dir": "data/udp-0"}}
+
+
+class UdpSettings(BaseModel, frozen=True, extra="forbid"):
+    """Room ``udp``: one node of the tree that serves devices over UDP."""
+
+    bind: str = Field(default="127.0.0.1", description="address of the socket")
+    port: int = Field(default=10510, ge=0, le=65535, description="UDP port; 0: chosen by the system and printed")
+    advertise: str = Field(
+        default="",
+        pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5})$",
+        description="ip:port that devices and other nodes are told; empty: bind and port",
+    )
+    security: Literal["sealed", "plain"] = Field(
+        default="sealed",
+        description="sealed: a key per device, every datagram encrypted; plain: nothing is, and nobody is known",
+    )
+    allow_plain: bool = Field(
+        default=False, description="true: security = plain also where bind is not an address of this host alone"
+    )
+    keys_file: Path | None = Field(
+        default=None, description="file of `name key` lines, 64 hexadecimal digits a key, mode 0600: who may come"
+    )
+    name: str = Field(
+        default="",
+        pattern=rf"^$|{NAME_PATTERN}",
+        max_length=64,
+        description="of this node towards its parent, with sealed security",
+    )
+    key_file: Path | None = Field(default=None, description="file with this node's own key, mode 0600")
+    subtree: str = Field(default="", max_length=512, description="topics that it asks its parent for; root: empty")
+    parent: str = Field(
+        default="",
+        pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5})$",
+        description="ip:port of the node above; empty: this is the root",
+    )
+    children: dict[str, tuple[str, ...]] = Field(
+        default={},
+        description="subtrees that each node may take over, by its name; by the name '-' with plain security",
+    )
+    roles_file: Path | None = Field(
+        default=None, description="roles of devices, as of a listener: the user is the name of the key; required"
+    )
+    device_roles: tuple[str, ...] = Field(default=("device",), description="roles that each device has")
+    cluster: tuple[str, ...] = Field(
+        default=(),
+        description="mqtts:// or mqtt://host:port of edges; then devices and MQTT clients share topics; empty: alone",
+    )
+    client_id: str = Field(default="", max_length=256, description="at the cluster; empty: gateway.id")
+    authority: Path | None = Field(default=None, description="PEM that signs the edges; none: the system's")
+    certificate: Path | None = Field(default=None, description="PEM chain of this gateway, for mutual TLS")
+    key: Path | None = Field(default=None, description="its private key, mode 0600")
+    restart_wait_s: float = Field(
+        default=25.0,
+        ge=0.0,
+        le=600.0,
+        description="s; a root that ran before answers *busy* so long, while its subscribers say again what they want",
+    )
+    subscriptions_max: int = Field(default=100_000, ge=1, le=10_000_000, description="subscriptions at this node")
+    subscriptions_per_address_max: int = Field(default=64, ge=1, le=100_000, description="of one address")
+    publishers_max: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="publishers whose last 1 024 numbers are remembered"
+    )
+    sessions_max: int = Field(default=100_000, ge=1, le=10_000_000, description="sealed sessions; the oldest end first")
+    joins_per_second_max: int = Field(default=50, ge=1, le=10_000, description="new children that are prepared")
+
+    @field_validator("device_roles", "cluster", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return split_list(value)
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> "UdpSettings":
+        if bool(self.parent) != bool(self.subtree):
+            raise ValueError("parent and subtree belong together: a root has neither")
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key belong together")
+        if self.security == "sealed":
+            if self.keys_file is None:
+                raise ValueError("keys_file is missing: with sealed security it says who may come")
+            if self.parent and not (self.name and self.key_file):
+                raise ValueError("a node with a parent needs name and key_file")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class UdpConfig:
+    """Configuration of one process."""
+
+    gateway: GatewaySettings
+    udp: UdpSettings
+    metrics: MetricsSettings
+    logs: LogSettings
+
+
+def load_udp(file: Path | None, *, environment: Mapping[str, str], flags: Sequence[str] = ()) -> UdpConfig:
+    """Return the configuration: defaults < file < environment < flags.
+
+    Raises:
+        UserError: Every mistake, one line each; exit code 2.
+    """
+    rooms: dict[str, type[BaseModel]] = {
+        "gateway": GatewaySettings,
+        "udp": UdpSettings,
+        "metrics": MetricsSettings,
+        "logs": LogSettings,
+    }
+    loaded = load_rooms(rooms, list(rooms), defaults=UDP_DEFAULTS, file=file, environment=environment, flags=flags)
+    found: dict[str, Any] = dict(loaded.rooms)
+    return UdpConfig(found["gateway"], found["udp"], found["metrics"], found["logs"])

@@ -1,0 +1,157 @@
+"""A node's end at the cluster: one MQTT client, whose messages and answers become events of the node.
+
+The client's session is clean: what the cluster sends is acknowledged when every subscriber has it, and what was not
+comes again only while the connection stands. Our own messages do not come back (No Local). While the cluster is away,
+messages of QoS 1 are answered *busy*, and those of QoS 0 go to the devices alone, counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from conf.errors import ExitCode, UserError
+from conf.private_files import check_private
+from conf.udp_settings import UdpSettings
+from gateways.addresses import parse_address
+from gateways.client import GatewayClient, GatewayClientOptions
+from gateways.datagrams.messages import Code
+from gateways.datagrams.node_events import ClusterAnswered, ClusterGranted, ClusterMessage, ClusterPublish, Event, Ready
+from gateways.transport import client_context
+from mqtt.client_session import Accepted
+from mqtt.packets import Connect, Publish, SubscriptionRequest
+from mqtt.properties import PropertyId
+from mqtt.reasons import FAILURE, ReasonCode
+
+__all__ = ["ClusterEnd", "make_cluster_end"]
+
+KEEP_ALIVE_S = 30
+RECEIVE_MAXIMUM = 64  # less than may wait for one device: see deliveries.py
+OUTGOING_BYTES_MAX = 1024 * 1024  # that wait for the kernel: QoS 0 has no other bound
+NO_RETAINED = 2  # Retain Handling
+REFUSALS = {
+    ReasonCode.NOT_AUTHORIZED: Code.NOT_AUTHORIZED,
+    ReasonCode.TOPIC_NAME_INVALID: Code.NOT_AUTHORIZED,
+    ReasonCode.PACKET_TOO_LARGE: Code.TOO_LARGE,
+}
+
+
+class ClusterEnd:
+    """The user of the client.
+
+    Attributes:
+        counts: Connections and drops, by name.
+        is_up: A connection stands.
+    """
+
+    def __init__(
+        self,
+        options: GatewayClientOptions,
+        random: Random,
+        when_event: Callable[[Event], None],
+        when_lost: Callable[[], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            options: Of the client.
+            random: For its delays.
+            when_event: Takes what comes of the cluster.
+            when_lost: Called when the connection ends.
+        """
+        self.counts: Counter[str] = Counter()
+        self.is_up = False
+        self._when_event, self._when_lost = when_event, when_lost
+        self._client = GatewayClient(options, self, random, self._granted)
+        self._taken: dict[int, Publish] = {}
+        self._token = 0
+
+    async def run(self) -> None:
+        """Keep a connection, for ever."""
+        await self._client.run()
+
+    def apply(self, ready: Ready) -> None:
+        """Do what the node wants of the cluster."""
+        for topic_filter in ready.subscribe:
+            self._client.subscribe(SubscriptionRequest(topic_filter, 1, True, False, NO_RETAINED))
+        for topic_filter in ready.unsubscribe:
+            self._client.unsubscribe(topic_filter)
+        for token in ready.done:
+            packet = self._taken.pop(token, None)
+            if packet is not None:
+                self._client.acknowledge(packet)
+        for message in ready.publish:
+            self._publish(message)
+
+    def _publish(self, message: ClusterPublish) -> None:
+        client, qos = self._client, message.qos
+        may = client.is_connected and client.outgoing_bytes < OUTGOING_BYTES_MAX and (not qos or client.has_room)
+        if may and client.publish(Publish(message.topic, message.payload, qos), message.token):
+            self.counts["published"] += 1
+        elif qos:
+            self._when_event(ClusterAnswered(message.token, Code.TOO_LARGE if may else Code.BUSY))
+        else:
+            self.counts["dropped_away"] += 1
+
+    # As the user of a client
+
+    def connected(self, accepted: Accepted) -> None:
+        """Note that the cluster is there."""
+        del accepted
+        self.is_up = True
+        self.counts["connected"] += 1
+
+    def parted(self, reason: str) -> None:
+        """Note that the cluster is away."""
+        del reason
+        self._taken.clear()
+        if self.is_up:
+            self.is_up = False
+            self._when_lost()
+
+    def received(self, packet: Publish) -> None:
+        """Hand a message to the node."""
+        self._token += 1
+        if packet.qos:
+            self._taken[self._token] = packet
+        self._when_event(ClusterMessage(packet.topic_name, packet.payload, min(packet.qos, 1), self._token))
+
+    def answered(self, token: int, reason_code: int) -> None:
+        """Hand an answer to the node; -1: the broker has forgotten the message."""
+        if 0 <= reason_code < FAILURE:
+            refusal = None
+        else:
+            known = reason_code in set(ReasonCode)
+            refusal = REFUSALS.get(ReasonCode(reason_code), Code.BUSY) if known else Code.BUSY
+        self._when_event(ClusterAnswered(token, refusal))
+
+    def room(self) -> None:
+        """Take no notice: who found no room is told *busy* and comes again."""
+
+    def _granted(self, topic_filter: str, is_granted: bool) -> None:
+        self._when_event(ClusterGranted(topic_filter, is_granted))
+
+
+def make_cluster_end(
+    udp: UdpSettings, name: str, when_event: Callable[[Event], None], when_lost: Callable[[], None]
+) -> ClusterEnd:
+    """Return the end that the settings name.
+
+    Raises:
+        UserError: A mistake of the settings.
+    """
+    try:
+        addresses = tuple(parse_address(text) for text in udp.cluster)
+    except ValueError as error:
+        raise UserError(f"udp.cluster: {error}", ExitCode.USAGE) from None
+    if udp.key is not None:
+        check_private(udp.key, "udp.key")
+    is_secure = any(address.secure for address in addresses)
+    context = client_context(udp.authority, udp.certificate, udp.key) if is_secure else None
+    client_id = udp.client_id or name
+
+    def connect() -> Connect:
+        return Connect(client_id, True, KEEP_ALIVE_S, properties={PropertyId.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM})
+
+    return ClusterEnd(GatewayClientOptions(addresses, connect, context=context), Random(), when_event, when_lost)

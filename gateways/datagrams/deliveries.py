@@ -1,0 +1,176 @@
+"""Messages on their way to subscribers: numbered, answered at QoS 1, repeated, given up after five tries.
+
+64 messages per destination are under way, 256 more wait behind them; a publisher whose message finds no room is told to
+come again. A destination that let five tries pass has all it was owed given up, and is not waited for until it speaks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from msgspec import Struct
+
+from gateways.datagrams.messages import Endpoint, Packet, Publish
+from gateways.datagrams.subscribers import Peer
+
+__all__ = ["RETRY_S", "TRIES_MAX", "Deliveries", "Given", "Waiting"]
+
+RETRY_S = 0.5  # doubled each time
+TRIES_MAX = 5
+OUTSTANDING_MAX = 64  # per destination
+QUEUED_MAX = 256
+SILENT_MAX = 65_536  # destinations that are remembered to be silent
+
+
+class Waiting(Struct):
+    """One message that was taken: what must be answered before its source is.
+
+    Attributes:
+        peer: Publisher, whose ``request`` and ``number`` are answered; None once it is, and for the cluster's messages.
+        token: Of a message that the cluster sent, which is acknowledged by it.
+        open: Subscribers, and the cluster, that have not answered.
+        receivers: Subscribers that it was sent to.
+    """
+
+    peer: Peer | None
+    request: int
+    number: int
+    open: int = 0
+    receivers: int = 0
+    token: int = -1
+
+
+class Given(Struct):
+    """One message to one destination."""
+
+    peer: Peer
+    packet: Packet
+    waiting: Waiting
+    tries: int = 0
+    due: float = 0.0
+
+
+class _Destination:
+    __slots__ = ("outstanding", "queue")
+
+    def __init__(self) -> None:
+        self.outstanding: dict[int, Given] = {}  # by number
+        self.queue: deque[Given] = deque()
+
+
+class Deliveries:
+    """Messages owed to subscribers, by destination."""
+
+    def __init__(self, first_number: int) -> None:
+        """Begin to number; a node that starts again begins above all of its incarnations before."""
+        self.repeats = 0
+        self.given_up = 0
+        self._number = first_number
+        self._destinations: dict[Endpoint, _Destination] = {}
+        self._due: list[tuple[float, Endpoint, int]] = []
+        self._silent: dict[Endpoint, None] = {}
+
+    def is_full(self, endpoint: Endpoint) -> bool:
+        """Return whether a destination can be owed no further message of QoS 1."""
+        found = self._destinations.get(endpoint)
+        return found is not None and len(found.queue) >= QUEUED_MAX
+
+    def send(self, now: float, peer: Peer, message: Publish, qos: int, waiting: Waiting) -> Packet | None:
+        """Send one message to one subscriber; None: behind others, or, with a full queue, given up."""
+        self._number += 1
+        packet = Packet(self._number, Publish(message.topic, message.payload, qos, self._number))
+        waiting.receivers += 1
+        endpoint = peer.endpoint
+        if not qos or endpoint in self._silent:
+            return packet
+        destination = self._destinations.get(endpoint)
+        if destination is None:
+            destination = self._destinations[endpoint] = _Destination()
+        given = Given(peer, packet, waiting)
+        if len(destination.outstanding) < OUTSTANDING_MAX:
+            waiting.open += 1
+            self._launch(now, destination, given)
+            return packet
+        if len(destination.queue) >= QUEUED_MAX:
+            self.given_up += 1
+            return None
+        waiting.open += 1
+        destination.queue.append(given)
+        return None
+
+    def heard(self, endpoint: Endpoint) -> None:
+        """Note that a destination speaks."""
+        self._silent.pop(endpoint, None)
+
+    def answered(self, now: float, endpoint: Endpoint, number: int) -> tuple[Waiting | None, list[tuple[Peer, Packet]]]:
+        """Take an answer; return what it was waited for by, and what may be sent in its place."""
+        destination = self._destinations.get(endpoint)
+        given = destination.outstanding.pop(number, None) if destination is not None else None
+        if destination is None or given is None:
+            return None, []
+        send = []
+        while destination.queue and len(destination.outstanding) < OUTSTANDING_MAX:
+            after = destination.queue.popleft()
+            self._launch(now, destination, after)
+            send.append((after.peer, after.packet))
+        if not destination.outstanding:
+            del self._destinations[endpoint]
+        given.waiting.open -= 1
+        return given.waiting, send
+
+    def repeat(self, now: float) -> tuple[list[tuple[Peer, Packet]], list[Waiting], list[Peer]]:
+        """Return what is sent again now, the messages that destinations were owed that are given up, and these."""
+        send: list[tuple[Peer, Packet]] = []
+        ended: list[Waiting] = []
+        gone: list[Peer] = []
+        while self._due and self._due[0][0] <= now:
+            due, endpoint, number = heapq.heappop(self._due)
+            destination = self._destinations.get(endpoint)
+            given = destination.outstanding.get(number) if destination is not None else None
+            if destination is None or given is None or given.due != due:
+                continue
+            if given.tries >= TRIES_MAX:
+                ended += self._give_up(endpoint)
+                gone.append(given.peer)
+                continue
+            self.repeats += 1
+            self._launch(now, destination, given)
+            send.append((given.peer, given.packet))
+        return send, ended, gone
+
+    def next_due(self) -> float | None:
+        """Return when to call ``repeat`` next."""
+        return self._due[0][0] if self._due else None
+
+    def moved(self, session: int, endpoint: Endpoint) -> None:
+        """Send what a session is owed to its new address from now on."""
+        for old, destination in list(self._destinations.items()):
+            owed = [*destination.outstanding.values(), *destination.queue]
+            if old == endpoint or not any(each.peer.session == session for each in owed):
+                continue
+            del self._destinations[old]
+            self._destinations.setdefault(endpoint, destination)
+            for each in owed:
+                each.peer = Peer(endpoint, session)
+            for number, each in destination.outstanding.items():
+                heapq.heappush(self._due, (each.due, endpoint, number))
+
+    def _launch(self, now: float, destination: _Destination, given: Given) -> None:
+        number = given.packet.request
+        given.due = now + RETRY_S * (1 << given.tries)
+        given.tries += 1
+        destination.outstanding[number] = given
+        heapq.heappush(self._due, (given.due, given.peer.endpoint, number))
+
+    def _give_up(self, endpoint: Endpoint) -> list[Waiting]:
+        destination = self._destinations.pop(endpoint)
+        while len(self._silent) >= SILENT_MAX:
+            del self._silent[next(iter(self._silent))]
+        self._silent[endpoint] = None
+        ended = []
+        for given in (*destination.outstanding.values(), *destination.queue):
+            self.given_up += 1
+            given.waiting.open -= 1
+            ended.append(given.waiting)
+        return ended

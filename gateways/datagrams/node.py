@@ -1,0 +1,299 @@
+"""One datagram node: takes what comes from the socket and from the cluster, and says what is to be sent.
+
+Joins the parts: resolving (PUBCONNECT), subscriptions, messages, and the tree (JOIN, as parent and as child). Sans-IO:
+``handle(now, events)`` and ``next_deadline``. Decision: docs/adr/0067-six-messages-over-udp.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from gateways.datagrams.jurisdiction import JOIN_LEASE_S, Child
+from gateways.datagrams.messages import HOPS_MAX, Code, Join, Packet, PubAccept, PubAck, PubConnect, Publish, Subscribe
+from gateways.datagrams.node_events import (
+    Arrived,
+    ClusterAnswered,
+    ClusterGranted,
+    ClusterMessage,
+    Event,
+    NodeSettings,
+    Ready,
+    Rights,
+)
+from gateways.datagrams.parts import Parts
+from gateways.datagrams.proofs import Proofs
+from gateways.datagrams.publishing import Publishing
+from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribing import Subscribing
+from gateways.datagrams.subtrees import is_within
+
+__all__ = ["DatagramNode"]
+
+PUBLISH_LEASE_S = 600
+
+
+class DatagramNode:
+    """The core of one node of the tree."""
+
+    def __init__(self, settings: NodeSettings, rights: Rights, proofs: Proofs, parent: Peer | None = None) -> None:
+        """Begin an incarnation.
+
+        Args:
+            settings: Bounds, and what this node may decide about.
+            rights: The rules.
+            proofs: Cookies, with a secret of this incarnation.
+            parent: Where JOIN goes; None at the root.
+        """
+        self._parts = Parts(settings, rights, proofs, parent)
+        self._subscribing = Subscribing(self._parts)
+        self._publishing = Publishing(self._parts)
+        self._joins_left = float(settings.joins_per_second_max)
+        self._joins_at = 0.0
+        self._is_leaving = False
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Counts of what happened, by name."""
+        return self._parts.counts
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """Return what stands now, and what its deliveries did."""
+        deliveries = self._parts.deliveries
+        return {
+            "subscriptions": len(self._parts.subscribers),
+            "children": sum(child.is_joined for child in self._parts.jurisdiction.children.values()),
+            "repeats": deliveries.repeats,
+            "given_up": deliveries.given_up,
+        }
+
+    def holds(self, now: float) -> bool:
+        """Return whether this node decides about its subtree."""
+        return self._parts.holds(now)
+
+    def handle(self, now: float, events: Iterable[Event] = ()) -> Ready:
+        """Take what came, and the time; return what is to be done."""
+        self._time(now)
+        for event in events:
+            match event:
+                case Arrived():
+                    self._arrived(now, event)
+                case ClusterAnswered(token, refusal):
+                    self._publishing.cluster_answered(token, refusal)
+                case ClusterGranted(topic_filter, is_granted):
+                    self._subscribing.granted(topic_filter, is_granted)
+                case ClusterMessage():
+                    self._publishing.from_cluster(now, event)
+        out, self._parts.out = self._parts.out, Ready()
+        return out
+
+    def lose_cluster(self) -> Ready:
+        """Answer all who wait for the cluster; whether it took what they sent or not, they will ask again."""
+        self._publishing.lost_cluster()
+        self._subscribing.lost_cluster()
+        out, self._parts.out = self._parts.out, Ready()
+        return out
+
+    def leave(self, now: float) -> Ready:
+        """Give the subtree back to the parent."""
+        uplink = self._parts.uplink
+        if uplink is not None and not self._is_leaving:
+            self._is_leaving = True
+            uplink.until = now
+            self._ask_parent(now)
+        out, self._parts.out = self._parts.out, Ready()
+        return out
+
+    def next_deadline(self) -> float | None:
+        """Return when to call ``handle`` without events, None for never."""
+        parts = self._parts
+        deadlines = [
+            parts.subscribers.next_end(),
+            parts.deliveries.next_due(),
+            self._subscribing.next_due(),
+            parts.jurisdiction.next_end(),
+            parts.uplink.due if parts.uplink is not None else None,
+        ]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def _time(self, now: float) -> None:
+        parts = self._parts
+        self._publishing.repeat(now)
+        self._subscribing.repeat(now)
+        self._subscribing.expire(now)
+        for _ in parts.jurisdiction.ended(now):
+            parts.counts["children_lost"] += 1
+        if parts.uplink is not None and parts.uplink.due <= now:
+            self._ask_parent(now)
+
+    def _ask_parent(self, now: float) -> None:
+        parts, uplink = self._parts, self._parts.uplink
+        if uplink is None:
+            return
+        settings, request = parts.settings, parts.next_request()
+        uplink.asked(now, request)
+        wanted = Join(settings.subtree, settings.incarnation, settings.endpoint, self._is_leaving, uplink.cookie)
+        parts.send(uplink.parent, Packet(request, wanted))
+
+    def _arrived(self, now: float, arrived: Arrived) -> None:
+        parts, body = self._parts, arrived.packet.body
+        cookie = getattr(body, "cookie", b"")
+        if not arrived.is_proved and cookie and parts.proofs.is_valid(arrived.peer.endpoint, cookie, now):
+            arrived = arrived._replace(is_proved=True)
+            if arrived.peer.session:
+                parts.subscribers.move(arrived.peer.session, arrived.peer.endpoint)
+                parts.deliveries.moved(arrived.peer.session, arrived.peer.endpoint)
+                parts.out.proved.append(arrived.peer)
+        parts.deliveries.heard(arrived.peer.endpoint)
+        match body:
+            case Publish():
+                self._publishing.asked(now, arrived, body)
+            case PubAck():
+                self._answered(now, arrived, body)
+            case PubConnect():
+                self._resolve(now, arrived, body)
+            case Subscribe():
+                self._subscribing.asked(now, arrived, body)
+            case Join():
+                self._join(now, arrived, body)
+            case PubAccept():
+                parts.counts["unasked"] += 1  # a node publishes nothing of its own
+
+    def _answered(self, now: float, arrived: Arrived, answer: PubAck) -> None:
+        uplink = self._parts.uplink
+        if answer.code in (Code.DELIVERED, Code.DISTRIBUTED):  # by a subscriber; by a node that relays for some
+            self._publishing.answered(now, arrived)
+        elif uplink is not None and arrived.peer == uplink.parent and arrived.packet.request in uplink.sent:
+            if answer.code == Code.JOINED and not self._is_leaving:
+                uplink.granted(arrived.packet.request, answer.lease_s)
+            elif answer.code == Code.NOT_PROVED:
+                uplink.cookie, uplink.due = answer.cookie, now
+            else:
+                self._parts.counts["joins_refused"] += 1
+        else:
+            child = self._subscribing.answered(arrived, answer)
+            if child is not None:
+                self._joined(now, child)
+
+    def _resolve(self, now: float, arrived: Arrived, wanted: PubConnect) -> None:
+        """Answer who decides about a topic, or pass the question to a node that is nearer to it."""
+        parts = self._parts
+        peer, neighbour = arrived.peer, parts.neighbour(arrived.peer)
+        if not neighbour:
+            if wanted.reply_to not in (None, peer.endpoint):
+                parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(peer.endpoint, now))
+                return
+            if wanted.topic.startswith("$") or not parts.rights.may_publish(arrived.name, wanted.topic, 0):
+                parts.refuse(arrived, Code.NOT_AUTHORIZED)
+                return
+            wanted = structs.replace(wanted, reply_to=peer.endpoint, cookie=b"")
+        if wanted.reply_to is None or wanted.hops >= HOPS_MAX:
+            parts.refuse(arrived, Code.MALFORMED)
+            return
+        if not is_within(wanted.topic, parts.settings.subtree):
+            up = parts.uplink.parent if parts.uplink is not None else None
+            self._pass(arrived, wanted, up)
+        elif not parts.holds(now):
+            parts.refuse(arrived, Code.BUSY)
+        elif (child := parts.jurisdiction.child_for(wanted.topic)) is not None:
+            self._pass(arrived, wanted, child.peer)
+        else:
+            parts.counts["resolved"] += 1
+            number = self._publishing.topic_number(wanted.topic)
+            cookie = parts.proofs.cookie(wanted.reply_to, now)
+            accept = PubAccept(parts.settings.subtree, PUBLISH_LEASE_S, number, cookie)
+            if neighbour:
+                parts.send(parts.reach(wanted.reply_to), Packet(arrived.packet.request, accept))
+            else:
+                parts.answer(arrived, accept)
+
+    def _pass(self, arrived: Arrived, wanted: PubConnect, peer: Peer | None) -> None:
+        if peer is None or peer == arrived.peer:
+            self._parts.refuse(arrived, Code.NOT_MINE)
+            return
+        if self._parts.settings.redirects:
+            self._parts.refuse(arrived, Code.NOT_MINE, peer.endpoint)
+            return
+        self._parts.counts["resolves_passed"] += 1
+        self._parts.send(peer, Packet(arrived.packet.request, structs.replace(wanted, hops=wanted.hops + 1)))
+
+    def _join(self, now: float, arrived: Arrived, wanted: Join) -> None:
+        """Judge a JOIN; a new child is prepared first, and answered when it has every subscription."""
+        parts, endpoint = self._parts, arrived.peer.endpoint
+        if not arrived.is_proved or wanted.node != endpoint:
+            parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(endpoint, now))
+            return
+        if not parts.holds(now):
+            parts.refuse(arrived, Code.BUSY)
+            return
+        verdict = parts.jurisdiction.judge(arrived.name, wanted)
+        if isinstance(verdict, Child) and verdict.subtree == wanted.subtree:
+            self._renew(now, arrived, wanted, verdict)
+        elif isinstance(verdict, Child):
+            parts.refuse(arrived, Code.NOT_MINE, verdict.peer.endpoint)
+        elif verdict is not None:
+            parts.refuse(arrived, verdict)
+        elif wanted.leave:
+            parts.answer(arrived, PubAck(Code.JOINED))
+        elif not self._take_join(now):
+            parts.refuse(arrived, Code.BUSY)
+        else:
+            self._prepare(now, arrived, wanted)
+
+    def _renew(self, now: float, arrived: Arrived, wanted: Join, child: Child) -> None:
+        parts = self._parts
+        if wanted.leave:
+            del parts.jurisdiction.children[child.subtree]
+            parts.answer(arrived, PubAck(Code.JOINED))
+        elif wanted.incarnation > child.incarnation:
+            # It began anew, and has none of the subscriptions that it had.
+            del parts.jurisdiction.children[child.subtree]
+            self._prepare(now, arrived, wanted)
+        else:
+            child.request, child.peer = arrived.packet.request, arrived.peer  # perhaps in a new session
+            if child.is_joined:
+                self._grant(now, child)
+            else:
+                child.until = now + JOIN_LEASE_S
+
+    def _prepare(self, now: float, arrived: Arrived, wanted: Join) -> None:
+        child = Child(
+            name=arrived.name,
+            subtree=wanted.subtree,
+            peer=arrived.peer,
+            incarnation=wanted.incarnation,
+            request=arrived.packet.request,
+            unconfirmed=set(),
+            until=now + JOIN_LEASE_S,
+        )
+        self._parts.jurisdiction.children[wanted.subtree] = child
+        self._subscribing.prepare(now, child)
+        if not child.unconfirmed:
+            self._joined(now, child)
+
+    def _joined(self, now: float, child: Child) -> None:
+        if self._parts.jurisdiction.children.get(child.subtree) is child and self._parts.holds(now):
+            child.is_joined = True
+            self._parts.counts["children_joined"] += 1
+            self._grant(now, child)
+
+    def _grant(self, now: float, child: Child) -> None:
+        """Give or renew a lease, never beyond this node's own."""
+        uplink = self._parts.uplink
+        lease_s = JOIN_LEASE_S if uplink is None else int(min(JOIN_LEASE_S, uplink.until - now))
+        if lease_s > 0:
+            child.until = max(child.until, now + lease_s)
+            self._parts.send(child.peer, Packet(child.request, PubAck(Code.JOINED, lease_s=lease_s)))
+
+    def _take_join(self, now: float) -> bool:
+        """Take one of the joins of this second; False if none is left."""
+        rate = self._parts.settings.joins_per_second_max
+        self._joins_left = min(float(rate), self._joins_left + (now - self._joins_at) * rate)
+        self._joins_at = now
+        if self._joins_left < 1:
+            return False
+        self._joins_left -= 1
+        return True

@@ -1,0 +1,77 @@
+"""Shared state of the parts of a datagram node: its tables, its output, and its counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gateways.datagrams.deliveries import Deliveries
+from gateways.datagrams.jurisdiction import Jurisdiction, Uplink
+from gateways.datagrams.messages import Body, Code, Endpoint, Packet, PubAck
+from gateways.datagrams.node_events import Arrived, NodeSettings, Ready, Rights, Sent
+from gateways.datagrams.proofs import AMPLIFICATION_MAX, Proofs
+from gateways.datagrams.subscribers import Peer, Subscribers
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    """Tables of one node.
+
+    Attributes:
+        uplink: None at the root.
+        out: What this step wants done; the node empties it.
+        counts: Of what happened, by name; docs/udp.md lists them.
+    """
+
+    def __init__(self, settings: NodeSettings, rights: Rights, proofs: Proofs, parent: Peer | None) -> None:
+        self.settings = settings
+        self.rights = rights
+        self.proofs = proofs
+        self.uplink = Uplink(parent) if parent is not None else None
+        self.jurisdiction = Jurisdiction(settings.subtree, settings.grants)
+        self.subscribers = Subscribers(settings.subscriptions_max, settings.subscriptions_per_address_max)
+        self.deliveries = Deliveries(settings.first_number)
+        self.counts: Counter[str] = Counter()
+        self.out = Ready()
+        self._request = settings.first_number
+
+    def next_request(self) -> int:
+        """Return a number for a question of this node's own."""
+        self._request += 1
+        return self._request
+
+    def holds(self, now: float) -> bool:
+        """Return whether this node decides about its subtree now."""
+        return now >= self.settings.holds_from if self.uplink is None else self.uplink.holds(now)
+
+    def neighbour(self, peer: Peer) -> str:
+        """Return "parent", the subtree of a child, or "" for who is no node."""
+        if self.uplink is not None and peer == self.uplink.parent:
+            return "parent"
+        child = self.jurisdiction.child_at(peer.endpoint)
+        return child.subtree if child is not None and child.peer == peer else ""
+
+    def reach(self, endpoint: Endpoint) -> Peer:
+        """Return the partner at an address that another node named: a device, or this node's parent."""
+        if self.uplink is not None and endpoint == self.uplink.parent.endpoint:
+            return self.uplink.parent
+        return Peer(endpoint)
+
+    def send(self, peer: Peer, packet: Packet) -> None:
+        """Send to who has proved its address, or is a node."""
+        self.out.send.append(Sent(peer, packet))
+
+    def answer(self, arrived: Arrived, body: Body) -> None:
+        """Answer a datagram; an address that has not proved itself gets three times its bytes at most."""
+        bytes_max = 0 if arrived.is_proved else arrived.length * AMPLIFICATION_MAX
+        self.out.send.append(Sent(arrived.peer, Packet(arrived.packet.request, body), bytes_max))
+
+    def refuse(self, arrived: Arrived, code: Code, *nodes: Endpoint, cookie: bytes = b"") -> None:
+        """Refuse a datagram, and count why."""
+        self.counts[f"refused_{code.name.lower()}"] += 1
+        self.answer(arrived, PubAck(code, nodes, cookie=cookie))
+
+    def elsewhere(self, arrived: Arrived) -> None:
+        """Send the asker to the parent, or, where there is none, tell it to resolve again."""
+        nodes = (self.uplink.parent.endpoint,) if self.uplink is not None else ()
+        self.refuse(arrived, Code.NOT_MINE, *nodes)

@@ -1,0 +1,163 @@
+"""The protocol's own programs: publish what standard input says, print what comes.
+
+A device in a loop of its own (``device.py``), over a socket in clear or sealed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from access.files import AccessFileError
+from conf.errors import ExitCode, UserError
+from gateways.datagrams.device import Device, DeviceReady, Outcome
+from gateways.datagrams.keys import read_key
+from gateways.datagrams.messages import Code, Endpoint, Packet, Publish
+from gateways.datagrams.node_events import Sent
+from gateways.datagrams.sealed import SealedPort
+from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
+from gateways.datagrams.subscribers import Peer
+
+__all__ = ["publish_lines", "subscribe_and_print"]
+
+LINE_BYTES_MAX = 1_000
+AHEAD = 256  # lines that are read before their answers came
+
+
+class _Program:
+    """One device and its socket."""
+
+    def __init__(self, nodes: list[str], name: str, key_file: Path | None, give_up_s: float, relay: bool) -> None:
+        try:
+            homes = tuple(endpoint_of(node) for node in nodes)
+            sealed = SealedPort({}, name, read_key(key_file)) if key_file is not None else None
+        except AccessFileError as error:
+            raise UserError(str(error), ExitCode.USAGE) from None
+        except ValueError as error:
+            raise UserError(f"--node: {error}", ExitCode.USAGE) from None
+        self.device = Device(homes, time.time_ns() // 1000 << 8 | secrets.randbits(8), give_up_s, relay)
+        self._port = DatagramSocket(bind_udp("::" if len(homes[0].ip) == 16 else "0.0.0.0", 0), sealed)
+        self._arrived: list[tuple[Endpoint, Packet]] = []
+        self._changed = trio.Event()
+
+    async def run(self, act: Callable[[DeviceReady], None]) -> None:
+        """Serve the device, for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read)
+            while True:
+                now = trio.current_time()
+                arrived, self._arrived = self._arrived, []
+                ready = self.device.handle(now, arrived)
+                for endpoint, packet in ready.send:
+                    self._port.send(now, Sent(Peer(endpoint), packet))
+                act(ready)
+                deadline = self.device.next_deadline()
+                with trio.move_on_at(now + 60 if deadline is None else deadline):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+
+    def stir(self) -> None:
+        """Let the loop look at the device."""
+        self._changed.set()
+
+    async def _read(self) -> None:
+        while True:
+            await self._port.readable()
+            self._port.read(trio.current_time(), self._received)
+            self._changed.set()
+
+    def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+        del name, is_proved, length
+        self._arrived.append((peer.endpoint, packet))
+
+
+def publish_lines(
+    nodes: list[str], topic: str, qos: int, name: str, key_file: Path | None, give_up_s: float
+) -> list[Outcome]:
+    """Publish each line of standard input; return what was not distributed.
+
+    Raises:
+        UserError: A mistake of the arguments.
+    """
+    program = _Program(nodes, name, key_file, give_up_s, False)
+    failed: list[Outcome] = []
+    sent = 0
+
+    async def feed(scope: trio.CancelScope) -> None:
+        nonlocal sent
+        while True:
+            line = await trio.to_thread.run_sync(sys.stdin.buffer.readline, LINE_BYTES_MAX, abandon_on_cancel=True)
+            if not line:
+                break
+            program.device.publish(trio.current_time(), sent, topic, line.rstrip(b"\n"), qos)
+            sent += 1
+            program.stir()
+            while program.device.open > AHEAD:
+                await trio.sleep(0.01)
+        while program.device.open:
+            await trio.sleep(0.01)
+        scope.cancel()
+
+    def act(ready: DeviceReady) -> None:
+        failed.extend(each for each in ready.outcomes if each.code != Code.DISTRIBUTED)
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed, nursery.cancel_scope)
+            nursery.start_soon(program.run, act)
+
+    trio.run(run)
+    return failed
+
+
+def subscribe_and_print(
+    nodes: list[str],
+    filters: list[str],
+    qos: int,
+    count: int,
+    name: str,
+    key_file: Path | None,
+    give_up_s: float,
+    relay: bool,
+    show: Callable[[Publish], None],
+) -> None:
+    """Subscribe, and show each message; ends after ``count`` of them, 0: never.
+
+    Raises:
+        UserError: A filter was refused, or no node answers.
+    """
+    program = _Program(nodes, name, key_file, give_up_s, relay)
+    shown = 0
+    scope = trio.CancelScope()
+    refusal = ""
+
+    def act(ready: DeviceReady) -> None:
+        nonlocal shown, refusal
+        for outcome in ready.outcomes:
+            if outcome.code != Code.SUBSCRIBED:
+                why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node answers"
+                refusal = f"{filters[outcome.ref]}: {why}"
+                scope.cancel()
+            else:
+                print(f"subscribed {filters[outcome.ref]}", file=sys.stderr, flush=True)
+        for message in ready.delivered:
+            if not count or shown < count:
+                show(message)
+            shown += 1
+        if count and shown >= count:
+            scope.cancel()
+
+    async def run() -> None:
+        for ref, topic_filter in enumerate(filters):
+            program.device.subscribe(trio.current_time(), ref, topic_filter, qos)
+        with scope:
+            await program.run(act)
+
+    trio.run(run)
+    if refusal:
+        raise UserError(refusal, ExitCode.FAILED)

@@ -1,0 +1,181 @@
+"""PUBLISH: judged, distributed to every subscriber from here, answered when all who must have answered.
+
+At QoS 0 the answer says that all was sent. At QoS 1 it waits for each subscriber of QoS 1, or until it is given up,
+and for the cluster of an attached node. A repeated number is answered again and distributed once. No message is sent to
+another node, but to one that relays for devices which nobody else can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from gateways.datagrams.deliveries import Waiting
+from gateways.datagrams.messages import Code, Packet, PubAck, Publish
+from gateways.datagrams.node_events import Arrived, ClusterMessage, ClusterPublish
+from gateways.datagrams.number_windows import NumberWindows, Seen
+from gateways.datagrams.parts import Parts
+from gateways.datagrams.subscribers import Subscription
+from gateways.datagrams.subtrees import is_within
+
+__all__ = ["Publishing"]
+
+TOPIC_NUMBERS_MAX = 65_535
+CLUSTER_WINDOW = 1_000  # messages that wait for the cluster
+
+
+class Publishing:
+    """The messages that one node distributes."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._windows = NumberWindows(parts.settings.publishers_max)
+        self._numbers: dict[str, int] = {}  # of topics
+        self._topics: dict[int, str] = {}
+        self._cluster: dict[int, Waiting] = {}  # by token
+        self._token = 0
+
+    def topic_number(self, topic: str) -> int:
+        """Return the number that stands for a topic in this incarnation of the node, 0 if there is none left."""
+        number = self._numbers.get(topic, 0)
+        if not number and len(self._numbers) < TOPIC_NUMBERS_MAX:
+            number = self._parts.settings.incarnation << 16 | len(self._numbers) + 1
+            self._numbers[topic] = number
+            self._topics[number] = topic
+        return number
+
+    def asked(self, now: float, arrived: Arrived, message: Publish) -> None:
+        """Take a PUBLISH of a device, or of a node that this one relays for."""
+        parts = self._parts
+        topic = message.topic or self._topics.get(message.topic_number, "")
+        if not topic:
+            parts.refuse(arrived, Code.NOT_MINE)  # a number of an incarnation before
+            return
+        if message.topic != topic:
+            message = Publish(topic, message.payload, message.qos, message.number)
+        neighbour = parts.neighbour(arrived.peer)
+        if neighbour:
+            if neighbour != "parent" and is_within(topic, neighbour):
+                self._take(now, arrived, message, parts.subscribers.matching(topic, relay_only=True), True)
+            else:
+                parts.refuse(arrived, Code.NOT_AUTHORIZED)
+            return
+        if topic.startswith("$") or not parts.rights.may_publish(arrived.name, topic, message.qos):
+            parts.refuse(arrived, Code.NOT_AUTHORIZED)
+        elif not is_within(topic, parts.settings.subtree) or not parts.holds(now):
+            parts.elsewhere(arrived)
+        elif (child := parts.jurisdiction.child_for(topic)) is not None:
+            parts.refuse(arrived, Code.NOT_MINE, child.peer.endpoint)
+        else:
+            self._take(now, arrived, message, parts.subscribers.matching(topic), False)
+
+    def _take(
+        self, now: float, arrived: Arrived, message: Publish, subscribers: list[Subscription], is_relayed: bool
+    ) -> None:
+        """Distribute a message, unless its number was seen, or a subscriber has no room for it."""
+        parts, number = self._parts, message.number
+        publisher: Hashable = arrived.peer.session or arrived.peer.endpoint
+        seen = self._windows.look(publisher, number) if number or message.qos else Seen.NEW
+        if seen is Seen.UNDER_WAY:
+            return
+        if seen is Seen.TOO_OLD:
+            parts.refuse(arrived, Code.MALFORMED)
+            return
+        if seen is Seen.ANSWERED:
+            parts.counts["repeats_answered"] += 1
+            answer = self._windows.answer(publisher, number)
+            if answer is not None:
+                parts.answer(arrived, answer)
+            return
+        goes_on = parts.settings.attached and not is_relayed
+        if message.qos and (
+            any(each.qos and parts.deliveries.is_full(each.peer.endpoint) for each in subscribers)
+            or (goes_on and len(self._cluster) >= CLUSTER_WINDOW)
+        ):
+            self._windows.forget(publisher, number)
+            parts.refuse(arrived, Code.BUSY)
+            return
+        parts.counts["messages_relayed" if is_relayed else "messages_received"] += 1
+        waiting = Waiting(arrived.peer, arrived.packet.request, number)
+        waiting.open = 1
+        self._distribute(now, message, subscribers, waiting)
+        if goes_on:
+            self._token += 1
+            if message.qos:
+                waiting.open += 1
+                self._cluster[self._token] = waiting
+            parts.out.publish.append(ClusterPublish(message.topic, message.payload, message.qos, self._token))
+        self._settle(waiting)
+
+    def from_cluster(self, now: float, message: ClusterMessage) -> None:
+        """Distribute a message of the cluster; a child's topics are the child's to distribute."""
+        parts = self._parts
+        waiting = Waiting(None, 0, 0, open=1, token=message.token)
+        if (
+            is_within(message.topic, parts.settings.subtree)
+            and parts.holds(now)
+            and parts.jurisdiction.child_for(message.topic) is None
+        ):
+            parts.counts["messages_of_cluster"] += 1
+            subscribers = parts.subscribers.matching(message.topic)
+            self._distribute(now, Publish(message.topic, message.payload, message.qos), subscribers, waiting)
+        self._settle(waiting)
+
+    def cluster_answered(self, token: int, refusal: Code | None) -> None:
+        """Take the cluster's answer; what it did not take may come again."""
+        waiting = self._cluster.pop(token, None)
+        if waiting is None:
+            return
+        if refusal is None:
+            self._settle(waiting)
+        elif waiting.peer is not None:
+            self._windows.forget(waiting.peer.session or waiting.peer.endpoint, waiting.number)
+            self._parts.counts[f"refused_{refusal.name.lower()}"] += 1
+            self._parts.send(waiting.peer, Packet(waiting.request, PubAck(refusal)))
+            waiting.peer = None  # what its subscribers still answer is for nobody
+
+    def lost_cluster(self) -> None:
+        """Answer who waits for the cluster, which is away."""
+        for token in list(self._cluster):
+            self.cluster_answered(token, Code.BUSY)
+
+    def answered(self, now: float, arrived: Arrived) -> None:
+        """Take a subscriber's answer."""
+        parts = self._parts
+        waiting, send = parts.deliveries.answered(now, arrived.peer.endpoint, arrived.packet.request)
+        for peer, packet in send:
+            parts.send(peer, packet)
+        if waiting is not None and not waiting.open:
+            self._finish(waiting)
+
+    def repeat(self, now: float) -> None:
+        """Send again what was not answered; who does not answer five times is not waited for."""
+        send, ended, gone = self._parts.deliveries.repeat(now)
+        self._parts.out.given_up += gone
+        for peer, packet in send:
+            self._parts.send(peer, packet)
+        for waiting in ended:
+            if not waiting.open:
+                self._finish(waiting)
+
+    def _distribute(self, now: float, message: Publish, subscribers: list[Subscription], waiting: Waiting) -> None:
+        parts = self._parts
+        for each in subscribers:
+            packet = parts.deliveries.send(now, each.peer, message, min(each.qos, message.qos), waiting)
+            if packet is not None:
+                parts.counts["messages_sent"] += 1
+                parts.send(each.peer, packet)
+
+    def _settle(self, waiting: Waiting) -> None:
+        waiting.open -= 1
+        if not waiting.open:
+            self._finish(waiting)
+
+    def _finish(self, waiting: Waiting) -> None:
+        """Answer the source of a message."""
+        if waiting.token >= 0:
+            self._parts.out.done.append(waiting.token)
+        elif waiting.peer is not None:
+            answer = PubAck(Code.DISTRIBUTED, receivers=waiting.receivers)
+            self._windows.note(waiting.peer.session or waiting.peer.endpoint, waiting.number, answer)
+            self._parts.send(waiting.peer, Packet(waiting.request, answer))
+            waiting.peer = None

@@ -1,0 +1,49 @@
+"""The rules of devices: the roles of a file, as of a listener, asked by the name of a device's key."""
+
+from pathlib import Path
+
+from access.rules.role_table import RoleTable, read_role_table
+from access.rules.rules import Action, Grant, Policy
+from access.rules.who import Who
+
+__all__ = ["RoleRights"]
+
+KEPT_MAX = 10_000  # names whose rules stand ready
+
+
+class RoleRights:
+    """Rights by roles."""
+
+    def __init__(self, path: Path, roles: tuple[str, ...]) -> None:
+        """Read the roles.
+
+        Args:
+            path: File of roles.
+            roles: What each device has beside what the file gives its name.
+        Raises:
+            AccessFileError: The file is unusable.
+            ValueError: A role is not in it.
+        """
+        self._table: RoleTable = read_role_table(path)
+        unknown = [role for role in roles if role not in self._table.roles("", roles)]
+        if unknown:
+            raise ValueError(f"{path}: device_roles names {unknown[0]!r}, which is no role of this file")
+        self._roles = roles
+        self._policies: dict[str, Policy] = {}
+
+    def may_publish(self, name: str, topic: str, qos: int) -> bool:
+        """Return whether a device may publish to a topic."""
+        return self._policy(name).decide(Action.PUBLISH, topic, Who(name, name), qos)
+
+    def may_subscribe(self, name: str, topic_filter: str, qos: int) -> bool:
+        """Return whether a device may have all that a filter matches."""
+        return self._policy(name).grant(topic_filter, Who(name, name), qos) is Grant.GRANTED
+
+    def _policy(self, name: str) -> Policy:
+        policy = self._policies.get(name)
+        if policy is None:
+            while len(self._policies) >= KEPT_MAX:
+                del self._policies[next(iter(self._policies))]
+            tiers = self._table.tiers(self._table.roles(name, self._roles))
+            policy = self._policies[name] = Policy(tiers, self._table.groups_named)
+        return policy

@@ -1,0 +1,260 @@
+"""Sealed datagrams: a key per device, fresh keys per session, each datagram encrypted, none taken twice.
+
+    OPEN    1, length of the name, name, nonce 16, proof 16        device to node
+    OPENED  2, session 8, nonce 16, proof 16                        node to device
+    DATA    3, session 8, counter 8, AES-256-GCM of the packet      both ways, a key for each direction
+
+Only who has the device's key makes a node keep a session, and an old session stays until the new one has spoken. The
+keys come from both nonces, so a device needs no stored counter. A session lasts 24 h or 2**31 datagrams, and outlives a
+change of its address: the node's core asks the new one for a cookie. 33 bytes are added to a packet.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gateways.datagrams.messages import Endpoint
+from gateways.datagrams.subscribers import Peer
+
+__all__ = ["SEALED_BYTES", "SealedPort"]
+
+OPEN, OPENED, DATA = 1, 2, 3
+NONCE = PROOF = 16
+HEAD = 17  # of DATA: kind, session, counter
+SEALED_BYTES = HEAD + 16  # added to a packet
+NAME_BYTES_MAX = 64
+REPLAY_WINDOW = 1_024
+SESSION_S_MAX = 86_400.0
+DATAGRAMS_MAX = 1 << 31
+PER_NAME_MAX = 4  # sessions of one device: a new one ends the oldest
+QUEUED_MAX = 64  # packets that wait for OPENED
+REOPEN_S = 1.0
+SILENCE_S = 3.0  # after which a device takes its session to be unknown there
+
+
+class _Session:
+    """One session: the keys, the counter, and which counters came."""
+
+    __slots__ = ("_mask", "_opener", "_sealer", "_sent", "_top", "began", "endpoint", "is_confirmed", "name", "number")
+
+    def __init__(self, number: int, name: str, endpoint: Endpoint, keys: tuple[bytes, bytes], now: float) -> None:
+        self.number, self.name, self.endpoint, self.began = number, name, endpoint, now
+        self.is_confirmed = False
+        self._sealer, self._opener = AESGCM(keys[0]), AESGCM(keys[1])
+        self._sent, self._top, self._mask = 0, 0, 0
+
+    def is_over(self, now: float) -> bool:
+        return now - self.began > SESSION_S_MAX or self._sent >= DATAGRAMS_MAX
+
+    def seal(self, data: bytes) -> bytes:
+        self._sent += 1
+        head = bytes((DATA,)) + self.number.to_bytes(8, "big") + self._sent.to_bytes(8, "big")
+        return head + self._sealer.encrypt(head[9:].rjust(12, b"\0"), data, head)
+
+    def open(self, datagram: bytes) -> bytes | None:
+        """Return the packet; None for a forged datagram, and for one that came before."""
+        head = datagram[:HEAD]
+        counter = int.from_bytes(head[9:], "big")
+        back = self._top - counter
+        if not 0 < counter <= DATAGRAMS_MAX or back >= REPLAY_WINDOW or (back >= 0 and self._mask >> back & 1):
+            return None
+        try:
+            data = self._opener.decrypt(head[9:].rjust(12, b"\0"), datagram[HEAD:], head)
+        except InvalidTag:
+            return None
+        if back < 0:
+            self._mask = (self._mask << -back | 1) & ((1 << REPLAY_WINDOW) - 1)
+            self._top = counter
+        else:
+            self._mask |= 1 << back
+        return data
+
+
+class _Opening:
+    """An OPEN under way, and what waits for its answer."""
+
+    def __init__(self) -> None:
+        self.nonce = secrets.token_bytes(NONCE)
+        self.due = 0.0
+        self.waiting: list[bytes] = []
+
+
+class SealedPort:
+    """Both ends of sealed sessions at one socket.
+
+    Attributes:
+        replies: Datagrams of the handshake to send now; the shell empties it.
+        refused: Datagrams that were dropped.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, bytes],
+        name: str = "",
+        key: bytes = b"",
+        *,
+        only: Endpoint | None = None,
+        sessions_max: int = 100_000,
+    ) -> None:
+        """Set up.
+
+        Args:
+            keys: 32 bytes by name, of devices and nodes that may open sessions here.
+            name: By which this end opens sessions elsewhere.
+            key: Its own, 32 bytes.
+            only: The one partner that sessions are opened with; None: each that something is sent to.
+            sessions_max: Above it the one that began first is forgotten.
+        """
+        self.replies: list[tuple[Endpoint, bytes]] = []
+        self.refused = 0
+        self._keys, self._name, self._key, self._max = keys, name.encode(), key, sessions_max
+        self._only = only
+        self._sessions: dict[int, _Session] = {}  # that others opened here, oldest first
+        self._by_name: dict[str, list[_Session]] = {}
+        self._by_endpoint: dict[Endpoint, _Session] = {}
+        self._own: dict[Endpoint, _Session] = {}  # that this end opened
+        self._unanswered: dict[Endpoint, float] = {}  # of those: when the first was sent that nothing came after
+        self._opening: dict[Endpoint, _Opening] = {}
+
+    def receive(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[Peer, str, bool, bytes] | None:
+        """Take a datagram.
+
+        Returns:
+            The partner, its verified name, whether this address is proved, and the packet; None for a handshake and for
+            what is not to be believed.
+        """
+        kind = datagram[0] if datagram else 0
+        if kind == DATA and len(datagram) >= SEALED_BYTES:
+            return self._data(now, endpoint, datagram)
+        if kind == OPEN:
+            self._open(now, endpoint, datagram)
+        elif kind == OPENED:
+            self._opened(now, endpoint, datagram)
+        else:
+            self.refused += 1
+        return None
+
+    def send(self, now: float, peer: Peer, data: bytes) -> bytes | None:
+        """Seal a packet; None if there is no session, or it waits for one that this end opens."""
+        session = self._sessions.get(peer.session) if peer.session else self._by_endpoint.get(peer.endpoint)
+        if session is not None:
+            return None if session.is_over(now) else session.seal(data)
+        own = self._own.get(peer.endpoint)
+        if own is not None and not own.is_over(now) and self._note_sent(now, peer.endpoint):
+            return own.seal(data)
+        if self._key and not peer.session and self._only in (None, peer.endpoint):
+            opening = self._opening.setdefault(peer.endpoint, _Opening())
+            if len(opening.waiting) < QUEUED_MAX:
+                opening.waiting.append(data)
+            self._ask(now, peer.endpoint, opening)
+        return None
+
+    def prove(self, peer: Peer) -> None:
+        """Take a session's new address for its own."""
+        session = self._sessions.get(peer.session)
+        if session is not None:
+            self._by_endpoint.pop(session.endpoint, None)
+            session.endpoint = peer.endpoint
+            self._by_endpoint[peer.endpoint] = session
+
+    def _data(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[Peer, str, bool, bytes] | None:
+        number = int.from_bytes(datagram[1:9], "big")
+        own = self._own.get(endpoint)
+        if own is not None and own.number == number:
+            data = own.open(datagram)
+            if data is not None:
+                self._unanswered.pop(endpoint, None)
+                return Peer(endpoint), own.name, True, data
+        session = self._sessions.get(number)
+        data = session.open(datagram) if session is not None and not session.is_over(now) else None
+        if session is None or data is None:
+            self.refused += 1
+            return None
+        if not session.is_confirmed:
+            session.is_confirmed = True
+            session.endpoint = endpoint
+            self._by_endpoint[endpoint] = session
+        return Peer(endpoint, number), session.name, endpoint == session.endpoint, data
+
+    def _open(self, now: float, endpoint: Endpoint, datagram: bytes) -> None:
+        length = datagram[1] if len(datagram) > 1 else 0
+        name, rest = datagram[2 : 2 + length], datagram[2 + length :]
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            text = ""
+        key = self._keys.get(text, b"") if text else b""
+        nonce, proof = rest[:NONCE], rest[NONCE:]
+        wanted = _proof(key or bytes(32), b"open", name, nonce)
+        if not (hmac.compare_digest(wanted, proof) and key and len(nonce) == NONCE):
+            self.refused += 1
+            return
+        mine, number = secrets.token_bytes(NONCE), secrets.randbits(63) + 1
+        to_node, to_device = _keys(key, nonce + mine)
+        session = _Session(number, text, endpoint, (to_device, to_node), now)
+        self._keep(session)
+        head = number.to_bytes(8, "big") + mine
+        self.replies.append((endpoint, bytes((OPENED,)) + head + _proof(key, b"opened", nonce, head)))
+
+    def _keep(self, session: _Session) -> None:
+        self._sessions[session.number] = session
+        mine = self._by_name.setdefault(session.name, [])
+        mine.append(session)
+        if len(mine) > PER_NAME_MAX:
+            # A replayed OPEN makes sessions that nobody can speak in: those go first.
+            self._end(next((each for each in mine[:-1] if not each.is_confirmed), mine[0]))
+        while len(self._sessions) > self._max:
+            self._end(next(iter(self._sessions.values())))
+
+    def _end(self, session: _Session) -> None:
+        del self._sessions[session.number]
+        mine = self._by_name[session.name]
+        mine.remove(session)
+        if not mine:
+            del self._by_name[session.name]
+        if self._by_endpoint.get(session.endpoint) is session:
+            del self._by_endpoint[session.endpoint]
+
+    def _opened(self, now: float, endpoint: Endpoint, datagram: bytes) -> None:
+        opening = self._opening.get(endpoint)
+        head, proof = datagram[1:25], datagram[25:]
+        if opening is None or not hmac.compare_digest(_proof(self._key, b"opened", opening.nonce, head), proof):
+            self.refused += 1
+            return
+        del self._opening[endpoint]
+        number = int.from_bytes(head[:8], "big")
+        self._own[endpoint] = session = _Session(number, "", endpoint, _keys(self._key, opening.nonce + head[8:]), now)
+        self._unanswered.pop(endpoint, None)
+        self.replies += [(endpoint, session.seal(data)) for data in opening.waiting]
+
+    def _note_sent(self, now: float, endpoint: Endpoint) -> bool:
+        """Note that something is sent; False if nothing was answered for so long that the session may be unknown."""
+        first = self._unanswered.get(endpoint, 0.0)
+        if not first:
+            self._unanswered[endpoint] = now
+        return not first or now - first <= SILENCE_S
+
+    def _ask(self, now: float, endpoint: Endpoint, opening: _Opening) -> None:
+        if opening.due <= now:
+            opening.due = now + REOPEN_S
+            name = bytes((len(self._name),)) + self._name
+            proof = _proof(self._key, b"open", self._name, opening.nonce)
+            self.replies.append((endpoint, bytes((OPEN,)) + name + opening.nonce + proof))
+
+
+def _proof(key: bytes, *parts: bytes) -> bytes:
+    text = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
+    return hmac.digest(key, text, "sha256")[:PROOF]
+
+
+def _keys(key: bytes, nonces: bytes) -> tuple[bytes, bytes]:
+    """Return the keys of a session: device to node, node to device."""
+    both = HKDF(algorithm=SHA256(), length=64, salt=nonces, info=b"stratamq udp 1").derive(key)
+    return both[:32], both[32:]

@@ -1,0 +1,242 @@
+"""The process of one datagram node: its folder, socket, page of figures, signals, and the loop around its core."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+import trio
+
+from access.files import AccessFileError
+from conf.data_folder import DataFolder
+from conf.errors import ExitCode, UserError
+from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
+from conf.udp_settings import UdpConfig, UdpSettings
+from gateways.datagrams.attached import ClusterEnd, make_cluster_end
+from gateways.datagrams.keys import read_key, read_keys
+from gateways.datagrams.messages import Endpoint, Packet
+from gateways.datagrams.node import DatagramNode
+from gateways.datagrams.node_events import Arrived, Event, NodeSettings, Ready
+from gateways.datagrams.proofs import Proofs
+from gateways.datagrams.rights import RoleRights
+from gateways.datagrams.sealed import SealedPort
+from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
+from gateways.datagrams.subscribers import Peer
+from wire.node.process import own_version
+from wire.node.signals import obey_signals, state_lines
+
+__all__ = ["main"]
+
+logger = logging.getLogger(__name__)
+
+RAN_BEFORE = "ran"  # in the data folder: subscribers of an incarnation before may still count on this root
+IDLE_S = 60.0
+LOOPBACK = ("127.", "::1")
+IN_CLEAR = "-"  # name of children on a socket in clear
+
+
+def main(config: UdpConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    """Run one node until a signal comes; return the exit code.
+
+    Raises:
+        UserError: A mistake of the configuration, or the folder is another process's: nothing was started.
+    """
+    folder = DataFolder(config.gateway.data_dir)
+    try:
+        return trio.run(_main, config, ready)
+    finally:
+        folder.close()
+
+
+class _Loop:
+    """One node between its core, its socket, and its end at the cluster."""
+
+    def __init__(self, node: DatagramNode, port: DatagramSocket) -> None:
+        self.node, self.port = node, port
+        self.cluster: ClusterEnd | None = None
+        self._events: list[Event] = []
+        self._is_lost = False  # the connection to the cluster
+        self._stirred = trio.Event()
+
+    async def run(self) -> None:
+        """Take what comes of the socket, and the time, for ever."""
+        self._step()
+        while True:
+            deadline = self.node.next_deadline()
+            with trio.move_on_at(trio.current_time() + IDLE_S if deadline is None else deadline):
+                await self.port.readable()
+            more = True
+            while more:
+                more = self.port.read(trio.current_time(), self._received)
+                self._step()
+                await trio.lowlevel.checkpoint()
+
+    async def run_cluster(self) -> None:
+        """Take what comes of the cluster, for ever."""
+        while True:
+            await self._stirred.wait()
+            self._stirred = trio.Event()
+            self._step()
+
+    def take(self, event: Event) -> None:
+        """Take an event of the cluster."""
+        self._events.append(event)
+        self._stirred.set()
+
+    def lose_cluster(self) -> None:
+        """Note that the cluster is away."""
+        self._is_lost = True
+        self._stirred.set()
+
+    def leave(self) -> None:
+        """Give the subtree back."""
+        self._apply(self.node.leave(trio.current_time()))
+
+    def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+        self._events.append(Arrived(peer, name, packet, length, is_proved))
+
+    def _step(self) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self._apply(self.node.lose_cluster())
+        events, self._events = self._events, []
+        self._apply(self.node.handle(trio.current_time(), events))
+
+    def _apply(self, ready: Ready) -> None:
+        now = trio.current_time()
+        for sent in ready.send:
+            self.port.send(now, sent)
+        for peer in ready.proved:
+            if self.port.sealed is not None:
+                self.port.sealed.prove(peer)
+        for peer in ready.given_up:
+            logger.info("%s does not answer, and is not waited for until it speaks", peer.endpoint)
+        if self.cluster is not None:
+            self.cluster.apply(ready)
+
+
+async def _main(config: UdpConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    loop = _build(config)
+    metrics = Metrics("gateway", config.gateway.id, own_version())
+    _register(metrics, loop)
+    page = bind_metrics(config.metrics) if config.metrics.enabled else None
+    health = bind_health(config.metrics)
+    stopping, signals = trio.Event(), dict[str, int]()
+    addresses: dict[str, object] = {"udp": str(loop.port.endpoint)}
+    async with trio.open_nursery() as nursery:
+        if page is not None:
+            addresses["metrics"] = "{}:{}".format(*page.getsockname()[:2])
+            nursery.start_soon(serve_metrics, metrics, page)
+        if health is not None:
+            addresses["health"] = "{}:{}".format(*health.getsockname()[:2])
+            nursery.start_soon(serve_metrics, metrics, health, True)
+        await nursery.start(
+            obey_signals,
+            stopping,
+            nursery.cancel_scope.cancel,
+            signals,
+            lambda: state_lines([f"udp {config.gateway.id}"], metrics),
+            lambda: logger.info("a datagram node takes up new settings at a restart"),
+        )
+        nursery.start_soon(loop.run)
+        if loop.cluster is not None:
+            nursery.start_soon(loop.run_cluster)
+            nursery.start_soon(loop.cluster.run)
+        ready(addresses)
+        await stopping.wait()
+        loop.leave()
+        nursery.cancel_scope.cancel()
+    loop.port.close()
+    return ExitCode.OK
+
+
+def _build(config: UdpConfig) -> _Loop:
+    udp = config.udp
+    if udp.security == "plain" and not udp.allow_plain and not udp.bind.startswith(LOOPBACK):
+        text = f"udp.security = plain at {udp.bind}, where others can send: use sealed, or write udp.allow_plain = true"
+        raise UserError(text, ExitCode.USAGE)
+    if udp.roles_file is None:
+        raise UserError("udp.roles_file is missing: without rules no device may do anything", ExitCode.USAGE)
+    try:
+        rights = RoleRights(udp.roles_file, udp.device_roles)
+        parent = Peer(endpoint_of(udp.parent)) if udp.parent else None
+        sealed = _sealed(udp, parent)
+        advertised = endpoint_of(udp.advertise) if udp.advertise else None
+    except AccessFileError as error:
+        raise UserError(str(error), ExitCode.USAGE) from None
+    except ValueError as error:
+        raise UserError(f"udp: {error}", ExitCode.USAGE) from None
+    try:
+        port = DatagramSocket(bind_udp(udp.bind, udp.port), sealed)
+    except OSError as error:
+        raise UserError(f"udp: {udp.bind}:{udp.port}: {error.strerror or error}", ExitCode.USAGE) from None
+    node = DatagramNode(_settings(config, advertised or port.endpoint), rights, Proofs(secrets.token_bytes(32)), parent)
+    loop = _Loop(node, port)
+    if udp.cluster:
+        loop.cluster = make_cluster_end(udp, config.gateway.id, loop.take, loop.lose_cluster)
+    return loop
+
+
+def _sealed(udp: UdpSettings, parent: Peer | None) -> SealedPort | None:
+    if udp.security == "plain" or udp.keys_file is None:
+        return None
+    keys = read_keys(udp.keys_file)
+    if parent is None or udp.key_file is None:
+        return SealedPort(keys, sessions_max=udp.sessions_max)
+    own = read_key(udp.key_file)
+    return SealedPort(keys, udp.name, own, only=parent.endpoint, sessions_max=udp.sessions_max)
+
+
+def _settings(config: UdpConfig, endpoint: Endpoint) -> NodeSettings:
+    udp, now_ms = config.udp, int(time.time() * 1000)
+    mark = config.gateway.data_dir / RAN_BEFORE
+    ran_before = mark.exists()
+    mark.touch()
+    return NodeSettings(
+        subtree=udp.subtree,
+        endpoint=endpoint,
+        grants={"" if name == IN_CLEAR else name: subtrees for name, subtrees in udp.children.items()},
+        incarnation=now_ms,
+        first_number=now_ms << 20,
+        redirects=udp.security != "plain",
+        attached=bool(udp.cluster),
+        holds_from=trio.current_time() + udp.restart_wait_s if ran_before and not udp.parent else 0.0,
+        subscriptions_max=udp.subscriptions_max,
+        subscriptions_per_address_max=udp.subscriptions_per_address_max,
+        publishers_max=udp.publishers_max,
+        joins_per_second_max=udp.joins_per_second_max,
+    )
+
+
+def _register(metrics: Metrics, loop: _Loop) -> None:
+    node, port = loop.node, loop.port
+    metrics.counter(
+        "udp_events_total",
+        "What happened at this node, by name; docs/udp.md lists them.",
+        lambda: {(name,): float(count) for name, count in node.counts.items()},
+        ("event",),
+    )
+    metrics.counter(
+        "udp_datagrams_total",
+        "Datagrams in and out, and dropped by reason.",
+        lambda: {(name,): float(count) for name, count in port.counts.items()},
+        ("what",),
+    )
+    metrics.gauge(
+        "udp_now",
+        "What stands at this node: subscriptions and joined children; repeats and messages given up so far.",
+        lambda: {(name,): float(count) for name, count in node.figures.items()},
+        ("what",),
+    )
+    cluster = loop.cluster
+    if cluster is not None:
+        metrics.counter(
+            "udp_cluster_total",
+            "Connections to the cluster, messages published there, and QoS 0 messages dropped while it was away.",
+            lambda: {(name,): float(count) for name, count in cluster.counts.items()},
+            ("what",),
+        )
+        metrics.check("cluster", lambda: cluster.is_up)
+    metrics.check("subtree", lambda: node.holds(trio.current_time()))

@@ -1,0 +1,165 @@
+"""Datagrams between a socket and a core: read until there are none, taken together, answered together.
+
+One wake-up of the loop per datagram would cost more than all the rest, so up to 64 are read at once. What the kernel
+does not take is dropped and counted: QoS 1 sends it again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import Counter
+from typing import Protocol
+
+import trio
+
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, Malformed, Packet, decode, encode
+from gateways.datagrams.node_events import Sent
+from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
+from gateways.datagrams.subscribers import Peer
+
+__all__ = ["BATCH", "DatagramSocket", "Received", "bind_udp", "endpoint_of"]
+
+BATCH = 64
+BUFFER_BYTES = 4 * 1024 * 1024  # of the kernel, each way; it gives what it allows
+
+
+class Received(Protocol):
+    """Taker of a datagram: peer, name, whether the address is proved, packet, length."""
+
+    def __call__(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None: ...
+
+
+def endpoint_of(text: str) -> Endpoint:
+    """Return the endpoint of ``ip:port``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    host, _, port = text.rpartition(":")
+    number = int(port)
+    if not 0 < number < 65_536:
+        raise ValueError(f"{text}: the port is not between 1 and 65535")
+    return Endpoint(ipaddress.ip_address(host.strip("[]")).packed, number)
+
+
+def bind_udp(host: str, port: int) -> socket.socket:
+    """Return a bound socket that does not wait.
+
+    Raises:
+        OSError: The address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            made.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        made.setblocking(False)
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+class DatagramSocket:
+    """One UDP socket, in clear or sealed.
+
+    Attributes:
+        counts: Datagrams dropped, by reason, and in and out.
+    """
+
+    def __init__(self, bound: socket.socket, sealed: SealedPort | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.sealed = sealed
+        self._socket = bound
+        self._addresses: dict[tuple[str, int], Endpoint] = {}  # as the kernel says them
+        self._bytes_max = DATAGRAM_BYTES_MAX - (SEALED_BYTES if sealed is not None else 0)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Return the socket's own address."""
+        host, port = self._socket.getsockname()[:2]
+        return Endpoint(ipaddress.ip_address(host).packed, port)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    async def readable(self) -> None:
+        """Wait until a datagram is there."""
+        await trio.lowlevel.wait_readable(self._socket)
+
+    def read(self, now: float, received: Received) -> bool:
+        """Read up to BATCH datagrams; return whether there may be more."""
+        for _ in range(BATCH):
+            try:
+                data, address = self._socket.recvfrom(DATAGRAM_BYTES_MAX + 1)
+            except BlockingIOError:
+                return False
+            except OSError:
+                self.counts["unreachable"] += 1  # an answer of ICMP to something that was sent
+                continue
+            self.counts["in"] += 1
+            self._take(now, self._endpoint(address), data, received)
+        return True
+
+    def _take(self, now: float, endpoint: Endpoint, data: bytes, received: Received) -> None:
+        peer, name, is_proved, packet_bytes = Peer(endpoint), "", False, data
+        if self.sealed is not None:
+            opened = self.sealed.receive(now, endpoint, data)
+            self._flush()
+            if opened is None:
+                return
+            peer, name, is_proved, packet_bytes = opened
+        try:
+            packet = decode(packet_bytes)
+        except Malformed as error:
+            self.counts[f"malformed_{str(error).replace(' ', '_')}"] += 1
+            return
+        received(peer, name, is_proved, packet, len(data))
+
+    def send(self, now: float, sent: Sent) -> None:
+        """Send a packet, if it may be sent."""
+        data = encode(sent.packet)
+        length = len(data) + (SEALED_BYTES if self.sealed is not None else 0)
+        if len(data) > self._bytes_max:
+            self.counts["too_large"] += 1
+        elif sent.bytes_max and length > sent.bytes_max:
+            self.counts["unproved"] += 1
+        elif self.sealed is None:
+            self._put(sent.peer.endpoint, data)
+        else:
+            made = self.sealed.send(now, sent.peer, data)
+            self._flush()
+            if made is not None:
+                self._put(sent.peer.endpoint, made)
+            elif sent.peer.session:
+                self.counts["no_session"] += 1
+
+    def _flush(self) -> None:
+        """Send what belongs to handshakes."""
+        if self.sealed is not None and self.sealed.replies:
+            replies, self.sealed.replies = self.sealed.replies, []
+            for endpoint, data in replies:
+                self._put(endpoint, data)
+
+    def _put(self, endpoint: Endpoint, data: bytes) -> None:
+        host = socket.inet_ntop(socket.AF_INET if len(endpoint.ip) == 4 else socket.AF_INET6, endpoint.ip)
+        try:
+            self._socket.sendto(data, (host, endpoint.port))
+            self.counts["out"] += 1
+        except BlockingIOError:
+            self.counts["socket_full"] += 1
+        except OSError:
+            self.counts["unreachable"] += 1
+
+    def _endpoint(self, address: tuple[str, int]) -> Endpoint:
+        key = (address[0], address[1])
+        known = self._addresses.get(key)
+        if known is None:
+            if len(self._addresses) >= 65_536:
+                self._addresses.clear()
+            host = key[0].partition("%")[0]
+            known = self._addresses[key] = Endpoint(ipaddress.ip_address(host).packed, key[1])
+        return known

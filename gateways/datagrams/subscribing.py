@@ -1,0 +1,236 @@
+"""SUBSCRIBE: stored here, passed to each node whose subtree the filter touches, answered when all have it.
+
+A device asks a node whose subtree contains the whole filter, and is sent up to it otherwise. From there a subscription
+goes down into each child that the filter touches, and up to all parents, who keep it for the day that they take the
+subtree back. Passed on it is repeated five times; a node that does not answer makes the answer *busy*, and the device
+asks again. Subscriptions of a child's own subtree are all that a child is believed.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from msgspec import Struct, structs
+
+from gateways.datagrams.deliveries import RETRY_S, TRIES_MAX
+from gateways.datagrams.jurisdiction import Child
+from gateways.datagrams.messages import HOPS_MAX, Code, Endpoint, Packet, PubAck, Subscribe
+from gateways.datagrams.node_events import Arrived
+from gateways.datagrams.parts import Parts
+from gateways.datagrams.subscribers import Peer, Subscription
+from gateways.datagrams.subtrees import cut, is_inside, touches
+
+__all__ = ["LEASE_S_MAX", "Subscribing"]
+
+LEASE_S_MAX = 300
+PASSED_MAX = 10_000  # questions to other nodes under way
+
+
+class _Pending(Struct):
+    """A SUBSCRIBE whose answer waits for other nodes, or for the cluster."""
+
+    arrived: Arrived
+    open: int
+    nodes: tuple[Endpoint, ...]
+    lease_s: int
+    is_whole: bool = True
+
+
+class _Passed(Struct):
+    """One question to another node; ``child`` is the one that it prepares."""
+
+    peer: Peer
+    packet: Packet
+    pending: _Pending | None
+    child: Child | None = None
+    tries: int = 0
+    due: float = 0.0
+
+
+class Subscribing:
+    """The subscriptions of one node, and their way through the tree."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._passed: dict[int, _Passed] = {}  # by request
+        self._due: list[tuple[float, int]] = []
+        self._cluster: dict[str, list[_Pending]] = {}  # filters that the cluster was asked for
+        self._granted: set[str] = set()  # filters that the cluster gave
+        self._wants: dict[str, set[str]] = {}  # a filter at the cluster, and those of subscribers that it serves
+
+    def asked(self, now: float, arrived: Arrived, wanted: Subscribe) -> None:
+        """Take a SUBSCRIBE."""
+        parts = self._parts
+        neighbour = parts.neighbour(arrived.peer)
+        if not neighbour:
+            self._device(now, arrived, wanted)
+        elif wanted.deliver_to is None or wanted.hops >= HOPS_MAX:
+            parts.refuse(arrived, Code.MALFORMED)
+        elif neighbour == "parent":
+            if touches(wanted.filter, parts.settings.subtree):
+                self._store(now, arrived, wanted, parts.reach(wanted.deliver_to), neighbour)
+            else:
+                parts.refuse(arrived, Code.NOT_MINE)
+        elif is_inside(wanted.filter, neighbour):
+            self._store(now, arrived, wanted, parts.reach(wanted.deliver_to), neighbour)
+        else:
+            parts.refuse(arrived, Code.NOT_AUTHORIZED)
+
+    def _device(self, now: float, arrived: Arrived, wanted: Subscribe) -> None:
+        parts, endpoint = self._parts, arrived.peer.endpoint
+        if wanted.deliver_to not in (None, endpoint) or not arrived.is_proved:
+            parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(endpoint, now))
+        elif wanted.filter.startswith("$") or not parts.rights.may_subscribe(arrived.name, wanted.filter, wanted.qos):
+            parts.refuse(arrived, Code.NOT_AUTHORIZED)
+        elif not parts.holds(now):
+            parts.elsewhere(arrived)
+        elif not is_inside(wanted.filter, parts.settings.subtree):
+            known = parts.subscribers.get(endpoint, wanted.filter)
+            if known is None:
+                parts.elsewhere(arrived)
+            else:  # its way here stays open, and its session is known here from now on
+                known.peer = arrived.peer
+                nodes = tuple(each.peer.endpoint for each in parts.jurisdiction.touched(wanted.filter))
+                parts.answer(arrived, PubAck(Code.SUBSCRIBED, nodes, LEASE_S_MAX))
+        else:
+            self._store(now, arrived, structs.replace(wanted, deliver_to=endpoint, cookie=b""), arrived.peer, "")
+
+    def _store(self, now: float, arrived: Arrived, wanted: Subscribe, peer: Peer, neighbour: str) -> None:
+        """Store or end it here, pass it on, and answer when all have answered."""
+        parts = self._parts
+        lease_s = min(wanted.lease_s or LEASE_S_MAX, LEASE_S_MAX)
+        if wanted.end:
+            self._remove(peer.endpoint, wanted.filter)
+        else:
+            stored = Subscription(peer, wanted.filter, wanted.qos, now + lease_s, wanted.relay)
+            if len(self._passed) >= PASSED_MAX or not parts.subscribers.add(stored):
+                parts.refuse(arrived, Code.BUSY)
+                return
+        children = [each for each in parts.jurisdiction.touched(wanted.filter) if each.subtree != neighbour]
+        if wanted.end and parts.subscribers.is_relayed(wanted.filter):
+            children = []  # others go on to have it by way of this node
+        nodes = () if wanted.relay else tuple(each.peer.endpoint for each in children)
+        pending = _Pending(arrived, 1, nodes, lease_s)
+        onward = structs.replace(wanted, hops=wanted.hops + 1)
+        if wanted.relay and not neighbour:
+            onward = structs.replace(onward, deliver_to=parts.settings.endpoint, relay=False)
+        for child in children:
+            self._pass(now, child.peer, onward, pending)
+        if parts.uplink is not None and neighbour != "parent" and not wanted.end:
+            self._pass(now, parts.uplink.parent, structs.replace(wanted, hops=wanted.hops + 1, relay=False), pending)
+        if parts.settings.attached and not wanted.end:
+            self._ask_cluster(wanted.filter, pending)
+        self._settle(pending)
+
+    def prepare(self, now: float, child: Child) -> None:
+        """Pass to a new child what it needs to decide about its subtree."""
+        for each in self._parts.subscribers.touching(child.subtree):
+            lease_s = max(1, int(each.until - now))
+            endpoint = self._parts.settings.endpoint if each.relay else each.peer.endpoint
+            wanted = Subscribe(each.filter, each.qos, endpoint, lease_s, hops=1)
+            child.unconfirmed.add((endpoint, each.filter))
+            self._pass(now, child.peer, wanted, None, child)
+
+    def answered(self, arrived: Arrived, answer: PubAck) -> Child | None:
+        """Take the answer of another node; return the child that has all that it needs now."""
+        passed = self._passed.get(arrived.packet.request)
+        if passed is None or passed.peer.endpoint != arrived.peer.endpoint or not self._parts.neighbour(arrived.peer):
+            return None
+        del self._passed[arrived.packet.request]
+        return self._over(passed, answer.code == Code.SUBSCRIBED)
+
+    def granted(self, topic_filter: str, is_granted: bool) -> None:
+        """Take the cluster's answer."""
+        if is_granted and topic_filter in self._wants:
+            self._granted.add(topic_filter)
+        for pending in self._cluster.pop(topic_filter, ()):
+            pending.is_whole = pending.is_whole and is_granted
+            self._settle(pending)
+
+    def lost_cluster(self) -> None:
+        """Answer who waits for the cluster, which is away."""
+        for topic_filter in list(self._cluster):
+            self.granted(topic_filter, False)
+
+    def repeat(self, now: float) -> None:
+        """Ask again, and give up who does not answer."""
+        while self._due and self._due[0][0] <= now:
+            due, request = heapq.heappop(self._due)
+            passed = self._passed.get(request)
+            if passed is None or passed.due != due:
+                continue
+            if passed.tries >= TRIES_MAX:
+                del self._passed[request]
+                self._parts.counts["nodes_silent"] += 1
+                self._over(passed, False)
+            else:
+                self._launch(now, request, passed)
+
+    def next_due(self) -> float | None:
+        """Return when to call ``repeat`` next."""
+        return self._due[0][0] if self._due else None
+
+    def expire(self, now: float) -> None:
+        """Forget what was not renewed."""
+        for topic_filter in self._parts.subscribers.expire(now):
+            self._parts.counts["subscriptions_expired"] += 1
+            self._leave_cluster(topic_filter)
+
+    def _pass(
+        self, now: float, peer: Peer, wanted: Subscribe, pending: _Pending | None, child: Child | None = None
+    ) -> None:
+        request = self._parts.next_request()
+        passed = self._passed[request] = _Passed(peer, Packet(request, wanted), pending, child)
+        if pending is not None:
+            pending.open += 1
+        self._launch(now, request, passed)
+
+    def _launch(self, now: float, request: int, passed: _Passed) -> None:
+        passed.due = now + RETRY_S * (1 << passed.tries)
+        passed.tries += 1
+        heapq.heappush(self._due, (passed.due, request))
+        self._parts.send(passed.peer, passed.packet)
+
+    def _over(self, passed: _Passed, is_done: bool) -> Child | None:
+        if passed.pending is not None:
+            passed.pending.is_whole = passed.pending.is_whole and is_done
+            self._settle(passed.pending)
+        child, wanted = passed.child, passed.packet.body
+        if child is None or not is_done or not isinstance(wanted, Subscribe) or wanted.deliver_to is None:
+            return None
+        child.unconfirmed.discard((wanted.deliver_to, wanted.filter))
+        return None if child.unconfirmed or child.is_joined else child
+
+    def _settle(self, pending: _Pending) -> None:
+        pending.open -= 1
+        if pending.open:
+            return
+        if pending.is_whole:
+            self._parts.answer(pending.arrived, PubAck(Code.SUBSCRIBED, pending.nodes, pending.lease_s))
+        else:
+            self._parts.refuse(pending.arrived, Code.BUSY)
+
+    def _ask_cluster(self, topic_filter: str, pending: _Pending) -> None:
+        wanted = cut(topic_filter, self._parts.settings.subtree)
+        self._wants.setdefault(wanted, set()).add(topic_filter)
+        if wanted in self._granted:
+            return
+        pending.open += 1
+        if wanted not in self._cluster:
+            self._parts.out.subscribe.append(wanted)
+        self._cluster.setdefault(wanted, []).append(pending)
+
+    def _remove(self, endpoint: Endpoint, topic_filter: str) -> None:
+        self._parts.subscribers.remove(endpoint, topic_filter)
+        self._leave_cluster(topic_filter)
+
+    def _leave_cluster(self, topic_filter: str) -> None:
+        wanted = cut(topic_filter, self._parts.settings.subtree)
+        wanting = self._wants.get(wanted)
+        if wanting is None or self._parts.subscribers.has(topic_filter):
+            return
+        wanting.discard(topic_filter)
+        if not wanting:
+            del self._wants[wanted]
+            self._granted.discard(wanted)
+            self._parts.out.unsubscribe.append(wanted)

@@ -1,0 +1,94 @@
+"""``stratamq gateway udp``: run a datagram node, and the protocol's own programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="TOML file; conf/udp.toml shows every setting.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
+ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
+NodeOption = Annotated[list[str], typer.Option("--node", help="ip:port of a node; several are tried in turn.")]
+NameOption = Annotated[str, typer.Option("--name", help="Of the key, with sealed security.")]
+KeyOption = Annotated[Path | None, typer.Option("--key-file", help="64 hexadecimal digits, mode 0600; none: in clear.")]
+QosOption = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 or 1.")]
+GiveUpOption = Annotated[float, typer.Option("--give-up", min=1, help="s; how long one message is tried.")]
+DEFAULT = Path("conf/udp.toml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    gateway = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    udp = typer.Typer(add_completion=False, rich_markup_mode=None)
+    udp.callback(invoke_without_command=True)(run)
+    udp.command("pub")(publish)
+    udp.command("sub")(subscribe)
+    gateway.add_typer(udp, name="udp", help="Serve devices by the six messages over UDP; publish and subscribe as one.")
+    app.add_typer(gateway, name="gateway", help="Run gateways for other protocols.")
+
+
+def run(
+    context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
+) -> None:
+    """Run one datagram node in the foreground, until it is told to stop."""
+    if context.invoked_subcommand is not None:
+        return
+    import os
+
+    from conf.logs import configure_logs
+    from conf.udp_settings import load_udp
+    from gateways.datagrams.service import main
+    from stratamq.cli.tiers import tell_ready
+    from wire.node.signals import survive_signals
+
+    survive_signals()
+    loaded = load_udp(config, environment=os.environ, flags=settings or [])
+    configure_logs(loaded.logs, loaded.gateway.id)
+    raise typer.Exit(main(loaded, lambda addresses: tell_ready(ready_fd, addresses)))
+
+
+def publish(
+    topic: Annotated[str, typer.Option("--topic", help="Of each message.")],
+    node: NodeOption,
+    qos: QosOption = 1,
+    name: NameOption = "",
+    key_file: KeyOption = None,
+    give_up_s: GiveUpOption = 60.0,
+) -> None:
+    """Publish each line of standard input; exit code 1 if one was not distributed."""
+    import sys
+
+    from conf.errors import ExitCode
+    from gateways.datagrams.messages import Code
+    from gateways.datagrams.programs import publish_lines
+
+    failed = publish_lines(node, topic, qos, name, key_file, give_up_s)
+    for outcome in failed[:10]:
+        why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node answered"
+        print(f"stratamq: line {outcome.ref + 1}: {why}", file=sys.stderr)
+    if failed:
+        print(f"stratamq: {len(failed)} lines were not distributed", file=sys.stderr)
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def subscribe(
+    topic_filter: Annotated[list[str], typer.Option("--filter", help="Topic filter; may be given several times.")],
+    node: NodeOption,
+    qos: QosOption = 1,
+    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages; 0: never.")] = 0,
+    name: NameOption = "",
+    key_file: KeyOption = None,
+    give_up_s: GiveUpOption = 60.0,
+    relay: Annotated[bool, typer.Option("--relay", help="Take everything through the node that is asked.")] = False,
+) -> None:
+    """Print the topic and payload of each message that comes."""
+    from gateways.datagrams.messages import Publish
+    from gateways.datagrams.programs import subscribe_and_print
+    from stratamq.cli.output import printable
+
+    def show(message: Publish) -> None:
+        typer.echo(f"{printable(message.topic)} {printable(message.payload.decode(errors='replace'))}")
+
+    subscribe_and_print(node, topic_filter, qos, count, name, key_file, give_up_s, relay, show)

@@ -1,0 +1,110 @@
+"""The form of the six messages: what was encoded comes back, and nothing else gets through."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gateways.datagrams.messages import (
+    DATAGRAM_BYTES_MAX,
+    Body,
+    Endpoint,
+    Join,
+    Malformed,
+    Packet,
+    PubAccept,
+    PubAck,
+    PubConnect,
+    Publish,
+    Subscribe,
+    decode,
+    encode,
+)
+from gateways.datagrams.stratamq_udp_pb2 import Packet as Form  # type: ignore[attr-defined]
+from gateways.datagrams.subtrees import cut, is_inside, is_within, touches
+
+HERE = Endpoint(bytes((127, 0, 0, 1)), 5)
+GOOD: list[Body] = [
+    PubConnect("a/b", HERE, 3, b"c" * 16),
+    PubConnect("a"),
+    PubAccept("", 600, 1 << 60, b"k"),
+    PubAccept("a/b", 0),
+    Publish("a", b"", 0, 0),
+    Publish("", b"x" * 900, 1, (1 << 64) - 1, 7, b"c"),
+    PubAck(0),
+    PubAck(16, (HERE, Endpoint(bytes(16), 1)), 300, 5, b"c"),
+    Subscribe("a/+/#", 1, HERE, 300, True, 16, b"c", True),
+    Subscribe("#"),
+    Join("a", 5, HERE, True, b"c"),
+]
+
+
+@pytest.mark.parametrize("body", GOOD, ids=lambda body: type(body).__name__)
+def test_a_message_comes_back(body: Body) -> None:
+    assert decode(encode(Packet(7, body))) == Packet(7, body)
+
+
+def test_the_star_of_the_first_protocol_is_a_hash() -> None:
+    assert decode(encode(Packet(1, Subscribe("a/*")))).body == Subscribe("a/#")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0",
+        bytes(DATAGRAM_BYTES_MAX + 1),
+        Form(version=2).SerializeToString(),
+        Form(version=1).SerializeToString(),
+        encode(Packet(1, Publish("a/#", b""))),
+        encode(Packet(1, Publish("a\0", b""))),
+        encode(Packet(1, Publish("", b""))),
+        encode(Packet(1, Publish("a", b"", 0, 0, 3))),
+        encode(Packet(1, Publish("a", b"", 2))),
+        encode(Packet(1, Subscribe("a#"))),
+        encode(Packet(1, Subscribe("a", hops=17))),
+        encode(Packet(1, Subscribe("a", cookie=bytes(17)))),
+        encode(Packet(1, Join("a", 5, Endpoint(b"abc", 5)))),
+        encode(Packet(1, Join("a", 5, Endpoint(bytes(4), 0)))),
+        encode(Packet(1, Join("+", 5, HERE))),
+        encode(Packet(1, PubAck(256))),
+        encode(Packet(1, PubAck(0, (HERE,) * 33))),
+        encode(Packet(1, PubConnect("a/" * 129))),
+    ],
+)
+def test_nothing_else_is_a_message(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode(data)
+
+
+def test_noise_raises_nothing_else() -> None:
+    """Changed, cut and random datagrams are messages, or malformed."""
+    random, taken = Random(1), 0
+    for _ in range(20_000):
+        data = bytearray(encode(Packet(random.getrandbits(64), random.choice(GOOD))))
+        for _ in range(random.randrange(4)):
+            if data:
+                data[random.randrange(len(data))] = random.getrandbits(8)
+        del data[random.randrange(len(data) + 1) if random.random() < 0.3 else len(data) :]
+        try:
+            decode(bytes(data))
+            taken += 1
+        except Malformed:
+            pass
+    assert taken > 1_000
+
+
+def test_the_committed_form_is_that_of_the_proto(tmp_path: Path) -> None:
+    protoc = pytest.importorskip("grpc_tools.protoc", reason="grpcio-tools is not installed")
+    folder = Path(__file__).parents[3] / "gateways" / "datagrams"
+    arguments = ["protoc", f"-I{folder}", f"--python_out={tmp_path}", str(folder / "stratamq_udp.proto")]
+    assert protoc.main(arguments) == 0
+    made = (tmp_path / "stratamq_udp_pb2.py").read_text()
+    assert made == (folder / "stratamq_udp_pb2.py").read_text()
+
+
+def test_subtrees() -> None:
+    assert is_within("a/b", "a/b") and is_within("a/b/c", "a/b") and not is_within("a/bc", "a/b")
+    assert is_inside("a/b/#", "a/b") and not is_inside("a/#", "a/b") and not is_inside("+/b", "a/b")
+    assert touches("+/b/c", "a/b") and touches("a/#", "a/b") and not touches("a", "a/b") and not touches("b/#", "a")
+    assert cut("#", "a/b") == cut("a/#", "a/b") == "a/b/#" and cut("+/b/c", "a/b") == "a/b/c" and cut("#", "") == "#"

@@ -1,0 +1,246 @@
+"""Trees of datagram nodes and devices on one clock: datagrams are lost, doubled and late, nodes die and come back.
+
+``run(seed)`` returns what was promised and what came; the checks are the tests'.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from gateways.datagrams.device import Device
+from gateways.datagrams.messages import Code, Endpoint, Packet, PubAck, Publish, decode, encode
+from gateways.datagrams.node import DatagramNode
+from gateways.datagrams.node_events import Arrived, NodeSettings, Ready
+from gateways.datagrams.proofs import Proofs
+from gateways.datagrams.subscribers import Peer
+from mqtt.topics import matches
+
+GRANTS = {"": ("a", "b", "a/x", "a/y")}
+
+
+class Everything:
+    """Rules that allow all."""
+
+    def may_publish(self, name: str, topic: str, qos: int) -> bool:
+        return not name and bool(topic) and qos >= 0
+
+    def may_subscribe(self, name: str, topic_filter: str, qos: int) -> bool:
+        return not name and bool(topic_filter) and qos >= 0
+
+
+def endpoint(number: int) -> Endpoint:
+    return Endpoint(bytes((10, 0, number >> 8, number & 255)), 1000)
+
+
+@dataclass
+class Actor:
+    """One process: a node or a device, and what tells when it wants to be called."""
+
+    address: Endpoint
+    node: DatagramNode | None = None
+    device: Device | None = None
+    make: Callable[[], DatagramNode] | None = None
+    wake: float = -1.0
+
+
+@dataclass
+class Publication:
+    topic: str
+    qos: int
+    began: float
+    code: int | None = None
+    ended: float = 0.0
+
+
+@dataclass
+class Wish:
+    filter: str
+    qos: int
+    since: float = 1e9
+
+
+@dataclass
+class Story:
+    """What happened.
+
+    Attributes:
+        publications: By payload.
+        wishes: Subscriptions by device; ``since`` is when they were granted.
+        received: Payloads by device, with their times and number of copies.
+        between: PUBLISH datagrams from node to node.
+        given_up: Devices that a node gave up, and when first.
+    """
+
+    publications: dict[bytes, Publication] = field(default_factory=dict)
+    wishes: dict[Endpoint, Wish] = field(default_factory=dict)
+    received: dict[Endpoint, dict[bytes, list[float]]] = field(default_factory=dict)
+    control: int = 0
+    data: int = 0
+    answers: int = 0
+    between: int = 0
+    given_up: dict[Endpoint, float] = field(default_factory=dict)
+
+
+class TreeSimulation:
+    """A root, nodes below it, and devices."""
+
+    def __init__(self, seed: int, loss: float = 0.0, late_s: float = 0.02, double: float = 0.0) -> None:
+        self.random = Random(seed)
+        self.loss, self.late_s, self.double = loss, late_s, double
+        self.now = 100.0
+        self.actors: dict[Endpoint, Actor] = {}
+        self.nodes: set[Endpoint] = set()
+        self.story = Story()
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = 0
+        self._life = 0
+        self._lives = 0
+
+    def at(self, when: float, what: Callable[[], object]) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (when, self._order, what))
+
+    def run_until(self, end: float) -> None:
+        while self._queue and self._queue[0][0] <= end:
+            self.now, _, what = heapq.heappop(self._queue)
+            what()
+        self.now = end
+
+    def add_node(self, number: int, subtree: str, parent: int | None) -> Actor:
+        address = endpoint(number)
+        up = Peer(endpoint(parent)) if parent is not None else None
+
+        def make() -> DatagramNode:
+            self._lives += 1
+            settings = NodeSettings(
+                subtree,
+                address,
+                GRANTS,
+                incarnation=self._lives,
+                first_number=self._lives << 40,
+                holds_from=self.now + 25.0 if up is None and self._lives > len(self.nodes) + 100 else 0.0,
+            )
+            return DatagramNode(settings, Everything(), Proofs(bytes([number]) * 32), up)
+
+        actor = self.actors[address] = Actor(address, node=make(), make=make)
+        self.nodes.add(address)
+        self._wake(actor)
+        return actor
+
+    def kill(self, actor: Actor) -> None:
+        actor.node = None
+
+    def restart(self, actor: Actor) -> None:
+        assert actor.make is not None
+        actor.node = actor.make()
+        self._wake(actor)
+
+    def add_device(self, number: int, home: int, relay: bool = False) -> Actor:
+        address = endpoint(number)
+        actor = Actor(address, device=Device((endpoint(home),), number << 32, relay=relay))
+        self.actors[address] = actor
+        self.story.received[address] = {}
+        return actor
+
+    def publish(self, actor: Actor, topic: str, qos: int = 1) -> bytes:
+        assert actor.device is not None
+        payload = b"%d" % len(self.story.publications)
+        self.story.publications[payload] = Publication(topic, qos, self.now)
+        actor.device.publish(self.now, int(payload), topic, payload, qos)
+        self._device_step(actor, [])
+        return payload
+
+    def subscribe(self, actor: Actor, topic_filter: str, qos: int = 1) -> None:
+        assert actor.device is not None
+        self.story.wishes[actor.address] = Wish(topic_filter, qos)
+        actor.device.subscribe(self.now, 1_000_000, topic_filter, qos)
+        self._device_step(actor, [])
+
+    def _wake(self, actor: Actor) -> None:
+        core = actor.node or actor.device
+        if core is None:
+            return
+        when = core.next_deadline()
+        if when is not None and actor.wake != when:
+            actor.wake = when
+            self.at(max(when, self.now), lambda: self._woken(actor, when))
+
+    def _woken(self, actor: Actor, when: float) -> None:
+        if actor.wake != when:
+            return
+        actor.wake = -1.0
+        if actor.node is not None:
+            self._node_step(actor, actor.node.handle(self.now))
+        elif actor.device is not None:
+            self._device_step(actor, [])
+
+    def _node_step(self, actor: Actor, ready: Ready) -> None:
+        for peer in ready.given_up:
+            self.story.given_up.setdefault(peer.endpoint, self.now)
+        for sent in ready.send:
+            data = encode(sent.packet)
+            if sent.bytes_max and len(data) > sent.bytes_max:
+                continue
+            self._transmit(actor.address, sent.peer.endpoint, sent.packet, data)
+        self._wake(actor)
+
+    def _device_step(self, actor: Actor, arrived: list[tuple[Endpoint, Packet]]) -> None:
+        assert actor.device is not None
+        ready = actor.device.handle(self.now, arrived)
+        for outcome in ready.outcomes:
+            if outcome.ref == 1_000_000:
+                if outcome.code == Code.SUBSCRIBED:
+                    self.story.wishes[actor.address].since = self.now
+            else:
+                publication = self.story.publications[b"%d" % outcome.ref]
+                publication.code, publication.ended = outcome.code, self.now
+        for message in ready.delivered:
+            self.story.received[actor.address].setdefault(message.payload, []).append(self.now)
+        for target, packet in ready.send:
+            self._transmit(actor.address, target, packet, encode(packet))
+        self._wake(actor)
+
+    def _transmit(self, source: Endpoint, target: Endpoint, packet: Packet, data: bytes) -> None:
+        story = self.story
+        if isinstance(packet.body, Publish):
+            story.data += 1
+            story.between += source in self.nodes and target in self.nodes
+        elif isinstance(packet.body, PubAck) and packet.body.code in (Code.DISTRIBUTED, Code.DELIVERED):
+            story.answers += 1
+        else:
+            story.control += 1
+        if self.random.random() < self.loss:
+            return
+        for _ in range(2 if self.random.random() < self.double else 1):
+            late = self.random.uniform(0.0005, self.late_s)
+            self.at(self.now + late, lambda: self._arrive(source, target, data))
+
+    def _arrive(self, source: Endpoint, target: Endpoint, data: bytes) -> None:
+        actor = self.actors.get(target)
+        if actor is None:
+            return
+        packet = decode(data)
+        if actor.node is not None:
+            self._node_step(actor, actor.node.handle(self.now, [Arrived(Peer(source), "", packet, len(data), False)]))
+        elif actor.device is not None:
+            self._device_step(actor, [(source, packet)])
+
+    def lost(self) -> list[tuple[Endpoint, bytes]]:
+        """Return the messages that were answered as distributed and did not reach who was subscribed before.
+
+        A subscriber that let five tries pass is promised nothing from then on.
+        """
+        missing = []
+        for payload, publication in self.story.publications.items():
+            if publication.code != Code.DISTRIBUTED or not publication.qos:
+                continue
+            for address, wish in self.story.wishes.items():
+                if publication.ended >= self.story.given_up.get(address, 1e9):
+                    continue
+                is_owed = wish.qos and wish.since < publication.began and matches(wish.filter, publication.topic)
+                if is_owed and payload not in self.story.received[address]:
+                    missing.append((address, payload))
+        return missing
