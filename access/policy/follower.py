@@ -76,7 +76,12 @@ class PolicyFollower:
             self._follow_again(now)
 
     def step(self, now: float) -> None:
-        """Ask for the policy as far as it is due."""
+        """Read a slice of a view that came, and ask for the policy as far as it is due."""
+        if self._reader.is_whole:
+            try:
+                self._adopt(self._reader.advance())
+            except ValueError:
+                self._refused(now)
         if now >= self._answer_by:
             self._follow_again(now)
         if self.following or now < self._next_try or not self._routers:
@@ -89,6 +94,8 @@ class PolicyFollower:
 
     def next_deadline(self) -> float:
         """Return when ``step`` has something to do."""
+        if self._reader.is_whole:
+            return 0.0
         return self._answer_by if self.following else self._next_try if self._routers else float("inf")
 
     # --- messages
@@ -127,18 +134,22 @@ class PolicyFollower:
         except ValueError:
             self._refused(now)
             return
-        if view is not None and view.epoch > self.view.epoch:
-            self.view = view
-            self._behind_since = float("inf")
-            self._on_view(view)
+        if view is not None:
+            self._adopt(view)
         elif (wanted := self._reader.wanted) is not None and self.following:
             self._answer_by = now + ANSWER_S
             self._send(self.following, FollowPolicy(self.view.epoch, *wanted))
 
+    def _adopt(self, view: PolicyView | None) -> None:
+        if view is not None and view.epoch > self.view.epoch:
+            self.view = view
+            self._behind_since = float("inf")
+            self._on_view(view)
+
     def _stepped(self, now: float, data: bytes) -> None:
         try:
             step = decode_step(data)
-            reads = self._reader.wanted is not None
+            reads = self._reader.is_reading
             if reads and not self._reader.keep(step):
                 raise ValueError("too many steps wait for a view")
             if step.epoch == self.view.epoch + 1:

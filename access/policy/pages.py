@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from access.policy.step import PolicyStep
-from access.policy.view import PolicyView, decode_view
+from access.policy.view import PolicyView, ViewReading
 from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["STEPS_MAX", "VIEW_PAGES_BYTES_MAX", "PolicyPage", "PolicyReader", "PolicyShelf"]
@@ -68,21 +68,35 @@ class PolicyReader:
     def __init__(self) -> None:
         self._of: tuple[int, int, int] | None = None  # epoch, size, checksum of the view that is being read
         self._data = bytearray()
+        self._checksum = 0  # of what came so far
+        self._reading: ViewReading | None = None  # all pages are there
         self._steps: list[PolicyStep] = []
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """Return epoch and offset of the next page, None if nothing is being read."""
-        return None if self._of is None else (self._of[0], len(self._data))
+        """Return epoch and offset of the next page, None if nothing is being read, or all pages are there."""
+        return None if self._of is None or self._reading is not None else (self._of[0], len(self._data))
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether steps have to wait for a view."""
+        return self._of is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all pages are there, and ``advance`` has something to do."""
+        return self._reading is not None
 
     def forget(self) -> None:
         """Begin anew."""
         self._of = None
         self._data = bytearray()
+        self._checksum = 0
+        self._reading = None
         self._steps = []
 
     def take(self, page: PolicyPage, epoch: int) -> PolicyView | None:
-        """Take a page; return the view, with the steps that came meanwhile, once it is whole.
+        """Take a page; return the view, if this was the last page and one slice makes it (see ``advance``).
 
         A page of another view, or one that was taken before, changes nothing.
 
@@ -95,29 +109,50 @@ class PolicyReader:
         if page.offset == 0:
             self.forget()
             self._of = of
-        elif of != self._of or page.offset < len(self._data):
+        elif of != self._of or page.offset < len(self._data) or self._reading is not None:
             return None
         wrong = page.offset != len(self._data) or not page.data or len(self._data) + len(page.data) > page.size
         if wrong or page.size > VIEW_PAGES_BYTES_MAX or page.epoch < epoch:
             self.forget()
             raise ValueError(f"a page is missing or none, or is of epoch {page.epoch} behind {epoch}")
         self._data += page.data
-        return self._whole(of) if len(self._data) == page.size else None
+        self._checksum = crc32(page.data, self._checksum)
+        if len(self._data) < page.size:
+            return None
+        try:
+            if self._checksum != page.checksum:
+                raise ValueError("the pages are not of one view")
+            self._reading = ViewReading(self._data)  # Unreadable is a ValueError
+        except ValueError:
+            self.forget()
+            raise
+        return self.advance()
+
+    def advance(self) -> PolicyView | None:
+        """Read one slice of a view whose pages are all there; return it, with the steps that came, once it is read.
+
+        Raises:
+            ValueError: It is none, or another one; it is forgotten.
+        """
+        reading, of, steps = self._reading, self._of, self._steps
+        if reading is None or of is None:
+            return None
+        try:
+            if not reading.advance():
+                return None
+            view = reading.view
+            if view.epoch != of[0]:
+                raise ValueError("the view is of another epoch than its pages")
+            for step in steps:  # ValueError if one does not fit
+                if step.epoch == view.epoch + 1:
+                    view.apply(step)
+        except ValueError:
+            self.forget()
+            raise
+        self.forget()
+        return view
 
     def keep(self, step: PolicyStep) -> bool:
         """Keep a step until the view before it is whole; False if too many wait."""
         self._steps.append(step)
         return len(self._steps) <= STEPS_MAX
-
-    def _whole(self, of: tuple[int, int, int]) -> PolicyView:
-        data, steps = bytes(self._data), self._steps
-        self.forget()
-        if crc32(data) != of[2]:
-            raise ValueError("the pages are not of one view")
-        view = decode_view(data)  # Unreadable is a ValueError
-        if view.epoch != of[0]:
-            raise ValueError("the view is of another epoch than its pages")
-        for step in steps:  # ValueError if one does not fit
-            if step.epoch == view.epoch + 1:
-                view.apply(step)
-        return view

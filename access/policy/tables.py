@@ -90,6 +90,18 @@ class Table(Generic[R]):
         """Return the records as they are encoded, for a snapshot or for pages."""
         return [msgspec.Raw(data) for data in self._encoded.values()]
 
+    def add(self, raw: msgspec.Raw) -> R:
+        """Add one record of a snapshot, and return it.
+
+        Raises:
+            ValueError: It is none, or its key has a record (msgspec.ValidationError is one).
+        """
+        record = self._decode(raw)
+        if self._key_of(record) in self._encoded:
+            raise ValueError("two records of one key")
+        self.put(record)
+        return record
+
     def load(self, records: list[msgspec.Raw]) -> None:
         """Replace all records by those of a snapshot.
 
@@ -100,9 +112,7 @@ class Table(Generic[R]):
         self._sorted = None
         self.octets = 0
         for raw in records:
-            self.put(self._decode(raw))
-        if len(self._encoded) != len(records):
-            raise ValueError("two records of one key")
+            self.add(raw)
 
 
 def _ban_key(ban: Ban) -> str:

@@ -8,16 +8,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from access.limits.bans import BanTable, normal_value
+from access.limits.bans import Ban, BanTable, normal_value
 from access.policy.changes import Tables
 from access.policy.records import Group, Limits, Revoked, Role, User, ban_key, revoked_key
 from access.policy.role_tiers import tiers_of
 from access.policy.step import PolicyStep
 from access.policy.tables import Table, bans_table, groups_table, revoked_table, roles_table
 from access.rules.rules import Action, Tier
-from wire.decoding import Payload, strictly
+from wire.decoding import Payload, Unreadable, plain_text, strictly
 
-__all__ = ["PolicyView", "decode_view", "encode_view", "roles_of"]
+__all__ = ["PolicyView", "ViewReading", "encode_view", "roles_of"]
+
+SLICE = 1_500  # records of one turn: some 2 ms
+RULE_COST = 2  # of a rule, in records
 
 
 class _Encoded(msgspec.Struct, array_like=True):
@@ -37,7 +40,7 @@ class PolicyView:
         self._groups: Table[Group] = groups_table()
         self._roles: Table[Role] = roles_table()
         self._revoked: Table[Revoked] = revoked_table()
-        self._groups_named: bool | None = None  # not known before somebody asks
+        self._sharing: set[str] = set()  # roles with rules about groups of subscribers
         self.role_limits: dict[str, Limits] = {}  # of the roles that have some
 
     def role(self, name: str) -> Role | None:
@@ -51,11 +54,7 @@ class PolicyView:
     @property
     def groups_named(self) -> bool:
         """Whether any role names groups of subscribers: then no client joins one without the right."""
-        if self._groups_named is None:
-            self._groups_named = any(
-                rule.actions & Action.SHARE for role in self._roles.records() for rule in role.rules
-            )
-        return self._groups_named
+        return bool(self._sharing)
 
     def group(self, name: str) -> Group | None:
         """Return a group, None if there is none."""
@@ -89,30 +88,82 @@ class PolicyView:
         for name, group in step.groups.items():
             self._groups.remove(name) if group is None else self._groups.put(group)
         for name, role in step.roles.items():
-            self._groups_named = None
             self._roles.remove(name) if role is None else self._roles.put(role)
-            self._note_limits(name, role)
+            self._note(name, role)
         for key, revoked in step.revoked.items():
             self._revoked.remove(key) if revoked is None else self._revoked.put(revoked)
         self.epoch = step.epoch
 
-    def _load(self, encoded: _Encoded) -> None:
-        bans = bans_table()
-        bans.load(encoded.bans)
-        self._groups.load(encoded.groups)
-        self._roles.load(encoded.roles)
-        self._revoked.load(encoded.revoked)
-        for ban in bans.records():
-            self.bans.put(ban)
-        for role in self._roles.records():
-            _check(role.name, role)
-            self._note_limits(role.name, role)
-        self.epoch = encoded.epoch
-
-    def _note_limits(self, name: str, role: Role | None) -> None:
+    def _note(self, name: str, role: Role | None) -> None:
+        """Keep at hand what is asked of all roles together."""
         self.role_limits.pop(name, None)
+        self._sharing.discard(name)
         if role is not None and role.limits:
             self.role_limits[name] = role.limits
+        if role is not None and any(rule.actions & Action.SHARE for rule in role.rules):
+            self._sharing.add(name)
+
+    def _add(self, kind: str, raw: msgspec.Raw) -> int:
+        """Add a record of a snapshot; return what it cost, in records."""
+        match kind:
+            case "roles":
+                role = self._roles.add(raw)
+                _check(role.name, role)
+                self._note(role.name, role)
+                return 1 + RULE_COST * len(role.rules)
+            case "groups":
+                self._groups.add(raw)
+            case _:
+                self._revoked.add(raw)
+        return 1
+
+
+class ViewReading:
+    """A whole view that is put together in slices: its records are too many for one turn of a node.
+
+    Attributes:
+        view: Of no use before ``advance`` has returned True.
+    """
+
+    def __init__(self, data: Payload) -> None:
+        """Begin with an encoded view.
+
+        Raises:
+            Unreadable: It is none.
+        """
+        encoded = _decode(data)
+        self.view = PolicyView()
+        self._epoch = encoded.epoch
+        self._bans: Table[Ban] = bans_table()
+        self._rest = [(kind, getattr(encoded, kind), 0) for kind in ("revoked", "bans", "roles", "groups")]
+
+    def advance(self, cost_max: int = SLICE) -> bool:
+        """Read on; return whether the view is whole.
+
+        Args:
+            cost_max: Records, a rule of a role counting RULE_COST; one role more is read at most.
+        Raises:
+            Unreadable: A record is out of its range, or two have one key.
+        """
+        while self._rest and cost_max > 0:
+            kind, records, at = self._rest.pop()
+            while at < len(records) and cost_max > 0:
+                cost_max -= self._add(kind, records[at])
+                at += 1
+            if at < len(records):
+                self._rest.append((kind, records, at))
+        if not self._rest:
+            self.view.epoch = self._epoch
+        return not self._rest
+
+    def _add(self, kind: str, raw: msgspec.Raw) -> int:
+        try:
+            if kind != "bans":
+                return self.view._add(kind, raw)
+            self.view.bans.put(self._bans.add(raw))
+            return 1
+        except Exception as error:  # whatever raises is in the record
+            raise Unreadable(f"unreadable policy view: {plain_text(str(error) or type(error).__name__)}") from None
 
 
 def roles_of(user: User, view: PolicyView) -> tuple[str, ...]:
@@ -138,14 +189,4 @@ def encode_view(epoch: int, tables: Tables) -> bytes:
     return msgspec.msgpack.encode(encoded)
 
 
-_decoder = msgspec.msgpack.Decoder(_Encoded)
-
-
-def _read(data: Payload) -> PolicyView:
-    view = PolicyView()
-    view._load(_decoder.decode(data))
-    return view
-
-
-# Returns a view. Raises Unreadable: the payload is none, or a record is out of its range.
-decode_view = strictly(_read, "policy view")
+_decode = strictly(msgspec.msgpack.Decoder(_Encoded).decode, "policy view")

@@ -18,7 +18,8 @@ from access.policy.machine import PolicyMachine
 from access.policy.pages import STEPS_MAX, PolicyPage, PolicyReader
 from access.policy.records import Revoked, Rule
 from access.policy.step import PolicyStep, decode_step, encode_step
-from access.policy.view import PolicyView, decode_view, encode_view
+from access.policy.view import PolicyView, encode_view
+from tests.access.policy.whole_views import decode_view
 from tests.fuzz.nested import mutate_tree
 from wire.decoding import Unreadable
 from wire.messages.control import Control, decode_control, encode_control

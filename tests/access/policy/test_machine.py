@@ -37,8 +37,9 @@ from access.policy.machine import ORDERS_MAX, PolicyMachine
 from access.policy.records import Ban, Revoked, Rule
 from access.policy.rules import RULES
 from access.policy.step import RECORDS_MAX, Takes, decode_step, encode_step
-from access.policy.view import PolicyView, decode_view, encode_view
+from access.policy.view import PolicyView, encode_view
 from tests.access.policy.random_commands import random_command
+from tests.access.policy.whole_views import decode_view
 from wire.decoding import Unreadable
 from wire.messages.ranges import MAP_PAGE_BYTES
 
