@@ -48,6 +48,12 @@ class WebSocketServer:
         self._pings = 0
         self._tiny = 0
 
+    def __del__(self) -> None:
+        """Free the parser, a generator that holds its own object: old cycles are looked for nearly never in a node."""
+        framing = self._connection.connection  # None before the handshake
+        if framing is not None:
+            framing._proto._parse_more.close()
+
     def receive(self, data: bytes) -> bytes | None:
         """Return the MQTT bytes of the frames in ``data``; None when the connection must close."""
         if self._ended:
