@@ -12,7 +12,9 @@ any phase, and whoever is still here stays. Source: docs/adr/0048-drain-of-an-ed
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from conf.metrics import Metrics
 from edge.clients.client import Client
@@ -22,13 +24,19 @@ from edge.hot.loop import Loop
 from edge.listeners.listeners import Listener
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
+from wire.decoding import strictly
+from wire.messages.hello import TIER_EDGE
+from wire.messages.orders import DrainOrder, NodeOrdered, OrderNode
 
 __all__ = ["Drain"]
 
 logger = logging.getLogger(__name__)
 
 REFUSE_AFTER_S = 3.0  # two checks of a balancer that looks once a second
+SERVERS_S = 1.0  # for which one choice of another edge holds
 BURST_S = 0.25  # a beat that came late lets go of no more than this long's share
+
+_decode = strictly(msgspec.json.Decoder(DrainOrder).decode, "order to drain")
 
 
 class Drain:
@@ -41,6 +49,7 @@ class Drain:
         loop: Accepts on them.
         rate: Clients let go a second.
         accept: Takes a connection (listener, descriptor, address).
+        loads: Returns how loaded the nodes say to be, 0 to 1, of those that gossip holds alive.
     """
 
     def __init__(
@@ -51,12 +60,17 @@ class Drain:
         loop: Loop,
         rate: int,
         accept: Callable[[object, int, str], None],
+        loads: Callable[[], Mapping[str, float]],
     ) -> None:
         self._node = node
         self._clients = clients
         self._listening = listening
         self._loop = loop
-        self._rate = rate
+        self._rate_set = self._rate = rate
+        self._redirects = False
+        self._loads = loads
+        self._servers: dict[str, str] = {}  # by listener: the least loaded edge's
+        self._servers_at = float("-inf")
         self._accept = accept
         self._phase = ""
         self._opened = False  # the edge has become ready once
@@ -103,6 +117,7 @@ class Drain:
             if self._phase:
                 logger.info("the drain is over: clients are taken")
             self._phase, self._said = "", False
+            self._rate, self._redirects = self._rate_set, False
         elif not self._phase:
             self._phase, self._refuse_at = "announced", now + REFUSE_AFTER_S
             logger.info("draining: %d clients are let go at %d/s", len(self._clients), self._rate)
@@ -128,8 +143,44 @@ class Drain:
             self._allowed -= 1.0
             self._drained["told" if client.version == 5 else "closed"] += 1
             self._clients.count_end("drained")
-            self._clients.disconnect(client, ReasonCode.USE_ANOTHER_SERVER)
+            self._clients.disconnect(client, ReasonCode.USE_ANOTHER_SERVER, self._server_for(client, now))
         self._loop.kick()
+
+    def order(self, order: OrderNode) -> NodeOrdered:
+        """Take how the next drain is to be carried out; answer how many clients are here, and what it would do.
+
+        The lines are ``clients N``, ``wills N`` (that fire at once) and ``sessions N`` (that go on elsewhere).
+        """
+        try:
+            wanted = _decode(order.subject.encode())
+        except msgspec.ValidationError:
+            return NodeOrdered(order.request, error="this order to drain is none")
+        if not order.dry_run:
+            self._rate, self._redirects = wanted.rate or self._rate_set, wanted.redirect
+        here = [client for client in self._clients.all() if client.phase == Phase.OPEN and not client.conn.closed]
+        wills = sum(client.will_at_once for client in here)
+        sessions = sum(client.session != 0 and client.expiry_s > 0 for client in here)
+        lines = [
+            f"clients {len(here)}",
+            f"wills {wills}",
+            f"sessions {sessions}",
+            f"rate {wanted.rate or self._rate_set}",
+        ]
+        return NodeOrdered(order.request, count=len(here), lines=lines)
+
+    def _server_for(self, client: Client, now: float) -> str:
+        """Return the address of the least loaded edge's listener of the same name, "" if none may be told."""
+        if not self._redirects or client.version != 5:
+            return ""
+        if now - self._servers_at >= SERVERS_S:
+            self._servers_at, loads = now, self._loads()
+            found: dict[str, tuple[float, str]] = {}
+            for entry in self._node.map.live(TIER_EDGE):
+                if entry.node != self._node.name and not entry.admin_state and entry.node in loads:
+                    for listener, address in entry.clients.items():
+                        found[listener] = min(found.get(listener, (2.0, "")), (loads[entry.node], address))
+            self._servers = {listener: address for listener, (_, address) in found.items()}
+        return self._servers.get(client.policy.name, "")
 
     def _listen(self) -> None:
         for listener in self._listening:

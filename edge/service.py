@@ -140,7 +140,9 @@ class EdgeService:
                 self._open_ledger(settings.ledger)
             audit = AuditService(node, self._process.folder.path)
             self.core.node.audit, self._process.reloaded = audit.note, audit.reloaded
-            gossip = loaded_gossip(self._process, self._config.membership, self.core.clients, settings.connections_max)
+            gossip = self._gossip = loaded_gossip(
+                self._process, self._config.membership, self.core.clients, settings.connections_max
+            )
             trio_fd = trio_epoll_fd()
             loop = self._loop = Loop(self.core.hot, trio_fd)
             shells = LoginShells(settings, chains, self.core.logins, loop.kick)
@@ -185,10 +187,18 @@ class EdgeService:
 
     def _obey(self, ordered: Ordered) -> None:
         def take(router: str, order: OrderNode) -> None:
-            ordered.take(router, order)
+            if order.verb == "client drain":
+                self.core.node.tell(router, self._drain.order(order))
+            else:
+                ordered.take(router, order)
             self._loop.kick()
 
         self.core.node.ordered = take
+
+    def _alive_loads(self) -> dict[str, float]:
+        """Return how loaded the members say to be that gossip holds alive."""
+        members = self._gossip.believes() if self._gossip is not None else {}
+        return {name: each.load for name, each in members.items() if each.state == "alive"}
 
     def _order_done(self, router: str, answer: NodeOrdered) -> None:
         self.core.node.tell(router, answer)
@@ -392,7 +402,9 @@ class EdgeService:
     def _register_metrics(self, loop: Loop, chains: Chains) -> None:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
-        self._drain = Drain(core.node, core.clients, self._listening, loop, self._config.edge.drain_rate, self.accept)
+        self._drain = Drain(
+            core.node, core.clients, self._listening, loop, self._config.edge.drain_rate, self.accept, self._alive_loads
+        )
         self._drain.register(metrics)
         trio.lowlevel.add_instrument(Steps(self._own))
         metrics.gauge(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from conf.limit_names import LIMIT_NAMES
-from wire.messages.ranges import SomeNode
+from wire.messages.ranges import NodeName, SomeNode
 
 __all__ = [
     "AboutGroup",
@@ -18,6 +18,7 @@ __all__ = [
     "AboutUser",
     "BanAdd",
     "BanDelete",
+    "DrainClients",
     "GroupPut",
     "Kick",
     "List",
@@ -184,6 +185,15 @@ class Kick(_Arguments):
     """``client kick``."""
 
     client_id: Subject
+    dry_run: bool = False
+
+
+class DrainClients(_Arguments):
+    """``client drain``: how an edge lets its clients go once it is drained; what that would do."""
+
+    node: NodeName
+    rate: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    redirect: bool = False
     dry_run: bool = False
 
 

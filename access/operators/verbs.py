@@ -131,6 +131,7 @@ VERBS: dict[str, Verb] = {
     "unrevoke": _row(Role.ADMIN, our.Unrevoke),
     "policy status": _reads(our.PolicyStatus),
     "client kick": _row(Role.OPERATOR, our.Kick),
+    "client drain": _row(Role.OPERATOR, our.DrainClients),
     "reload": _row(Role.OPERATOR, our.Reload),
 }
 

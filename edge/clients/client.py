@@ -55,6 +55,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     session_token: str | None = None  # the address that paid for a session which its claim may make
     opening: OpenSession | None = None  # not answered yet
     has_will: bool = False
+    will_at_once: bool = False  # it fires when the connection ends without DISCONNECT 0x00
     end_code: int = -1  # by which it was disconnected, by itself or by us; -1: by none
     leaves_at: float = 0.0  # when its socket is closed at the latest after a reported DISCONNECT 0x00; 0: none was
     filter_gap_ns: int = 0  # of the rate of its SUBSCRIBEs, 0: none

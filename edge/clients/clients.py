@@ -13,6 +13,7 @@ from edge.node.ports import ClientEnds
 from edge.rights.sweep import STRICTER_LIMITS
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Disconnect
+from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
 
 __all__ = ["Clients"]
@@ -80,12 +81,17 @@ class Clients:
         """Write the last bytes, stop reading, flush, half-close: the client reads the reason."""
         self._loop.close(client.conn, last)
 
-    def disconnect(self, client: Client, reason_code: int) -> None:
-        """Tell a v5 client why, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close."""
+    def disconnect(self, client: Client, reason_code: int, server: str = "") -> None:
+        """Tell a v5 client why, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close.
+
+        Args:
+            server: Where it is to go (Server Reference), "" for nowhere.
+        """
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:  # [MQTT-3.14.2-1]
             reason_code = ReasonCode.UNSPECIFIED_ERROR
         client.end_code = int(reason_code)
-        last = encode_packet(Disconnect(reason_code, {}), 5) if client.version == 5 else b""
+        told: Properties = {PropertyId.SERVER_REFERENCE: server} if server else {}
+        last = encode_packet(Disconnect(reason_code, told), 5) if client.version == 5 else b""
         self.end(client, last)
 
     def drop(self, client: Client, reason_code: int) -> None:

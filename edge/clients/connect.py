@@ -418,7 +418,10 @@ class Connecting:
         if connack:
             self._loop.write(client.conn, connack, needs_lease=True)
         self._node.count("connects_0x00")
-        client.has_will = packet.will is not None
+        will = packet.will
+        client.has_will = will is not None
+        if will is not None:
+            client.will_at_once = not (client.expiry_s and will.properties.get(PropertyId.WILL_DELAY_INTERVAL))
         client.connect = None  # the will and the properties live at the partition
         self._loop.resume(client.conn)
         self._clients.lifecycle.connected(client, answer)

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import msgspec
 
-from access.operators.arguments import Kick, Reload
+from access.operators.arguments import DrainClients, Kick, Reload
 from access.operators.verbs import Operator, Refusal, judge
 from membership.node_gossip import Believed
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
@@ -25,6 +25,7 @@ from router.routes.shard import RouteShard
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.orders import DrainOrder
 from wire.node.waiting import missing_from_map
 
 __all__ = [
@@ -154,7 +155,7 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
     _, judged = judge(question, operator, TIER_ROUTER)
     if question.verb.partition(" ")[0] in POLICY_GROUPS:
         return AboutPolicy(judged)
-    if isinstance(judged, Kick | Reload):
+    if isinstance(judged, DrainClients | Kick | Reload):
         return _for_nodes(judged, view.machine.map)
     arguments = msgspec.structs.asdict(judged)
     if question.verb in GOSSIP_VERBS:
@@ -174,7 +175,11 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
         return AdminReply(question.request, False, None, str(error.args[0]), USAGE)
 
 
-def _for_nodes(judged: Kick | Reload, cluster_map: ClusterMap) -> ForNodes:
+def _for_nodes(judged: DrainClients | Kick | Reload, cluster_map: ClusterMap) -> ForNodes:
+    if isinstance(judged, DrainClients):
+        edges = tuple(entry.node for entry in cluster_map.live(TIER_EDGE) if entry.node == judged.node)
+        subject = msgspec.json.encode(DrainOrder(judged.rate, judged.redirect)).decode()
+        return ForNodes(edges, subject, judged.dry_run)
     if isinstance(judged, Kick):  # which edge has it only storage knows, and of an ephemeral session nobody else
         return ForNodes(tuple(entry.node for entry in cluster_map.live(TIER_EDGE)), judged.client_id, judged.dry_run)
     alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]

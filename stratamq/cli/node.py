@@ -6,6 +6,7 @@ import typer
 
 from stratamq.cli.asking import Options, answer, show_list
 from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
+from stratamq.cli.node_drain import drain_node
 from stratamq.cli.output import print_result
 from stratamq.cli.verbs import asks, group, verb_about
 
@@ -17,7 +18,7 @@ def register(app: typer.Typer) -> None:
     node = group(app, "node", "Its nodes.")
     node.command("list")(list_nodes)
     node.command("show")(show_node)
-    verb_about(node, "node drain", "node", "Move everything away from a node.")
+    node.command("drain")(drain_node)
     verb_about(node, "node undrain", "node", "Let a drained node take its share again.")
 
 

@@ -1,7 +1,10 @@
 """`stratamq node drain` of an edge: not ready, then refusing, then letting clients go; `undrain` opens it again."""
 
 import re
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,11 +22,13 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def connected(cluster: LocalCluster, level: int, client_id: str) -> socket.socket:
+def connected(
+    cluster: LocalCluster, level: int, client_id: str, flags: int = 2, properties: bytes = b"", rest: bytes = b""
+) -> socket.socket:
     """Return a connection to edge-1 that has its CONNACK."""
     stream = socket.create_connection(("127.0.0.1", cluster.port(1, "plain")), TIMEOUT_S)
-    body = b"\x00\x04MQTT" + bytes([level, 2, 0, 60]) + b"\x00" * (level == 5)
-    body += len(client_id).to_bytes(2, "big") + client_id.encode()
+    body = b"\x00\x04MQTT" + bytes([level, flags, 0, 60]) + (bytes([len(properties)]) + properties) * (level == 5)
+    body += len(client_id).to_bytes(2, "big") + client_id.encode() + rest
     stream.sendall(bytes([0x10, len(body)]) + body)
     answer = stream.recv(1000)
     assert answer[0] == 0x20 and answer[3] == 0, answer
@@ -70,7 +75,7 @@ def drained(cluster: LocalCluster) -> dict[str, float]:
 def test_an_edge_is_emptied_and_opened_again(cluster: LocalCluster) -> None:
     """503 while connections are still taken, then refused, then 0x9C for MQTT 5 and a close for 3.1.1; and all back."""
     new, old = connected(cluster, 5, "new"), connected(cluster, 4, "old")
-    cluster.admin("node", "drain", "edge-1")
+    cluster.admin("node", "drain", "edge-1", "--no-wait")
     cluster.wait_for(lambda: readiness(cluster)[0] == 503, "not ready", TIMEOUT_S)
     connected(cluster, 5, "late").close()  # a balancer that has not looked yet finds an open door
     assert rest(new)[:3] in (b"\xe0\x01\x9c", b"\xe0\x02\x9c")
@@ -93,10 +98,54 @@ def test_a_drain_that_is_taken_back_lets_nobody_go(cluster: LocalCluster) -> Non
     """`undrain` before the doors shut: whoever is connected stays."""
     before = drained(cluster)
     with connected(cluster, 5, "stays") as stays:
-        cluster.admin("node", "drain", "edge-1")
+        cluster.admin("node", "drain", "edge-1", "--no-wait")
         cluster.admin("node", "undrain", "edge-1")
         cluster.wait_for(lambda: readiness(cluster)[0] == 200, "ready", TIMEOUT_S)
         stays.settimeout(4.0)  # longer than the edge would have waited to refuse
         with pytest.raises(TimeoutError):
             stays.recv(1)
     assert drained(cluster) == before and not is_refused(cluster)
+
+
+def test_a_drain_says_what_it_will_do_and_sends_clients_on(cluster: LocalCluster) -> None:
+    """The forecast names wills and sessions, a trial changes nothing, and MQTT 5 is told the other edge."""
+    will = b"\x00" + b"\x00\x01w" + b"\x00\x01x"
+    plain, old = connected(cluster, 5, "plain"), connected(cluster, 4, "older")
+    dying = connected(cluster, 5, "dying", flags=0x06, rest=will)
+    durable = connected(cluster, 5, "durable", flags=0, properties=b"\x11\x00\x00\x01\x00")
+    forecast = cluster.admin("node", "drain", "edge-1", "--dry-run", "--rate", "1000/s")
+    told = {name: forecast[name] for name in ("clients", "wills", "sessions", "rate")}
+    assert told == {"clients": 4, "wills": 1, "sessions": 1, "rate": 1000}
+    assert readiness(cluster)[0] == 200
+    done = cluster.admin("node", "drain", "edge-1", "--rate", "1000/s", "--redirect")
+    assert done["left"] == 0 and state(cluster) == "drained"
+    other = f"127.0.0.1:{cluster.port(0, 'plain')}".encode()
+    for stream in (plain, dying, durable):
+        assert rest(stream)[2:] == b"\x9c" + bytes([len(other) + 3]) + b"\x1c" + len(other).to_bytes(2, "big") + other
+    assert rest(old) == b""
+    cluster.admin("node", "undrain", "edge-1")
+    cluster.wait_for(lambda: not is_refused(cluster), "open again", TIMEOUT_S)
+
+
+def test_an_interrupted_drain_is_taken_back(cluster: LocalCluster) -> None:
+    """Ctrl-C: who is left stays, and the command says how many."""
+    streams = [connected(cluster, 5, f"many-{number}") for number in range(20)]
+    before = drained(cluster)["told"]
+    command = [sys.executable, "-m", "stratamq", "node", "drain", "edge-1", "--rate", "1", "--data", str(cluster.data)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "20 clients, let go at 1/s (20 s)" in process.stderr.readline()
+        cluster.wait_for(lambda: drained(cluster)["told"] >= before + 3, "some are gone", TIMEOUT_S)
+        process.send_signal(signal.SIGINT)
+        assert re.search(r"stopped: \d+ of 20 clients have stayed at edge-1", process.stderr.read())
+        assert process.wait(10) == 130
+    cluster.wait_for(lambda: readiness(cluster)[0] == 200 and not is_refused(cluster), "open again", TIMEOUT_S)
+    for stream in streams:
+        stream.close()
+
+
+@pytest.mark.parametrize("rate", ["x", "-1", "2/m", "1000000"])
+def test_a_rate_that_is_none(cluster: LocalCluster, rate: str) -> None:
+    command = [sys.executable, "-m", "stratamq", "node", "drain", "edge-1", "--rate", rate, "--data", str(cluster.data)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1 and readiness(cluster)[0] == 200

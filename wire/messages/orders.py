@@ -5,12 +5,12 @@ The router has judged the operator; a node takes an order from any router, and a
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from wire.messages.message import Message
 from wire.messages.ranges import U64, Detail, UserText, Verb
 
-__all__ = ["NodeOrdered", "OrderNode"]
+__all__ = ["DrainOrder", "NodeOrdered", "OrderNode"]
 
 LINES_MAX = 256  # of an answer; a reload tells 201 at most
 
@@ -18,12 +18,19 @@ Line = Annotated[str, Meta(max_length=512)]
 
 
 class OrderNode(Message, tag="OrderNode"):
-    """Router to a node: ``reload``, or to an edge ``client kick`` of ``subject``."""
+    """Router to a node: ``reload``, or to an edge ``client kick`` of ``subject``, ``client drain`` by a DrainOrder."""
 
     request: U64
     verb: Verb
     subject: UserText = ""
     dry_run: bool = False
+
+
+class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """How an edge lets its clients go, as JSON in an order's ``subject``; rate 0: as the edge's setting says."""
+
+    rate: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    redirect: bool = False
 
 
 class NodeOrdered(Message, tag="NodeOrdered"):
