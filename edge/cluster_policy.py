@@ -135,7 +135,10 @@ class ClusterPolicy:
         if isinstance(message, Users):
             self._questions.handle(message)
             return True
-        return self._follower.handle(self._node.now, message)
+        taken = self._follower.handle(self._node.now, message)
+        if not self._follower.next_deadline():
+            self._node.wake()  # a whole view is read in slices
+        return taken
 
     # --- the policy moved
 

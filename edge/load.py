@@ -6,9 +6,9 @@ The loop is one thread and waits in the kernel when it has nothing to do, so its
 import time
 from collections import deque
 
+from conf.settings import EdgeConfig
 from edge.clients.clients import Clients
 from membership.node_gossip import NodeGossip
-from membership.settings import MembershipSettings
 from wire.node.process import NodeProcess
 
 __all__ = ["loaded_gossip"]
@@ -16,11 +16,9 @@ __all__ = ["loaded_gossip"]
 LOOKS = 5  # the busy share is that of the last two seconds, at a look every half second
 
 
-def loaded_gossip(
-    process: NodeProcess, settings: MembershipSettings | None, clients: Clients, connections_max: int
-) -> NodeGossip:
+def loaded_gossip(process: NodeProcess, config: EdgeConfig, clients: Clients) -> NodeGossip:
     """Return gossip that tells the load of this edge."""
-    return NodeGossip(process, settings, figures=_Load(clients, connections_max).figures)
+    return NodeGossip(process, config.membership, figures=_Load(clients, config.edge.connections_max).figures)
 
 
 class _Load:

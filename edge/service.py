@@ -140,9 +140,7 @@ class EdgeService:
                 self._open_ledger(settings.ledger)
             audit = AuditService(node, self._process.folder.path)
             self.core.node.audit, self._process.reloaded = audit.note, audit.reloaded
-            gossip = self._gossip = loaded_gossip(
-                self._process, self._config.membership, self.core.clients, settings.connections_max
-            )
+            gossip = self._gossip = loaded_gossip(self._process, self._config, self.core.clients)
             trio_fd = trio_epoll_fd()
             loop = self._loop = Loop(self.core.hot, trio_fd)
             shells = LoginShells(settings, chains, self.core.logins, loop.kick)

@@ -36,7 +36,7 @@ user enable, user delete, role put, role delete, group put, group delete, unrevo
 """
 OPERATORS = """
 cluster transfer, node drain, node undrain, ring add, ring drain, ring remove, ring rebalance, ring pause, ring resume,
-ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, reload
+ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, client drain, reload
 """
 
 
