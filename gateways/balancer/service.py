@@ -3,7 +3,6 @@
 import logging
 import os
 import random
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from gateways.balancer.following import MapFollower
 from gateways.balancer.forwarding import Forwarding
 from gateways.balancer.hand_over import is_reachable
 from gateways.balancer.reading import peek_connect, receive_connect
+from gateways.balancer.reload import BalancerCertificates
 from gateways.balancer.status import StatusSocket
 from gateways.balancer.tls_relay import secure, tls_facts
 from membership.node_gossip import NodeGossip
@@ -27,7 +27,6 @@ from mqtt.packets import Connect
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
-from wire.links.tls import client_listener_context
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
@@ -93,7 +92,7 @@ class BalanceService:
         )
         self._follower = MapFollower(self._send, self._moved)
         self._gossip = NodeGossip(process, config.membership)
-        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._certificates: dict[str, BalancerCertificates] = {}  # of listeners that end TLS
         self._doors: list[Door] = []
         self._reads: dict[str, bool] = {}
 
@@ -103,9 +102,8 @@ class BalanceService:
         given = activated_sockets(os.environ, os.getpid())
         for listener in settings.listeners:
             if listener.certificate is not None and listener.key is not None:
-                self._contexts[listener.name] = client_listener_context(
-                    listener.certificate, listener.key, listener.client_ca
-                )
+                part = self._certificates[listener.name] = BalancerCertificates(listener)
+                process.reload.add(part)
             wanted = settings.policy == "sticky" or settings.prefer == "zone" or listener.redirect
             self._reads[listener.name] = listener.is_readable and (
                 listener.read == "connect" or (listener.read == "auto" and wanted)
@@ -207,7 +205,7 @@ class BalanceService:
         client.setblocking(False)
         if self._forwarding.held >= self._settings.connections_max:
             self._forwarding.refuse(arrival, "full")
-        elif self._reads[listener.name] or listener.name in self._contexts:
+        elif self._reads[listener.name] or listener.name in self._certificates:
             self._nursery.start_soon(self._look, arrival)
         else:
             self._forwarding.forward(arrival)
@@ -238,10 +236,10 @@ class BalanceService:
 
     async def _read(self, arrival: Arrival) -> Connect | None:
         name, bytes_max = arrival.settings.name, self._settings.first_bytes_max
-        context = self._contexts.get(name)
-        if context is None:
+        certificates = self._certificates.get(name)
+        if certificates is None:
             return await peek_connect(arrival.client, bytes_max)
-        arrival.secured = await secure(arrival.client, context)
+        arrival.secured = await secure(arrival.client, certificates.context)
         arrival.tls = tls_facts(arrival.secured)
         arrival.wanted = Wanted(name, arrival.wanted.key, in_clear=True)
         if not self._reads[name]:

@@ -1,5 +1,7 @@
 """One door in front of three edges: clients come in, outlive the balancer, and never meet an edge that is gone."""
 
+import datetime
+import shutil
 import signal
 import socket
 import ssl
@@ -17,9 +19,13 @@ from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from tests.e2e.extra_balancer import balancer, free_port, status_of, wait_until
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from wire.links.authority import DevelopmentAuthority
 
 PINGRESP = b"\xd0\x00"
 EDGES = ("edge-0", "edge-1", "edge-2")
+
+
+NOW = datetime.datetime.now(datetime.UTC)
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +197,42 @@ def test_other_balancers_get_the_edges_of_the_map(cluster: LocalCluster, tmp_pat
         watching.kill()
         watching.wait()
     assert file.read_text().count("max_fails=1") == 3 and not file.with_name("nginx.conf.new").exists()
+
+
+def served(port: int) -> bytes:
+    """Return the certificate that a handshake shows now."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as secure:
+        shown = secure.getpeercert(binary_form=True)
+    assert shown is not None
+    return shown
+
+
+def test_certificates_are_replaced_at_a_signal(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Handshakes show the new one, who is connected stays, and a file that is none leaves the old state whole."""
+    files = [DevelopmentAuthority(tmp_path / name, "test", NOW).server("door") for name in ("old", "new")]
+    certificate, key = tmp_path / "door.pem", tmp_path / "door.key"
+
+    def install(number: int) -> None:
+        for source, target in ((files[number].certificate, certificate), (files[number].key, key)):
+            shutil.copy(source, target)
+            target.chmod(0o600)
+
+    install(0)
+    listeners = {"plain": {"port": free_port(), "opaque": False, "certificate": str(certificate), "key": str(key)}}
+    with balancer(cluster, "reloads", listeners=listeners, forward="relay") as (process, ports):
+        context = ssl.create_default_context(cafile=files[0].authority)
+        context.check_hostname = False
+        stays = [connect(ports["plain"], "stays", context)]
+        before = served(ports["plain"])
+        install(1)
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: served(ports["plain"]) != before)
+        after = served(ports["plain"])
+        certificate.write_text("no certificate")
+        process.send_signal(signal.SIGHUP)
+        for _ in range(20):
+            assert served(ports["plain"]) == after
+        assert alive(stays) == 1 and process.poll() is None
+        close(stays)

@@ -5,7 +5,7 @@ python -m pytest -s -m slow tests/e2e/test_drain_history.py     1 000 clients, t
 
 import io
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,7 +52,7 @@ class Drainer:
         return answer
 
 
-async def record_both(halves: list[tuple[RecordSettings, io.BytesIO, Work]]) -> None:
+async def record_both(halves: Sequence[tuple[RecordSettings, io.BytesIO, Work]]) -> None:
     async with trio.open_nursery() as nursery:
         for settings, sink, work in halves:
             nursery.start_soon(partial(record, settings, sink, work))
