@@ -49,10 +49,18 @@ class WebSocketServer:
         self._tiny = 0
 
     def __del__(self) -> None:
-        """Free the parser, a generator that holds its own object: old cycles are looked for nearly never in a node."""
+        """Free what a connection leaves whose peer is gone."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Free the parser, a generator that holds its own object: old cycles are looked for nearly never in a node.
+
+        With it goes what it has not read: half a megabyte, where a flood came at once and the connection lingers.
+        """
         framing = self._connection.connection  # None before the handshake
         if framing is not None:
             framing._proto._parse_more.close()
+        self._connection = WSConnection(ConnectionType.SERVER)
 
     def receive(self, data: bytes) -> bytes | None:
         """Return the MQTT bytes of the frames in ``data``; None when the connection must close."""
@@ -67,12 +75,16 @@ class WebSocketServer:
             self._connection.receive_data(data)
             for event in self._connection.events():
                 if not self._take(event, received):
-                    self._ended = True
+                    self._end()
                     return bytes(received) or None
         except (ProtocolError, ValueError):
-            self._ended = True
+            self._end()
             return None
         return bytes(received)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._let_go()
 
     def _take(self, event: object, received: bytearray) -> bool:
         """Handle one event; False ends the connection."""
