@@ -132,7 +132,11 @@ def test_an_interrupted_drain_is_taken_back(cluster: LocalCluster) -> None:
     streams = [connected(cluster, 5, f"many-{number}") for number in range(20)]
     before = drained(cluster)["told"]
     command = [sys.executable, "-m", "stratamq", "node", "drain", "edge-1", "--rate", "1", "--data", str(cluster.data)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+
+    def heed() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who runs the tests in the background ignores it
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stderr is not None
         assert "20 clients, let go at 1/s (20 s)" in process.stderr.readline()
         cluster.wait_for(lambda: drained(cluster)["told"] >= before + 3, "some are gone", TIMEOUT_S)
