@@ -78,6 +78,7 @@ sim: setup-dev
 	$(if $(SEED),@:,$(BIN)/python -m tests.router.raft.simulate --seeds $(SEEDS) --mode liveness)
 	$(if $(SEED),@:,$(BIN)/python -m tests.membership.simulate --seeds $(SEEDS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.bridges.bridge_simulation --seeds $(SEEDS)0)
+	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.datagrams.tree_simulation --seeds $(SEEDS)0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 200000 --stops $(ARGS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 300000 --hostile $(ARGS))

@@ -21,6 +21,7 @@ __all__ = ["Device", "DeviceReady", "Outcome"]
 LEASE_S = 300
 RENEW_S = 20.0  # keeps the way through a NAT open, and outlives the restart of a root
 OUTSTANDING_MAX = 64
+AHEAD_MAX = 512  # messages that may pass one which is not answered: a node remembers 1 024 of each publisher
 NODES_MAX = 1_000  # whose numbers and cookies are remembered
 ROUTES_MAX = 10_000
 NUMBERS_KEPT = 1_024
@@ -46,6 +47,7 @@ class _Question(Struct):
     is_named: bool = False
     tries: int = 0
     due: float = 0.0
+    index: int = 0  # of a message, among all
 
 
 class DeviceReady(Struct):
@@ -72,7 +74,8 @@ class Device:
         self._number = first_number
         self._give_up_s, self._relay = give_up_s, relay
         self._out = DeviceReady()
-        self._asked: dict[int, _Question] = {}  # by request
+        self._asked: dict[int, _Question] = {}  # by request; the oldest first
+        self._published = 0  # messages so far
         self._waiting: deque[_Question] = deque()
         self._routes: dict[str, tuple[Endpoint, int]] = {}  # by topic: who decides, and its number
         self._cookies: dict[Endpoint, bytes] = {}
@@ -87,11 +90,10 @@ class Device:
     def publish(self, now: float, ref: int, topic: str, payload: bytes, qos: int) -> None:
         """Send a message; its outcome has the same ``ref``."""
         self._number += 1
-        question = _Question(ref, Publish(topic, payload, qos, self._number), now, topic)
-        if len(self._asked) < OUTSTANDING_MAX:
-            self._ask(now, question)
-        else:
-            self._waiting.append(question)
+        self._published += 1
+        question = _Question(ref, Publish(topic, payload, qos, self._number), now, topic, index=self._published)
+        self._waiting.append(question)
+        self._go_on(now)
 
     def subscribe(self, now: float, ref: int, topic_filter: str, qos: int) -> None:
         """Ask for a filter, and go on asking each 20 s."""
@@ -118,8 +120,7 @@ class Device:
         for request, question in [each for each in self._asked.items() if each[1].due <= now]:
             self._again(now, request, question)
         self._renew(now)
-        while self._waiting and len(self._asked) < OUTSTANDING_MAX:
-            self._ask(now, self._waiting.popleft())
+        self._go_on(now)
         return self.take_output()
 
     def next_deadline(self) -> float | None:
@@ -127,6 +128,14 @@ class Device:
         times = [question.due for question in self._asked.values()]
         times += [due for _, due in self._wanted.values()]
         return min(times, default=None)
+
+    def _go_on(self, now: float) -> None:
+        """Send messages that wait, as far as the oldest one under way lets others pass."""
+        while self._waiting and len(self._asked) < OUTSTANDING_MAX:
+            oldest = next((each.index for each in self._asked.values() if each.index), self._waiting[0].index)
+            if self._waiting[0].index - oldest >= AHEAD_MAX:
+                return
+            self._ask(now, self._waiting.popleft())
 
     def _ask(self, now: float, question: _Question) -> None:
         self._number += 1

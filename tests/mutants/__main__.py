@@ -11,6 +11,7 @@ import time
 
 from tests.mutants.access_rules import ACCESS_RULES
 from tests.mutants.bridges import BRIDGES
+from tests.mutants.datagrams import DATAGRAMS
 from tests.mutants.edge_rights import EDGE_RIGHTS
 from tests.mutants.policy_rules import POLICY_RULES
 from tests.mutants.raft import MUTANTS
@@ -38,7 +39,7 @@ def main() -> int:
     options = parser.parse_args()
     missed: list[str] = []
     print("| bug | where | caught by | processor time |\n|---|---|---|---|")
-    for bug in (*BUGS, *RULES, *ACCESS_RULES, *STORAGE_RIGHTS, *EDGE_RIGHTS, *POLICY_RULES, *BRIDGES):
+    for bug in (*BUGS, *RULES, *ACCESS_RULES, *STORAGE_RIGHTS, *EDGE_RIGHTS, *POLICY_RULES, *BRIDGES, *DATAGRAMS):
         began = time.process_time()
         caught = caught_by(bug)
         took = time.process_time() - began

@@ -1,12 +1,10 @@
 """Trees of nodes: resolving, subscribing and joining, and no message lost whatever the network and the nodes do."""
 
-from functools import partial
-from random import Random
-
 import pytest
 
-from gateways.datagrams.messages import Code
-from tests.gateways.datagrams.tree_simulation import TreeSimulation, endpoint
+from gateways.datagrams.device import Device
+from gateways.datagrams.messages import Code, Endpoint, Packet, PubAccept, PubAck, PubConnect, Publish
+from tests.gateways.datagrams.tree_simulation import TreeSimulation, endpoint, run_seed
 
 
 def test_one_node_serves_all() -> None:
@@ -76,24 +74,59 @@ def test_through_one_node_only() -> None:
     assert tree.story.between == 1
 
 
-def run_seed(seed: int) -> TreeSimulation:
-    """One tree of four nodes under loss, doubling and delay; nodes die and come back while devices publish."""
-    random = Random(seed)
-    tree = TreeSimulation(seed, loss=random.choice([0, 0.01, 0.05, 0.2]), late_s=0.3, double=0.02)
-    nodes = [tree.add_node(1, "", None), tree.add_node(2, "a", 1), tree.add_node(3, "b", 1), tree.add_node(4, "a/x", 2)]
-    devices = [tree.add_device(100 + number, random.choice([1, 2, 3, 4])) for number in range(6)]
-    for device in devices[2:]:
-        tree.subscribe(device, random.choice(["#", "a/#", "+/x/#", "b/+", "a/x/1", "a/x/#"]))
-    for _ in range(60):
-        when = 100 + random.uniform(0, 60)
-        device, topic = random.choice(devices[:2]), random.choice(["a/x/1", "a/y", "b/1", "b/x", "c", "a/x"])
-        tree.at(when, partial(tree.publish, device, topic))
-    for _ in range(random.randrange(4)):
-        node, when = random.choice(nodes[1:]), 100 + random.uniform(0, 50)
-        tree.at(when, partial(tree.kill, node))
-        tree.at(when + random.uniform(0.1, 30), partial(tree.restart, node))
-    tree.run_until(260)
-    return tree
+def test_a_child_that_is_cut_off_stops() -> None:
+    """Behind the end of its lease it sends its publishers up: its parent has subscribers that it does not know."""
+    tree = TreeSimulation(6)
+    tree.add_node(1, "", None)
+    tree.add_node(2, "a", 1)
+    publisher, late = tree.add_device(100, 1), tree.add_device(101, 1)
+    tree.run_until(102)
+    tree.publish(publisher, "a/x")
+    tree.run_until(103)
+    tree.cut.add(frozenset((endpoint(1), endpoint(2))))
+    tree.run_until(119)
+    tree.subscribe(late, "a/#")
+    tree.run_until(120)
+    payload = tree.publish(publisher, "a/x")
+    tree.run_until(140)
+    assert tree.story.publications[payload].code == Code.DISTRIBUTED
+    assert tree.story.wishes[late.address].since < 120 and not tree.lost()
+
+
+def test_a_lossy_network_loses_nothing() -> None:
+    """One datagram in five is lost, and every answered message came."""
+    for seed in range(5):
+        tree = TreeSimulation(seed, loss=0.2)
+        tree.add_node(1, "", None)
+        publisher, subscriber = tree.add_device(100, 1), tree.add_device(101, 1)
+        tree.subscribe(subscriber, "#")
+        tree.run_until(110)
+        for _ in range(20):
+            tree.publish(publisher, "a")
+        tree.run_until(160)
+        assert not tree.lost(), seed
+
+
+def test_one_message_that_waits_is_not_passed_by_too_many() -> None:
+    """A node refuses numbers below the 1 024 that it remembers: a device waits for the oldest before it goes on."""
+    home = endpoint(1)
+    device, numbers, answered = Device((home,), 0), set[int](), 0
+    for ref in range(3_000):
+        device.publish(1.0, ref, "a", b"", 1)
+    sent = device.take_output().send
+    while sent:
+        arrived: list[tuple[Endpoint, Packet]] = []
+        for _, packet in sent:
+            if isinstance(packet.body, PubConnect):
+                arrived.append((home, Packet(packet.request, PubAccept("", 600))))
+            elif isinstance(packet.body, Publish):
+                numbers.add(packet.body.number)
+                is_first = packet.body.number == min(numbers)  # its answer is lost
+                if not is_first:
+                    arrived.append((home, Packet(packet.request, PubAck(Code.DISTRIBUTED))))
+        answered += sum(isinstance(packet.body, PubAck) for _, packet in arrived)
+        sent = device.handle(1.1, arrived).send
+    assert 256 <= answered < 1_024
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

@@ -1,0 +1,72 @@
+"""Rules of datagram nodes, each taken away, and the test that notices."""
+
+import pytest
+
+from gateways.datagrams import sealed
+from gateways.datagrams.deliveries import Deliveries, Waiting
+from gateways.datagrams.jurisdiction import Child
+from gateways.datagrams.messages import Packet, Publish
+from gateways.datagrams.parts import Parts
+from gateways.datagrams.proofs import Proofs
+from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribing import Subscribing
+from tests.gateways.datagrams import test_sealed as _S
+from tests.gateways.datagrams import test_tree as _T
+from tests.mutants.seeded import SeededBug
+
+__all__ = ["DATAGRAMS"]
+
+SEND = Deliveries.send
+
+
+def _wait_for_nobody(
+    self: Deliveries, now: float, peer: Peer, message: Publish, qos: int, waiting: Waiting
+) -> Packet | None:
+    return SEND(self, now, peer, message, 0 * qos, waiting)
+
+
+def _prepare_nothing(_self: Subscribing, _now: float, _child: Child) -> None:
+    pass
+
+
+def _wider_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sealed, "REPLAY_WINDOW", sealed.REPLAY_WINDOW + 1)
+
+
+DATAGRAMS: tuple[SeededBug, ...] = (
+    SeededBug(
+        "a parent stops before the child has the subscriptions",
+        "gateways/datagrams/subscribing.py Subscribing.prepare",
+        lambda patch: patch.setattr(Subscribing, "prepare", _prepare_nothing),
+        _T.test_a_child_takes_its_part_over,
+        "test_a_child_takes_its_part_over",
+    ),
+    SeededBug(
+        "the lease is not checked",
+        "gateways/datagrams/parts.py Parts.holds",
+        lambda patch: patch.setattr(Parts, "holds", lambda _self, _now: True),
+        _T.test_a_child_that_is_cut_off_stops,
+        "test_a_child_that_is_cut_off_stops",
+    ),
+    SeededBug(
+        "a message is answered before its subscribers have",
+        "gateways/datagrams/deliveries.py Deliveries.send",
+        lambda patch: patch.setattr(Deliveries, "send", _wait_for_nobody),
+        _T.test_a_lossy_network_loses_nothing,
+        "test_a_lossy_network_loses_nothing",
+    ),
+    SeededBug(
+        "every cookie is believed",
+        "gateways/datagrams/proofs.py Proofs.is_valid",
+        lambda patch: patch.setattr(Proofs, "is_valid", lambda _self, _endpoint, _cookie, _now: True),
+        _T.test_an_address_that_proved_nothing_gets_little,
+        "test_an_address_that_proved_nothing_gets_little",
+    ),
+    SeededBug(
+        "the replay window is one too wide",
+        "gateways/datagrams/sealed.py REPLAY_WINDOW",
+        _wider_window,
+        _S.test_nothing_is_taken_twice_or_changed,
+        "test_nothing_is_taken_twice_or_changed",
+    ),
+)
