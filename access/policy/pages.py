@@ -19,6 +19,7 @@ __all__ = ["STEPS_MAX", "VIEW_PAGES_BYTES_MAX", "PolicyPage", "PolicyReader", "P
 
 VIEW_PAGES_BYTES_MAX = 64 * 1024 * 1024  # access/policy/bounds.py keeps every view below it
 ENCODED_MAX = 4  # epochs of which some node may still be reading pages
+AT_ONCE_BYTES = 64 * 1024  # a view that is read in the turn of its last page
 STEPS_MAX = 256  # that wait for the last page; with more, reading begins anew
 
 
@@ -126,7 +127,7 @@ class PolicyReader:
         except ValueError:
             self.forget()
             raise
-        return self.advance()
+        return self.advance() if page.size <= AT_ONCE_BYTES else None
 
     def advance(self) -> PolicyView | None:
         """Read one slice of a view whose pages are all there; return it, with the steps that came, once it is read.

@@ -15,12 +15,12 @@ import trio
 from conf.bridge_config import BridgeConfig
 from conf.data_folder import DataFolder
 from conf.errors import ExitCode
-from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
+from conf.metrics import Metrics
 from gateways.bridges.kinds import build_all
 from gateways.bridges.report import Rates, register_metrics, status_rows
 from gateways.bridges.running import Bridge, Finding, run_bridge
+from gateways.process import open_pages
 from wire.node.process import own_version
-from wire.node.signals import obey_signals, state_lines
 
 __all__ = ["STATUS_SOCKET", "check", "main"]
 
@@ -48,33 +48,9 @@ async def _main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]
     bridges = build_all(config)
     metrics = Metrics("gateway", config.gateway.id, own_version())
     register_metrics(metrics, bridges)
-    page = bind_metrics(config.metrics) if config.metrics.enabled else None
-    health = bind_health(config.metrics)
-    stopping, signals, rates = trio.Event(), dict[str, int](), Rates()
-    addresses: dict[str, object] = {}
+    stopping, rates = trio.Event(), Rates()
     async with trio.open_nursery() as nursery:
-        if page is not None:
-            host, port = page.getsockname()[:2]
-            addresses["metrics"] = f"{host}:{port}"
-            nursery.start_soon(serve_metrics, metrics, page)
-        if health is not None:
-            host, port = health.getsockname()[:2]
-            addresses["health"] = f"{host}:{port}"
-            nursery.start_soon(serve_metrics, metrics, health, True)
-        await nursery.start(
-            obey_signals,
-            stopping,
-            nursery.cancel_scope.cancel,
-            signals,
-            lambda: state_lines([f"bridges {config.gateway.id}"], metrics),
-            lambda: logger.info("bridges take up new settings at a restart"),
-        )
-        metrics.counter(
-            "signals_total",
-            "Signals that came, by name.",
-            lambda: {(name,): float(count) for name, count in signals.items()},
-            ("signal",),
-        )
+        addresses = await open_pages(nursery, config.metrics, metrics, stopping, f"bridges {config.gateway.id}")
         nursery.start_soon(_serve_status, config.gateway.data_dir / STATUS_SOCKET, bridges, rates)
         nursery.start_soon(_look, bridges, rates)
         ready(addresses)

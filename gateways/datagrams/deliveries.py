@@ -143,18 +143,21 @@ class Deliveries:
         """Return when to call ``repeat`` next."""
         return self._due[0][0] if self._due else None
 
-    def moved(self, session: int, endpoint: Endpoint) -> None:
-        """Send what a session is owed to its new address from now on."""
-        for old, destination in list(self._destinations.items()):
-            owed = [*destination.outstanding.values(), *destination.queue]
-            if old == endpoint or not any(each.peer.session == session for each in owed):
-                continue
-            del self._destinations[old]
-            self._destinations.setdefault(endpoint, destination)
-            for each in owed:
-                each.peer = Peer(endpoint, session)
-            for number, each in destination.outstanding.items():
-                heapq.heappush(self._due, (each.due, endpoint, number))
+    def move(self, former: Endpoint, peer: Peer) -> None:
+        """Send what a session is owed at a former address to its new one from now on."""
+        old = self._destinations.get(former)
+        owed = [] if old is None else [*old.outstanding.values(), *old.queue]
+        if old is None or not all(each.peer.session == peer.session for each in owed):
+            return  # nothing, or partly somebody else's: it is sent where it was, and given up
+        del self._destinations[former]
+        new = self._destinations.setdefault(peer.endpoint, _Destination())
+        for number, each in old.outstanding.items():
+            each.peer = peer
+            new.outstanding[number] = each
+            heapq.heappush(self._due, (each.due, peer.endpoint, number))
+        for each in old.queue:
+            each.peer = peer
+        new.queue.extend(old.queue)
 
     def _launch(self, now: float, destination: _Destination, given: Given) -> None:
         number = given.packet.request

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from gateways.datagrams.messages import Code, Endpoint, Join
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import Peer, Subscription
 from gateways.datagrams.subtrees import is_within, touches
 
 __all__ = ["JOIN_LEASE_S", "Child", "Jurisdiction", "Uplink"]
@@ -29,7 +29,8 @@ class Child(Struct):
 
     Attributes:
         request: Of its last JOIN, which is answered once it is joined.
-        unconfirmed: Filters that it has not acknowledged; empty once it is joined.
+        unconfirmed: Filters that it was passed and has not acknowledged.
+        rest: Subscriptions that are not looked at yet, or that it did not acknowledge in five tries.
         until: End of the lease, s of the clock.
     """
 
@@ -41,6 +42,7 @@ class Child(Struct):
     unconfirmed: set[tuple[Endpoint, str]]
     until: float
     is_joined: bool = False
+    rest: list[Subscription] = field(default_factory=list)
 
 
 class Jurisdiction:
@@ -59,21 +61,32 @@ class Jurisdiction:
         """
         self.subtree = subtree
         self.children: dict[str, Child] = {}
+        self._at: dict[Endpoint, Child] = {}  # by address: a node has one subtree
         self._grants = {name: frozenset(subtrees) for name, subtrees in grants.items()}
 
     def child_for(self, topic: str) -> Child | None:
         """Return the joined child that decides about a topic."""
-        for child in self.children.values():
-            if child.is_joined and is_within(topic, child.subtree):
-                return child
+        while self.children and topic:
+            child = self.children.get(topic)
+            if child is not None:  # no other one lies above or below it
+                return child if child.is_joined else None
+            topic = topic.rpartition("/")[0]
         return None
 
     def child_at(self, endpoint: Endpoint) -> Child | None:
         """Return the child that is reached at an address."""
-        for child in self.children.values():
-            if child.peer.endpoint == endpoint:
-                return child
-        return None
+        return self._at.get(endpoint)
+
+    def put(self, child: Child) -> None:
+        """Begin to give a subtree to a child."""
+        self.children[child.subtree] = child
+        self._at[child.peer.endpoint] = child
+
+    def take_back(self, child: Child) -> None:
+        """Decide about a child's subtree again."""
+        del self.children[child.subtree]
+        if self._at.get(child.peer.endpoint) is child:
+            del self._at[child.peer.endpoint]
 
     def touched(self, topic_filter: str) -> list[Child]:
         """Return the children, preparing ones too, that a filter reaches into."""
@@ -91,6 +104,9 @@ class Jurisdiction:
             return Code.NOT_AUTHORIZED
         if subtree == self.subtree or not is_within(subtree, self.subtree):
             return Code.NOT_MINE
+        at = self._at.get(wanted.node)
+        if at is not None and at.subtree != subtree:
+            return Code.TAKEN
         for child in self.children.values():
             if child.subtree == subtree:
                 is_same = child.name == name and child.peer.endpoint == wanted.node
@@ -105,7 +121,7 @@ class Jurisdiction:
         """Take back what was given to children whose lease has ended."""
         gone = [child for child in self.children.values() if child.until <= now]
         for child in gone:
-            del self.children[child.subtree]
+            self.take_back(child)
         return gone
 
     def next_end(self) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from access.limits.buckets import Buckets
 from gateways.datagrams.jurisdiction import JOIN_LEASE_S, Child
 from gateways.datagrams.messages import HOPS_MAX, Code, Join, Packet, PubAccept, PubAck, PubConnect, Publish, Subscribe
 from gateways.datagrams.node_events import (
@@ -50,9 +51,9 @@ class DatagramNode:
         self._parts = Parts(settings, rights, proofs, parent)
         self._subscribing = Subscribing(self._parts)
         self._publishing = Publishing(self._parts)
-        self._joins_left = float(settings.joins_per_second_max)
-        self._joins_at = 0.0
+        self._joins = Buckets(settings.joins_per_second_max, settings.joins_per_second_max, keys_max=1)
         self._is_leaving = False
+        self._preparing: list[Child] = []
 
     @property
     def counts(self) -> Counter[str]:
@@ -116,6 +117,7 @@ class DatagramNode:
             self._subscribing.next_due(),
             parts.jurisdiction.next_end(),
             parts.uplink.due if parts.uplink is not None else None,
+            0.0 if any(map(self._subscribing.may_go_on, self._preparing)) else None,
         ]
         return min((each for each in deadlines if each is not None), default=None)
 
@@ -126,6 +128,14 @@ class DatagramNode:
         self._subscribing.expire(now)
         for _ in parts.jurisdiction.ended(now):
             parts.counts["children_lost"] += 1
+        if self._preparing:
+            children = parts.jurisdiction.children
+            self._preparing = [
+                each for each in self._preparing if children.get(each.subtree) is each and not each.is_joined
+            ]
+            for child in self._preparing:
+                if self._subscribing.may_go_on(child):
+                    self._go_on_with(now, child)
         if parts.uplink is not None and parts.uplink.due <= now:
             self._ask_parent(now)
 
@@ -144,10 +154,12 @@ class DatagramNode:
         if not arrived.is_proved and cookie and parts.proofs.is_valid(arrived.peer.endpoint, cookie, now):
             arrived = arrived._replace(is_proved=True)
             if arrived.peer.session:
-                parts.subscribers.move(arrived.peer.session, arrived.peer.endpoint)
-                parts.deliveries.moved(arrived.peer.session, arrived.peer.endpoint)
+                former = parts.subscribers.move(arrived.peer)
+                if former is not None:
+                    parts.deliveries.move(former, arrived.peer)
                 parts.out.proved.append(arrived.peer)
-        parts.deliveries.heard(arrived.peer.endpoint)
+        if parts.is_from_there(arrived):
+            parts.deliveries.heard(arrived.peer.endpoint)
         match body:
             case Publish():
                 self._publishing.asked(now, arrived, body)
@@ -165,18 +177,20 @@ class DatagramNode:
     def _answered(self, now: float, arrived: Arrived, answer: PubAck) -> None:
         uplink = self._parts.uplink
         if answer.code in (Code.DELIVERED, Code.DISTRIBUTED):  # by a subscriber; by a node that relays for some
-            self._publishing.answered(now, arrived)
+            if self._parts.is_from_there(arrived):
+                self._publishing.answered(now, arrived)
         elif uplink is not None and arrived.peer == uplink.parent and arrived.packet.request in uplink.sent:
             if answer.code == Code.JOINED and not self._is_leaving:
                 uplink.granted(arrived.packet.request, answer.lease_s)
-            elif answer.code == Code.NOT_PROVED:
+            elif answer.code == Code.NOT_PROVED and answer.cookie != uplink.cookie:
                 uplink.cookie, uplink.due = answer.cookie, now
-            else:
+            elif answer.code != Code.JOINED:
                 self._parts.counts["joins_refused"] += 1
+                self._parts.out.join_refused = answer.code
         else:
             child = self._subscribing.answered(arrived, answer)
-            if child is not None:
-                self._joined(now, child)
+            if child is not None and not child.is_joined:
+                self._go_on_with(now, child)
 
     def _resolve(self, now: float, arrived: Arrived, wanted: PubConnect) -> None:
         """Answer who decides about a topic, or pass the question to a node that is nearer to it."""
@@ -202,7 +216,7 @@ class DatagramNode:
             self._pass(arrived, wanted, child.peer)
         else:
             parts.counts["resolved"] += 1
-            number = self._publishing.topic_number(wanted.topic)
+            number = self._publishing.topic_number(wanted.topic) if arrived.is_proved or neighbour else 0
             cookie = parts.proofs.cookie(wanted.reply_to, now)
             accept = PubAccept(parts.settings.subtree, PUBLISH_LEASE_S, number, cookie)
             if neighbour:
@@ -223,8 +237,11 @@ class DatagramNode:
     def _join(self, now: float, arrived: Arrived, wanted: Join) -> None:
         """Judge a JOIN; a new child is prepared first, and answered when it has every subscription."""
         parts, endpoint = self._parts, arrived.peer.endpoint
-        if not arrived.is_proved or wanted.node != endpoint:
+        if not arrived.is_proved:
             parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(endpoint, now))
+            return
+        if wanted.node != endpoint:
+            parts.refuse(arrived, Code.MALFORMED)  # devices would be sent where it is not
             return
         if not parts.holds(now):
             parts.refuse(arrived, Code.BUSY)
@@ -238,7 +255,7 @@ class DatagramNode:
             parts.refuse(arrived, verdict)
         elif wanted.leave:
             parts.answer(arrived, PubAck(Code.JOINED))
-        elif not self._take_join(now):
+        elif not self._joins.take("", now):
             parts.refuse(arrived, Code.BUSY)
         else:
             self._prepare(now, arrived, wanted)
@@ -246,11 +263,11 @@ class DatagramNode:
     def _renew(self, now: float, arrived: Arrived, wanted: Join, child: Child) -> None:
         parts = self._parts
         if wanted.leave:
-            del parts.jurisdiction.children[child.subtree]
+            parts.jurisdiction.take_back(child)
             parts.answer(arrived, PubAck(Code.JOINED))
         elif wanted.incarnation > child.incarnation:
             # It began anew, and has none of the subscriptions that it had.
-            del parts.jurisdiction.children[child.subtree]
+            parts.jurisdiction.take_back(child)
             self._prepare(now, arrived, wanted)
         else:
             child.request, child.peer = arrived.packet.request, arrived.peer  # perhaps in a new session
@@ -269,9 +286,15 @@ class DatagramNode:
             unconfirmed=set(),
             until=now + JOIN_LEASE_S,
         )
-        self._parts.jurisdiction.children[wanted.subtree] = child
+        self._parts.jurisdiction.put(child)
+        self._preparing.append(child)
+        child.rest = list(self._parts.subscribers)
+        self._go_on_with(now, child)
+
+    def _go_on_with(self, now: float, child: Child) -> None:
+        """Pass a child more of what it needs; it is joined when it has all of it."""
         self._subscribing.prepare(now, child)
-        if not child.unconfirmed:
+        if not child.rest and not child.unconfirmed:
             self._joined(now, child)
 
     def _joined(self, now: float, child: Child) -> None:
@@ -287,13 +310,3 @@ class DatagramNode:
         if lease_s > 0:
             child.until = max(child.until, now + lease_s)
             self._parts.send(child.peer, Packet(child.request, PubAck(Code.JOINED, lease_s=lease_s)))
-
-    def _take_join(self, now: float) -> bool:
-        """Take one of the joins of this second; False if none is left."""
-        rate = self._parts.settings.joins_per_second_max
-        self._joins_left = min(float(rate), self._joins_left + (now - self._joins_at) * rate)
-        self._joins_at = now
-        if self._joins_left < 1:
-            return False
-        self._joins_left -= 1
-        return True

@@ -127,6 +127,7 @@ class Ready(Struct):
         subscribe, unsubscribe: Filters at the cluster.
         done: Tokens of the cluster's messages that may be acknowledged.
         proved: Peers whose address is theirs from now on.
+        join_refused: Code by which the parent refused this node, None if it did not.
         given_up: Subscribers that let five tries pass, and are not waited for until they speak.
     """
 
@@ -137,3 +138,4 @@ class Ready(Struct):
     done: list[int] = field(default_factory=list)
     proved: list[Peer] = field(default_factory=list)
     given_up: list[Peer] = field(default_factory=list)
+    join_refused: int | None = None

@@ -2,7 +2,7 @@
 
 A repeat is answered again and distributed once. 1 024 numbers per publisher; a number below those that left is
 refused, for nobody can say whether it was distributed. The publishers that were silent longest are forgotten above the
-bound.
+bound, of publishers and of all their numbers.
 """
 
 import enum
@@ -13,6 +13,7 @@ from gateways.datagrams.messages import PubAck
 __all__ = ["WINDOW", "NumberWindows", "Seen"]
 
 WINDOW = 1024
+NUMBERS_MAX = 1_000_000  # of all publishers: some 200 MB at most
 
 
 class Seen(enum.Enum):
@@ -37,15 +38,16 @@ class NumberWindows:
 
     def __init__(self, publishers_max: int) -> None:
         self.forgotten = 0
-        self._max = publishers_max
+        self._max, self._numbers = publishers_max, 0
         self._windows: dict[Hashable, _Window] = {}  # silent longest first
 
     def look(self, publisher: Hashable, number: int) -> Seen:
         """Judge a number, and note a new one."""
         window = self._windows.pop(publisher, None)
         if window is None:
-            while len(self._windows) >= self._max:
-                del self._windows[next(iter(self._windows))]
+            while len(self._windows) >= self._max or (self._numbers >= NUMBERS_MAX and self._windows):
+                gone = self._windows.pop(next(iter(self._windows)))
+                self._numbers -= len(gone.answers)
                 self.forgotten += 1
             window = _Window()
         self._windows[publisher] = window
@@ -57,7 +59,9 @@ class NumberWindows:
             oldest = next(iter(window.answers))
             window.floor = max(window.floor, oldest)
             del window.answers[oldest]
+            self._numbers -= 1
         window.answers[number] = None
+        self._numbers += 1
         return Seen.NEW
 
     def answer(self, publisher: Hashable, number: int) -> PubAck | None:
@@ -74,5 +78,6 @@ class NumberWindows:
     def forget(self, publisher: Hashable, number: int) -> None:
         """Judge a number anew when it comes again: nothing was done for it."""
         window = self._windows.get(publisher)
-        if window is not None:
-            window.answers.pop(number, None)
+        if window is not None and number in window.answers:
+            del window.answers[number]
+            self._numbers -= 1

@@ -44,6 +44,10 @@ class Parts:
         """Return whether this node decides about its subtree now."""
         return now >= self.settings.holds_from if self.uplink is None else self.uplink.holds(now)
 
+    def is_from_there(self, arrived: Arrived) -> bool:
+        """Return whether a datagram came from whom this address belongs to; in clear nobody can tell."""
+        return arrived.is_proved or not arrived.peer.session
+
     def neighbour(self, peer: Peer) -> str:
         """Return "parent", the subtree of a child, or "" for who is no node."""
         if self.uplink is not None and peer == self.uplink.parent:

@@ -22,6 +22,8 @@ from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import Peer
+from mqtt.errors import MqttError
+from mqtt.topics import validate_topic_filter, validate_topic_name
 
 __all__ = ["publish_lines", "subscribe_and_print"]
 
@@ -76,6 +78,13 @@ class _Program:
         self._arrived.append((peer.endpoint, packet))
 
 
+def _check(text: str, validate: Callable[[str], None]) -> None:
+    try:
+        validate(text)
+    except MqttError as error:
+        raise UserError(f"{text}: {error}", ExitCode.USAGE) from None
+
+
 def publish_lines(
     nodes: list[str], topic: str, qos: int, name: str, key_file: Path | None, give_up_s: float
 ) -> list[Outcome]:
@@ -84,6 +93,7 @@ def publish_lines(
     Raises:
         UserError: A mistake of the arguments.
     """
+    _check(topic, validate_topic_name)
     program = _Program(nodes, name, key_file, give_up_s, False)
     failed: list[Outcome] = []
     sent = 0
@@ -131,6 +141,8 @@ def subscribe_and_print(
     Raises:
         UserError: A filter was refused, or no node answers.
     """
+    for topic_filter in filters:
+        _check(topic_filter[:-1] + "#" if topic_filter.endswith("*") else topic_filter, validate_topic_filter)
     program = _Program(nodes, name, key_file, give_up_s, relay)
     shown = 0
     scope = trio.CancelScope()

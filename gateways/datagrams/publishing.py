@@ -19,7 +19,7 @@ from gateways.datagrams.subtrees import is_within
 
 __all__ = ["Publishing"]
 
-TOPIC_NUMBERS_MAX = 65_535
+TOPIC_NUMBERS_MAX = 16_384
 CLUSTER_WINDOW = 1_000  # messages that wait for the cluster
 
 

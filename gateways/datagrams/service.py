@@ -12,11 +12,11 @@ import trio
 from access.files import AccessFileError
 from conf.data_folder import DataFolder
 from conf.errors import ExitCode, UserError
-from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
+from conf.metrics import Metrics
 from conf.udp_settings import UdpConfig, UdpSettings
 from gateways.datagrams.attached import ClusterEnd, make_cluster_end
 from gateways.datagrams.keys import read_key, read_keys
-from gateways.datagrams.messages import Endpoint, Packet
+from gateways.datagrams.messages import Code, Endpoint, Packet
 from gateways.datagrams.node import DatagramNode
 from gateways.datagrams.node_events import Arrived, Event, NodeSettings, Ready
 from gateways.datagrams.proofs import Proofs
@@ -24,8 +24,8 @@ from gateways.datagrams.rights import RoleRights
 from gateways.datagrams.sealed import SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import Peer
+from gateways.process import open_pages
 from wire.node.process import own_version
-from wire.node.signals import obey_signals, state_lines
 
 __all__ = ["main"]
 
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 RAN_BEFORE = "ran"  # in the data folder: subscribers of an incarnation before may still count on this root
 IDLE_S = 60.0
+EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = ("127.", "::1")
 IN_CLEAR = "-"  # name of children on a socket in clear
 
@@ -58,6 +59,7 @@ class _Loop:
         self.cluster: ClusterEnd | None = None
         self._events: list[Event] = []
         self._is_lost = False  # the connection to the cluster
+        self._refused: int | None = None  # by which the parent refused this node last
         self._stirred = trio.Event()
 
     async def run(self) -> None:
@@ -111,6 +113,9 @@ class _Loop:
         for peer in ready.proved:
             if self.port.sealed is not None:
                 self.port.sealed.prove(peer)
+        if ready.join_refused is not None and ready.join_refused != self._refused:
+            logger.warning("the parent refuses this node: %s", _refusal(ready.join_refused))
+        self._refused = ready.join_refused if ready.join_refused is not None else self._refused
         for peer in ready.given_up:
             logger.info("%s does not answer, and is not waited for until it speaks", peer.endpoint)
         if self.cluster is not None:
@@ -121,25 +126,10 @@ async def _main(config: UdpConfig, ready: Callable[[dict[str, object]], None]) -
     loop = _build(config)
     metrics = Metrics("gateway", config.gateway.id, own_version())
     _register(metrics, loop)
-    page = bind_metrics(config.metrics) if config.metrics.enabled else None
-    health = bind_health(config.metrics)
-    stopping, signals = trio.Event(), dict[str, int]()
+    stopping = trio.Event()
     addresses: dict[str, object] = {"udp": str(loop.port.endpoint)}
     async with trio.open_nursery() as nursery:
-        if page is not None:
-            addresses["metrics"] = "{}:{}".format(*page.getsockname()[:2])
-            nursery.start_soon(serve_metrics, metrics, page)
-        if health is not None:
-            addresses["health"] = "{}:{}".format(*health.getsockname()[:2])
-            nursery.start_soon(serve_metrics, metrics, health, True)
-        await nursery.start(
-            obey_signals,
-            stopping,
-            nursery.cancel_scope.cancel,
-            signals,
-            lambda: state_lines([f"udp {config.gateway.id}"], metrics),
-            lambda: logger.info("a datagram node takes up new settings at a restart"),
-        )
+        addresses |= await open_pages(nursery, config.metrics, metrics, stopping, f"udp {config.gateway.id}")
         nursery.start_soon(loop.run)
         if loop.cluster is not None:
             nursery.start_soon(loop.run_cluster)
@@ -156,6 +146,9 @@ def _build(config: UdpConfig) -> _Loop:
     udp = config.udp
     if udp.security == "plain" and not udp.allow_plain and not udp.bind.startswith(LOOPBACK):
         text = f"udp.security = plain at {udp.bind}, where others can send: use sealed, or write udp.allow_plain = true"
+        raise UserError(text, ExitCode.USAGE)
+    if not udp.advertise and udp.bind in EVERYWHERE and (udp.parent or udp.children):
+        text = f"udp.bind = {udp.bind} is no address that other nodes reach: set udp.advertise"
         raise UserError(text, ExitCode.USAGE)
     if udp.roles_file is None:
         raise UserError("udp.roles_file is missing: without rules no device may do anything", ExitCode.USAGE)
@@ -177,6 +170,20 @@ def _build(config: UdpConfig) -> _Loop:
     if udp.cluster:
         loop.cluster = make_cluster_end(udp, config.gateway.id, loop.take, loop.lose_cluster)
     return loop
+
+
+def _refusal(code: int) -> str:
+    match code:
+        case Code.MALFORMED:
+            return "it sees another address than this node tells: set udp.advertise to the one that others reach"
+        case Code.NOT_AUTHORIZED:
+            return "udp.children there does not give it this subtree"
+        case Code.TAKEN:
+            return "another node has this subtree, or a part of it"
+        case Code.NOT_MINE:
+            return "it does not decide about this subtree: set udp.parent to the node that does"
+        case _:
+            return f"code {code}"
 
 
 def _sealed(udp: UdpSettings, parent: Peer | None) -> SealedPort | None:

@@ -37,10 +37,12 @@ def endpoint_of(text: str) -> Endpoint:
         ValueError: It is none.
     """
     host, _, port = text.rpartition(":")
-    number = int(port)
-    if not 0 < number < 65_536:
-        raise ValueError(f"{text}: the port is not between 1 and 65535")
-    return Endpoint(ipaddress.ip_address(host.strip("[]")).packed, number)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise ValueError(f"{text!r} is no ip:port")
+    try:
+        return Endpoint(ipaddress.ip_address(host.strip("[]")).packed, int(port))
+    except ValueError:
+        raise ValueError(f"{text!r} is no ip:port; names are not looked up") from None
 
 
 def bind_udp(host: str, port: int) -> socket.socket:

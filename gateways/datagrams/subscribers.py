@@ -13,11 +13,11 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gateways.datagrams.messages import Endpoint
-from gateways.datagrams.subtrees import touches
 from mqtt.topic_trie import TopicTrie
 
 __all__ = ["Peer", "Subscribers", "Subscription"]
 
+STALE_MAX = 1_000  # ends of subscriptions that are gone
 VISITS_MAX = 1_000  # nodes that one match may touch: docs/adr/0022-cost-of-filters.md
 
 
@@ -52,6 +52,7 @@ class Subscribers:
         self._trie = TopicTrie()
         self._by_endpoint: dict[Endpoint, dict[str, Subscription]] = {}
         self._ends: list[tuple[float, Endpoint, str]] = []  # one entry per subscription that lives, perhaps older ones
+        self._by_session: dict[int, Endpoint] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -73,6 +74,7 @@ class Subscribers:
         if known is not None:
             if wanted.peer.session:  # who was passed on by another node has none
                 known.peer, known.relay = wanted.peer, wanted.relay
+                self._by_session[wanted.peer.session] = endpoint
             if wanted.until > known.until:
                 known.until = wanted.until
             known.qos = wanted.qos
@@ -84,19 +86,23 @@ class Subscribers:
         mine[topic_filter] = wanted
         self._by_endpoint[endpoint] = mine
         self._trie.add(topic_filter, endpoint, wanted)
-        heapq.heappush(self._ends, (wanted.until, endpoint, topic_filter))
         self._count += 1
+        self._note_end(wanted)
+        if wanted.peer.session:
+            self._by_session[wanted.peer.session] = endpoint
         return True
 
     def remove(self, endpoint: Endpoint, topic_filter: str) -> None:
         """Forget a subscription, if there is one."""
         mine = self._by_endpoint.get(endpoint)
-        if mine is None or mine.pop(topic_filter, None) is None:
+        gone = mine.pop(topic_filter, None) if mine is not None else None
+        if mine is None or gone is None:
             return
         self._trie.remove(topic_filter, endpoint)
         self._count -= 1
         if not mine:
             del self._by_endpoint[endpoint]
+            self._by_session.pop(gone.peer.session, None)
 
     def get(self, endpoint: Endpoint, topic_filter: str) -> Subscription | None:
         """Return what an address wants by a filter."""
@@ -110,13 +116,17 @@ class Subscribers:
         """Return whether anybody wants exactly this filter by way of this node."""
         return any(each.relay for _, each in self._trie.entries(topic_filter))
 
-    def move(self, session: int, endpoint: Endpoint) -> None:
-        """Deliver what a session wants to its new address, and nothing more to the old one."""
-        moved = [each for each in self if each.peer.session == session and each.peer.endpoint != endpoint]
-        for each in moved:
-            self.remove(each.peer.endpoint, each.filter)
-            each.peer = Peer(endpoint, session)
-            self.add(each)
+    def move(self, peer: Peer) -> Endpoint | None:
+        """Deliver what a session wants to its new address, and nothing more to the old one, which is returned."""
+        former = self._by_session.get(peer.session)
+        if former is None or former == peer.endpoint:
+            return None
+        for each in list(self._by_endpoint.get(former, {}).values()):
+            if each.peer.session == peer.session:
+                self.remove(former, each.filter)
+                each.peer = peer
+                self.add(each)
+        return former
 
     def expire(self, now: float) -> list[str]:
         """Forget what was not renewed; return the filters."""
@@ -133,6 +143,13 @@ class Subscribers:
                 ended.append(topic_filter)
         return ended
 
+    def _note_end(self, subscription: Subscription) -> None:
+        """Remember when a subscription ends; what was removed since is left out where it is too much."""
+        heapq.heappush(self._ends, (subscription.until, subscription.peer.endpoint, subscription.filter))
+        if len(self._ends) > 2 * self._count + STALE_MAX:
+            self._ends = [(each.until, each.peer.endpoint, each.filter) for each in self]
+            heapq.heapify(self._ends)
+
     def next_end(self) -> float | None:
         """Return when to call ``expire`` next."""
         return self._ends[0][0] if self._ends else None
@@ -147,7 +164,3 @@ class Subscribers:
             if known is None or known.qos < each.qos:
                 found[each.peer.endpoint] = each
         return list(found.values())
-
-    def touching(self, subtree: str) -> list[Subscription]:
-        """Return the subscriptions that want a topic of a subtree."""
-        return [each for each in self if touches(each.filter, subtree)]

@@ -24,12 +24,15 @@ __all__ = ["LEASE_S_MAX", "Subscribing"]
 
 LEASE_S_MAX = 300
 PASSED_MAX = 10_000  # questions to other nodes under way
+PREPARED_MAX = 64  # of them to a new child
+LOOKED_AT_MAX = 500  # subscriptions of one turn, for a new child
 
 
 class _Pending(Struct):
-    """A SUBSCRIBE whose answer waits for other nodes, or for the cluster."""
+    """A SUBSCRIBE whose answer waits for other nodes, or for the cluster; a repeat takes the place of the first."""
 
     arrived: Arrived
+    key: tuple[Endpoint, str, bool]
     open: int
     nodes: tuple[Endpoint, ...]
     lease_s: int
@@ -37,12 +40,13 @@ class _Pending(Struct):
 
 
 class _Passed(Struct):
-    """One question to another node; ``child`` is the one that it prepares."""
+    """One question to another node; ``child`` is the one that it prepares, by ``of``."""
 
     peer: Peer
     packet: Packet
     pending: _Pending | None
     child: Child | None = None
+    of: Subscription | None = None
     tries: int = 0
     due: float = 0.0
 
@@ -56,6 +60,7 @@ class Subscribing:
         self._due: list[tuple[float, int]] = []
         self._cluster: dict[str, list[_Pending]] = {}  # filters that the cluster was asked for
         self._granted: set[str] = set()  # filters that the cluster gave
+        self._pending: dict[tuple[Endpoint, str, bool], _Pending] = {}  # by address, filter and whether it ends
         self._wants: dict[str, set[str]] = {}  # a filter at the cluster, and those of subscribers that it serves
 
     def asked(self, now: float, arrived: Arrived, wanted: Subscribe) -> None:
@@ -97,20 +102,23 @@ class Subscribing:
 
     def _store(self, now: float, arrived: Arrived, wanted: Subscribe, peer: Peer, neighbour: str) -> None:
         """Store or end it here, pass it on, and answer when all have answered."""
-        parts = self._parts
+        parts, key = self._parts, (peer.endpoint, wanted.filter, wanted.end)
+        if (known := self._pending.get(key)) is not None:
+            known.arrived = arrived
+            return
         lease_s = min(wanted.lease_s or LEASE_S_MAX, LEASE_S_MAX)
         if wanted.end:
             self._remove(peer.endpoint, wanted.filter)
         else:
             stored = Subscription(peer, wanted.filter, wanted.qos, now + lease_s, wanted.relay)
-            if len(self._passed) >= PASSED_MAX or not parts.subscribers.add(stored):
+            if max(len(self._passed), len(self._pending)) >= PASSED_MAX or not parts.subscribers.add(stored):
                 parts.refuse(arrived, Code.BUSY)
                 return
         children = [each for each in parts.jurisdiction.touched(wanted.filter) if each.subtree != neighbour]
         if wanted.end and parts.subscribers.is_relayed(wanted.filter):
             children = []  # others go on to have it by way of this node
         nodes = () if wanted.relay else tuple(each.peer.endpoint for each in children)
-        pending = _Pending(arrived, 1, nodes, lease_s)
+        pending = self._pending[key] = _Pending(arrived, key, 1, nodes, lease_s)
         onward = structs.replace(wanted, hops=wanted.hops + 1)
         if wanted.relay and not neighbour:
             onward = structs.replace(onward, deliver_to=parts.settings.endpoint, relay=False)
@@ -123,16 +131,24 @@ class Subscribing:
         self._settle(pending)
 
     def prepare(self, now: float, child: Child) -> None:
-        """Pass to a new child what it needs to decide about its subtree."""
-        for each in self._parts.subscribers.touching(child.subtree):
-            lease_s = max(1, int(each.until - now))
+        """Pass to a new child some of what it needs to decide about its subtree."""
+        for _ in range(LOOKED_AT_MAX):
+            if not self.may_go_on(child):
+                return
+            each = child.rest.pop()
+            if each.until <= now or not touches(each.filter, child.subtree):
+                continue
             endpoint = self._parts.settings.endpoint if each.relay else each.peer.endpoint
-            wanted = Subscribe(each.filter, each.qos, endpoint, lease_s, hops=1)
+            wanted = Subscribe(each.filter, each.qos, endpoint, max(1, int(each.until - now)), hops=1)
             child.unconfirmed.add((endpoint, each.filter))
-            self._pass(now, child.peer, wanted, None, child)
+            self._pass(now, child.peer, wanted, None, child, each)
+
+    def may_go_on(self, child: Child) -> bool:
+        """Return whether a child can be passed more now."""
+        return bool(child.rest) and len(child.unconfirmed) < PREPARED_MAX
 
     def answered(self, arrived: Arrived, answer: PubAck) -> Child | None:
-        """Take the answer of another node; return the child that has all that it needs now."""
+        """Take the answer of another node; return the child that it was passed for."""
         passed = self._passed.get(arrived.packet.request)
         if passed is None or passed.peer.endpoint != arrived.peer.endpoint or not self._parts.neighbour(arrived.peer):
             return None
@@ -143,12 +159,15 @@ class Subscribing:
         """Take the cluster's answer."""
         if is_granted and topic_filter in self._wants:
             self._granted.add(topic_filter)
+        else:
+            self._granted.discard(topic_filter)
         for pending in self._cluster.pop(topic_filter, ()):
             pending.is_whole = pending.is_whole and is_granted
             self._settle(pending)
 
     def lost_cluster(self) -> None:
         """Answer who waits for the cluster, which is away."""
+        self._granted.clear()  # each is asked for again on the next connection
         for topic_filter in list(self._cluster):
             self.granted(topic_filter, False)
 
@@ -177,10 +196,16 @@ class Subscribing:
             self._leave_cluster(topic_filter)
 
     def _pass(
-        self, now: float, peer: Peer, wanted: Subscribe, pending: _Pending | None, child: Child | None = None
+        self,
+        now: float,
+        peer: Peer,
+        wanted: Subscribe,
+        pending: _Pending | None,
+        child: Child | None = None,
+        of: Subscription | None = None,
     ) -> None:
         request = self._parts.next_request()
-        passed = self._passed[request] = _Passed(peer, Packet(request, wanted), pending, child)
+        passed = self._passed[request] = _Passed(peer, Packet(request, wanted), pending, child, of)
         if pending is not None:
             pending.open += 1
         self._launch(now, request, passed)
@@ -196,15 +221,18 @@ class Subscribing:
             passed.pending.is_whole = passed.pending.is_whole and is_done
             self._settle(passed.pending)
         child, wanted = passed.child, passed.packet.body
-        if child is None or not is_done or not isinstance(wanted, Subscribe) or wanted.deliver_to is None:
+        if child is None or passed.of is None or not isinstance(wanted, Subscribe) or wanted.deliver_to is None:
             return None
         child.unconfirmed.discard((wanted.deliver_to, wanted.filter))
-        return None if child.unconfirmed or child.is_joined else child
+        if not is_done:
+            child.rest.append(passed.of)  # for as long as it asks, it is tried
+        return child
 
     def _settle(self, pending: _Pending) -> None:
         pending.open -= 1
         if pending.open:
             return
+        del self._pending[pending.key]
         if pending.is_whole:
             self._parts.answer(pending.arrived, PubAck(Code.SUBSCRIBED, pending.nodes, pending.lease_s))
         else:

@@ -25,8 +25,8 @@ def _wait_for_nobody(
     return SEND(self, now, peer, message, 0 * qos, waiting)
 
 
-def _prepare_nothing(_self: Subscribing, _now: float, _child: Child) -> None:
-    pass
+def _prepare_nothing(_self: Subscribing, _now: float, child: Child) -> None:
+    child.rest.clear()
 
 
 def _wider_window(patch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,21 @@ def test_a_dead_node_is_replaced(keys: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pub", "--topic", "a/#", "--node", "127.0.0.1:1"),
+        ("pub", "--topic", "a", "--node", "nonsense"),
+        ("pub", "--topic", "a", "--node", "localhost:1"),
+        ("sub", "--filter", "a#", "--node", "127.0.0.1:1"),
+        ("sub", "--filter", "a", "--node", "127.0.0.1:1", "--key-file", "/nowhere"),
+    ],
+)
+def test_a_wrong_argument_is_told_at_once(arguments: tuple[str, ...]) -> None:
+    result = subprocess.run(command(*arguments), cwd=ROOT, input="x", capture_output=True, text=True, timeout=20)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
     ("settings", "text"),
     [
         (["udp.security=plain", "udp.bind=0.0.0.0"], "udp.allow_plain = true"),
@@ -137,6 +152,7 @@ def test_a_dead_node_is_replaced(keys: Path) -> None:
         (["udp.device_roles=nobody"], "no role of this file"),
         (["udp.prot=1"], "udp.prot"),
         (["udp.cluster=http://x"], "udp.cluster"),
+        (["udp.bind=0.0.0.0", 'udp.children={west=["west"]}'], "set udp.advertise"),
     ],
 )
 def test_mistakes_are_one_line(keys: Path, settings: list[str], text: str) -> None:

@@ -1,0 +1,55 @@
+"""Pages and signals of a gateway process: its page of figures, health, and signals."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
+from conf.node_settings import MetricsSettings
+from wire.node.signals import obey_signals, state_lines
+
+__all__ = ["open_pages"]
+
+logger = logging.getLogger(__name__)
+
+
+async def open_pages(
+    nursery: trio.Nursery, settings: MetricsSettings, metrics: Metrics, stopping: trio.Event, title: str
+) -> dict[str, object]:
+    """Serve the pages, and obey signals, until the nursery is cancelled.
+
+    Args:
+        stopping: Set at the first SIGTERM or SIGINT; the second cancels the nursery.
+        title: Of what SIGUSR1 writes.
+
+    Returns:
+        The addresses of the pages.
+
+    Raises:
+        UserError: An address cannot be had.
+    """
+    addresses: dict[str, object] = {}
+    signals: dict[str, int] = {}
+    page = bind_metrics(settings) if settings.enabled else None
+    for name, listener in (("metrics", page), ("health", bind_health(settings))):
+        if listener is not None:
+            host, port = listener.getsockname()[:2]
+            addresses[name] = f"{host}:{port}"
+            nursery.start_soon(serve_metrics, metrics, listener, name == "health")
+    await nursery.start(
+        obey_signals,
+        stopping,
+        nursery.cancel_scope.cancel,
+        signals,
+        lambda: state_lines([title], metrics),
+        lambda: logger.info("%s takes up new settings at a restart", title),
+    )
+    metrics.counter(
+        "signals_total",
+        "Signals that came, by name.",
+        lambda: {(name,): float(count) for name, count in signals.items()},
+        ("signal",),
+    )
+    return addresses

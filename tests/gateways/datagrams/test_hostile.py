@@ -1,0 +1,115 @@
+"""Partners that lie, repeat themselves or are set up wrongly: nothing is believed, piled up or asked in a circle."""
+
+import itertools
+
+from gateways.datagrams.messages import Body, Code, Endpoint, Join, Packet, PubAck, PubConnect, Publish, Subscribe
+from gateways.datagrams.node import DatagramNode
+from gateways.datagrams.node_events import Arrived, NodeSettings, Ready
+from gateways.datagrams.proofs import Proofs
+from gateways.datagrams.subscribers import Peer
+from tests.gateways.datagrams.tree_simulation import Everything, TreeSimulation, endpoint
+
+REQUESTS = itertools.count(1)
+
+
+class Rules(Everything):
+    """Rules that allow all, to devices with names too."""
+
+    def may_publish(self, name: str, topic: str, qos: int) -> bool:
+        return super().may_publish("", topic, qos) or bool(name)
+
+    def may_subscribe(self, name: str, topic_filter: str, qos: int) -> bool:
+        return super().may_subscribe("", topic_filter, qos) or bool(name)
+
+
+def made(**settings: object) -> DatagramNode:
+    wanted = NodeSettings("", endpoint(1), {"": ("a",)}, incarnation=1, first_number=1, **settings)  # type: ignore[arg-type]
+    return DatagramNode(wanted, Rules(), Proofs(bytes(32)))
+
+
+def say(node: DatagramNode, peer: Peer, body: Body, now: float = 1.0, is_proved: bool = True) -> Ready:
+    return node.handle(now, [Arrived(peer, "d" if peer.session else "", Packet(next(REQUESTS), body), 100, is_proved)])
+
+
+def codes(ready: Ready) -> list[int]:
+    return [sent.packet.body.code for sent in ready.send if isinstance(sent.packet.body, PubAck)]
+
+
+def test_another_session_answers_for_nobody() -> None:
+    """With a forged address a device could have messages counted as delivered that never came."""
+    node, mine, liar = made(), Peer(endpoint(9), 5), Peer(endpoint(9), 6)
+    say(node, mine, Subscribe("a", 1))
+    out = say(node, Peer(endpoint(8), 7), Publish("a", b"x", 1, 1))
+    (delivery,) = [sent for sent in out.send if isinstance(sent.packet.body, Publish)]
+    answer = Packet(delivery.packet.request, PubAck(Code.DELIVERED))
+    assert not codes(node.handle(1.1, [Arrived(liar, "liar", answer, 100, False)]))
+    assert codes(node.handle(1.1, [Arrived(mine, "d", answer, 100, True)])) == [Code.DISTRIBUTED]
+
+
+def test_a_device_that_moves_takes_along_what_it_is_owed() -> None:
+    node, old, new = made(), Peer(endpoint(9), 5), Peer(endpoint(10), 5)
+    say(node, old, Subscribe("a", 1))
+    say(node, Peer(endpoint(8), 7), Publish("a", b"x", 1, 1))
+    (refused,) = say(node, new, Subscribe("a", 1, cookie=bytes(16)), is_proved=False).send
+    assert isinstance(refused.packet.body, PubAck) and refused.packet.body.code == Code.NOT_PROVED
+    out = say(node, new, Subscribe("a", 1, cookie=refused.packet.body.cookie), is_proved=False)
+    assert out.proved == [new] and node.figures["subscriptions"] == 1
+    again = node.handle(5.0)
+    assert [sent.peer for sent in again.send if isinstance(sent.packet.body, Publish)] == [new]
+
+
+def test_a_subscription_that_is_repeated_waits_once() -> None:
+    """For the cluster, which does not answer; the last of the questions is answered."""
+    node, peer = made(attached=True), Peer(endpoint(9), 5)
+    asked = [say(node, peer, Subscribe("a", 1)) for _ in range(100)]
+    assert sum(len(each.subscribe) for each in asked) == 1 and not any(codes(each) for each in asked)
+    assert codes(node.lose_cluster()) == [Code.BUSY]
+    assert say(node, peer, Subscribe("a", 1)).subscribe == ["a"]
+
+
+def test_nothing_is_kept_for_who_has_not_proved_itself() -> None:
+    node, peer = made(), Peer(endpoint(9))
+    for topic in ("a", "b", "c"):
+        (sent,) = say(node, peer, PubConnect(topic, cookie=bytes(16)), is_proved=False).send
+        assert getattr(sent.packet.body, "topic_number") == 0  # noqa: B009  # of a union
+        assert sent.bytes_max == 300
+    (sent,) = say(node, peer, PubConnect("a")).send
+    assert getattr(sent.packet.body, "topic_number")  # noqa: B009
+
+
+def test_a_node_that_tells_a_wrong_address_is_told_so_in_peace() -> None:
+    """Half a second between its questions, and an answer that says what is wrong."""
+    tree = TreeSimulation(8)
+    tree.add_node(1, "", None)
+    wrong = NodeSettings("a", Endpoint(bytes(4), 5), {}, incarnation=1, first_number=1)
+    child = tree.add_node(2, "a", 1)
+    child.node = DatagramNode(wrong, Everything(), Proofs(bytes(32)), Peer(endpoint(1)))
+    tree.run_until(110)
+    assert child.node is not None and not child.node.holds(tree.now)
+    assert 10 <= child.node.counts["joins_refused"] <= 22 and tree.story.control < 60
+
+
+def test_a_child_that_heard_nothing_for_long_is_prepared_all_the_same() -> None:
+    """What five tries did not bring it is tried again, and many subscriptions are passed in portions."""
+    tree = TreeSimulation(9)
+    root = tree.add_node(1, "", None)
+    for number in range(200):
+        tree.subscribe(tree.add_device(1_000 + number, 1), f"a/{number}/#")
+    tree.run_until(101)
+    child = tree.add_node(2, "a", 1)
+    tree.run_until(101.1)
+    tree.cut.add(frozenset((endpoint(1), endpoint(2))))
+    tree.run_until(112)
+    tree.cut.clear()
+    tree.run_until(140)
+    assert root.node is not None and child.node is not None
+    assert root.node.figures["children"] == 1 and child.node.figures["subscriptions"] == 200
+
+
+def test_a_node_has_one_subtree() -> None:
+    node = made()
+    peer = Peer(endpoint(2))
+    assert codes(say(node, peer, Join("a", 1, endpoint(2)))) == [Code.JOINED]
+    assert codes(say(node, peer, Join("a", 1, endpoint(3)))) == [Code.MALFORMED]
+    assert codes(say(node, Peer(endpoint(3)), Join("a", 1, endpoint(3)))) == [Code.TAKEN]
+    assert codes(say(node, Peer(endpoint(3)), Join("b", 1, endpoint(3)))) == [Code.NOT_AUTHORIZED]
