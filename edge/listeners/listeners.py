@@ -44,7 +44,12 @@ class Listener:
         self.intake = Intake(settings, self.policy.unmetered)
         self.filter = listener_filter(settings.protocol, settings.path, settings.origins)
         self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
-        self.socket = bind_socket(settings.bind, settings.port, f"listener {settings.name}")
+        what = f"listener {settings.name}"
+        self.socket = bind_socket(settings.bind, settings.port, what)
+        if settings.port == 0:  # a shut socket keeps a port only if it was asked for
+            port = int(self.socket.getsockname()[1])
+            self.socket.close()
+            self.socket = bind_socket(settings.bind, port, what)
 
     def open(self) -> None:
         """Take connections: before that a client is refused by the system and tries elsewhere, rather than wait.

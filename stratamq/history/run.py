@@ -21,7 +21,7 @@ from stratamq.history.writer import HistoryWriter
 BACKOFF_S = (0.02, 0.25)  # between attempts to connect: quick, since what is measured is the broker's absence
 IDLE_S = 0.5  # without a receive, once everything expected is there, before the quiet phase ends
 
-__all__ = ["RecordSettings", "Run"]
+__all__ = ["BACKOFF_S", "RecordSettings", "Run"]
 
 
 @dataclass(frozen=True, slots=True)

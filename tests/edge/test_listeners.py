@@ -36,3 +36,18 @@ def test_a_taken_address_is_told_at_start_and_when_it_opens() -> None:
                 second.open()
         with pytest.raises(UserError, match="Address already in use"):
             plain(port)
+
+
+def test_a_listener_that_was_shut_opens_where_it_was() -> None:
+    """Its address stands in the map, though the system chose the port."""
+    listener = plain()
+    with listener.socket:
+        address = listener.socket.getsockname()
+        listener.open()
+        listener.socket.setblocking(False)  # as the loop has it
+        listener.shut(lambda *_: None)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        listener.open()
+        assert listener.socket.getsockname() == address
+        socket.create_connection(address).close()

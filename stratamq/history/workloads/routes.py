@@ -13,7 +13,7 @@ import trio
 
 from stratamq.history.client import ClientOptions, RecordingClient
 from stratamq.history.operations import Phase
-from stratamq.history.run import Run
+from stratamq.history.run import BACKOFF_S, Run
 from stratamq.history.workloads.workload import Workload
 
 PATIENCE_S = 1.0  # for a message before its subscription is left standing
@@ -51,11 +51,19 @@ class RoutesWorkload(Workload):
         while left_standing < LEFT_STANDING_MAX:
             count += 1
             await subscriber.wait_connected()
-            left_standing += not await self._round(subscriber, rng, count)
-            await trio.sleep(rng.uniform(0, 2) / self.run.settings.operations_per_s)
+            whole = await self._round(subscriber, rng, count)
+            if whole is None:
+                await trio.sleep(rng.uniform(*BACKOFF_S))  # it asks again: its wait is to be the broker's, not its own
+            else:
+                left_standing += not whole
+                await trio.sleep(rng.uniform(0, 2) / self.run.settings.operations_per_s)
 
-    async def _round(self, subscriber: RecordingClient, rng: random.Random, count: int) -> bool:
-        """Subscribe, publish around it, unsubscribe; return False when the subscription is left standing."""
+    async def _round(self, subscriber: RecordingClient, rng: random.Random, count: int) -> bool | None:
+        """Subscribe, publish around it, unsubscribe.
+
+        Returns:
+            False when the subscription is left standing, None when SUBSCRIBE was not granted.
+        """
         topic = f"{self.topic_root}/{subscriber.process}/{count}/x"
         topic_filter = rng.choice((topic, topic[:-1] + "+", topic[:-2] + "/#", topic.replace(self.topic_root, "+")))
         publisher, other = rng.choice(self.publishers), rng.choice(self.publishers)
@@ -64,7 +72,7 @@ class RoutesWorkload(Workload):
             nursery.start_soon(self.run.publish, other, topic, f"{name}-overlap", 1, set[str]())
             subscribing = subscriber.subscribe(topic_filter, 1)
             if subscribing is None or await subscriber.outcome(subscribing) is not Phase.OK:
-                return True
+                return None
         connection = subscriber.connection
         for number in range(rng.randint(1, 3)):
             stays = subscriber.connected and subscriber.connection == connection

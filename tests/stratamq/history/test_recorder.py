@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
+from mqtt.encode import encode_packet
+from mqtt.packets import Connack, Connect, Packet, Suback, Subscribe
+from mqtt.stream_decoder import StreamDecoder
 from stratamq.history.check import judge
+from stratamq.history.checkers.unavailability import gaps
 from stratamq.history.history import parse_history
 from stratamq.history.operations import Kind
 from stratamq.history.recorder import RecordSettings, parse_address, record
@@ -118,6 +123,44 @@ async def test_a_killed_broker_without_persistence_forgets_retained_values_and_w
         nursery.start_soon(run_workload, "wills")
     assert verdicts["retained"].reports["retained_register"].found > 0
     assert verdicts["wills"].reports["will_once"].found > 0
+
+
+class HangsUpOnce:
+    """A broker that ends the connection of each client at its first SUBSCRIBE, and answers the next ones."""
+
+    def __init__(self) -> None:
+        self.clients: set[str] = set()  # whose first SUBSCRIBE has come
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        decoder, client = StreamDecoder(connect_first=True), ""
+        async with stream:
+            async for data in stream:
+                for packet in decoder.feed(data):
+                    if isinstance(packet, Connect):
+                        client = packet.client_id
+                        answer: Packet = Connack(client in self.clients)
+                    elif isinstance(packet, Subscribe):
+                        if client not in self.clients:
+                            self.clients.add(client)
+                            return
+                        answer = Suback(packet.packet_identifier, [1])
+                    else:
+                        continue
+                    await stream.send_all(encode_packet(answer, decoder.protocol_version))
+
+
+async def test_who_was_cut_off_asks_again() -> None:
+    """A SUBSCRIBE that a broker's end cut off is no wait of as long as the client's own pace."""
+    broker, sink = HangsUpOnce(), io.BytesIO()
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, broker.serve, 0, host="127.0.0.1"))
+        door = listeners[0].socket.getsockname()[:2]
+        settings = RecordSettings((door,), "routes", 2.0, 7, operations_per_s=0.05, drain_s=0.1, prepare_s=1.0)
+        await record(settings, sink)
+        nursery.cancel_scope.cancel()
+    waits = [gap for gap in gaps(parse_history(sink.getvalue())) if gap.kind is Kind.SUBSCRIBE]
+    assert {gap.process for gap in waits} == {"s0", "s1", "s2", "s3"} and len(broker.clients) == 4
+    assert all(gap.ok is not None and gap.length_s < 1.5 for gap in waits), waits
 
 
 async def test_without_a_broker_the_run_ends_and_says_so(tmp_path: Path) -> None:
