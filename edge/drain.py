@@ -12,7 +12,8 @@ any phase, and whoever is still here stays. Source: docs/adr/0048-drain-of-an-ed
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -20,15 +21,13 @@ from conf.metrics import Metrics
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.phase import Phase
-from edge.hot.loop import Loop
-from edge.listeners.listeners import Listener
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
 from wire.decoding import strictly
 from wire.messages.hello import TIER_EDGE
 from wire.messages.orders import DrainOrder, NodeOrdered, OrderNode
 
-__all__ = ["Drain"]
+__all__ = ["Doors", "Drain"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +38,25 @@ BURST_S = 0.25  # a beat that came late lets go of no more than this long's shar
 _decode = strictly(msgspec.json.Decoder(DrainOrder).decode, "order to drain")
 
 
+class Doors(Protocol):
+    """Where clients come in."""
+
+    def open(self) -> None:
+        """Take connections."""
+
+    def shut(self) -> None:
+        """Refuse connections; the addresses stay ours, and whoever the kernel has taken already is served."""
+
+
 class Drain:
     """Drain of one edge.
 
     Args:
         node: This edge.
         clients: Its connections.
-        listening: Its listeners.
-        loop: Accepts on them.
+        doors: Its listeners.
+        kick: Called after clients were let go.
         rate: Clients let go a second.
-        accept: Takes a connection (listener, descriptor, address).
         loads: Returns how loaded the nodes say to be, 0 to 1, of those that gossip holds alive.
     """
 
@@ -56,22 +64,20 @@ class Drain:
         self,
         node: EdgeNode,
         clients: Clients,
-        listening: Sequence[Listener],
-        loop: Loop,
+        doors: Doors,
+        kick: Callable[[], None],
         rate: int,
-        accept: Callable[[object, int, str], None],
         loads: Callable[[], Mapping[str, float]],
     ) -> None:
         self._node = node
         self._clients = clients
-        self._listening = listening
-        self._loop = loop
+        self._doors = doors
+        self._kick = kick
         self._rate_set = self._rate = rate
         self._redirects = False
         self._loads = loads
         self._servers: dict[str, str] = {}  # by listener: the least loaded edge's
         self._servers_at = float("-inf")
-        self._accept = accept
         self._phase = ""
         self._opened = False  # the edge has become ready once
         self._refuse_at = 0.0
@@ -105,7 +111,7 @@ class Drain:
         if self._wanted:
             self._phase = "refusing"
         else:
-            self._listen()
+            self._doors.open()
 
     def look(self, now: float) -> None:
         """Go on, or back, as the map says."""
@@ -113,7 +119,7 @@ class Drain:
             return
         if not self._wanted:
             if self._phase == "refusing":
-                self._listen()
+                self._doors.open()
             if self._phase:
                 logger.info("the drain is over: clients are taken")
             self._phase, self._said = "", False
@@ -123,7 +129,7 @@ class Drain:
             logger.info("draining: %d clients are let go at %d/s", len(self._clients), self._rate)
         elif self._phase == "announced" and now >= self._refuse_at:
             self._phase = "refusing"
-            self._shut()
+            self._doors.shut()
         elif self._phase == "refusing":
             self._let_go(now)
         self._looked_at = now
@@ -144,7 +150,7 @@ class Drain:
             self._drained["told" if client.version == 5 else "closed"] += 1
             self._clients.count_end("drained")
             self._clients.disconnect(client, ReasonCode.USE_ANOTHER_SERVER, self._server_for(client, now))
-        self._loop.kick()
+        self._kick()
 
     def order(self, order: OrderNode) -> NodeOrdered:
         """Take how the next drain is to be carried out; answer how many clients are here, and what it would do.
@@ -181,18 +187,6 @@ class Drain:
                         found[listener] = min(found.get(listener, (2.0, "")), (loads[entry.node], address))
             self._servers = {listener: address for listener, (_, address) in found.items()}
         return self._servers.get(client.policy.name, "")
-
-    def _listen(self) -> None:
-        for listener in self._listening:
-            listener.open()
-            self._loop.listen(listener.socket, listener)
-
-    def _shut(self) -> None:
-        """Refuse connections; the address stays ours, and whoever the kernel has taken already is served."""
-        for listener in self._listening:
-            self._loop.forget_listener(listener.socket)
-            listener.shut(self._accept)
-        self._loop.kick()
 
     def register(self, metrics: Metrics) -> None:
         """Add the figures, and the condition of readiness."""

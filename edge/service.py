@@ -30,6 +30,7 @@ from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
 from edge.limits_of_settings import edge_limits, hot_limits
 from edge.listeners.advertised import advertised_addresses
+from edge.listeners.doors import ListenerDoors
 from edge.listeners.hand_over import HandOverDesk
 from edge.listeners.hand_over_socket import HandOverSocket
 from edge.listeners.intake import Seat
@@ -401,7 +402,12 @@ class EdgeService:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
         self._drain = Drain(
-            core.node, core.clients, self._listening, loop, self._config.edge.drain_rate, self.accept, self._alive_loads
+            core.node,
+            core.clients,
+            ListenerDoors(self._listening, loop, self.accept),
+            loop.kick,
+            self._config.edge.drain_rate,
+            self._alive_loads,
         )
         self._drain.register(metrics)
         trio.lowlevel.add_instrument(Steps(self._own))

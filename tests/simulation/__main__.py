@@ -43,6 +43,7 @@ def main() -> int:
         help="full disks, flipped bits and clocks that drift; without a word every other seed has them",
     )
     parser.add_argument("--stops", action="store_true", help="also SIGTERM for nodes and whole tiers")
+    parser.add_argument("--drains", action="store_true", help="also drains of edges")
     parser.add_argument("--freezes", action="store_true", help="also SIGSTOP, also within a turn")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
@@ -86,6 +87,7 @@ def _ordinary(arguments: argparse.Namespace, first: int) -> Iterator[tuple[int, 
             heedless=arguments.heedless,
             hostile=arguments.hostile,
             stops=arguments.stops,
+            drains=arguments.drains,
             freezes=arguments.freezes,
             policy=arguments.policy,
         )
@@ -195,6 +197,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
     replay += " --hardware" if options.hardware else " --no-hardware"
     replay += " --stops" if options.stops else ""
+    replay += " --drains" if options.drains else ""
     replay += " --freezes" if options.freezes else ""
     replay += " --heedless" if options.heedless else ""
     replay += " --hostile" if options.hostile else ""

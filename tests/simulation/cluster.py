@@ -87,6 +87,7 @@ class Cluster:
         self.hostile: HostileProcess | None = None
         self.down: set[str] = set()  # nodes that nobody starts again by itself
         self.stopping: set[str] = set()  # of them those that were told to stop, and may not have ended yet
+        self.draining: dict[str, str] = {}  # what the operator said of edges last
         self.faults_over = False
         self._incarnations = 0
         self._last: dict[str, int] = {}

@@ -10,6 +10,7 @@ from access.identity.chain import Ticket
 from edge.clients.client import Client
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
+from edge.drain import Drain
 from edge.hot.options import ConnOptions, HotLimits
 from edge.hot.state import CLIENT, LINK, Conn
 from edge.node.limits import EdgeLimits, ListenerPolicy
@@ -26,6 +27,7 @@ __all__ = ["EdgeProcess"]
 
 LINKS, CLIENTS, USERS = 1, 2, 3  # ports; the last is the closed listener of the cluster's users
 SWEEP_S = 1.0
+DRAIN_RATE = 10  # clients a second
 TURN_S = 0.05  # what the loop does by time alone: paced and lagging clients, dialling
 
 
@@ -35,6 +37,21 @@ class _Socket:
     def __init__(self, conn: Conn, end: Endpoint) -> None:
         self.conn = conn
         self.end = end
+
+
+class _Doors:
+    """Whether clients are let in."""
+
+    def __init__(self) -> None:
+        self.are_open = False
+
+    def open(self) -> None:
+        """Take connections."""
+        self.are_open = True
+
+    def shut(self) -> None:
+        """Refuse them; there is no backlog here."""
+        self.are_open = False
 
 
 class EdgeProcess(Process):
@@ -88,6 +105,8 @@ class EdgeProcess(Process):
         self._dialling = Dialling(self.core.peers, lambda: self.core.map, self.seeds, self._rng)
         self._swept = 0.0
         self._ready = False
+        self._doors = _Doors()
+        self.drain = Drain(self.core.node, self.core.clients, self._doors, self.poke, DRAIN_RATE, dict[str, float])
         self.begin()
         self._dial()
 
@@ -117,7 +136,7 @@ class EdgeProcess(Process):
         """Clients are let in once the edge can serve them."""
         if port == USERS and not self.has_users:
             return False
-        return self.up and (port == LINKS or (self._ready and not self.core.stopping.order.begun))
+        return self.up and (port == LINKS or (self._doors.are_open and not self.core.stopping.order.begun))
 
     def accepted(self, end: Endpoint, port: int) -> None:
         """A link or a client came in."""
@@ -219,10 +238,18 @@ class EdgeProcess(Process):
             return
         if self.users is not None:
             self.users.hash_all(self.later, self._hashed)
-        self._ready = self._ready or self.core.ready
+        self._look_at_drain(now)
         if hot.wants_turn():
             self.poke()
         self.wake_by(min(self.core.next_deadline(), now + TURN_S))
+
+    def _look_at_drain(self, now: float) -> None:
+        if self.core.stopping.order.begun:
+            return
+        self.drain.look(now)
+        if not self._ready and self.core.ready:
+            self._ready = True
+            self.drain.open()
 
     def _flush_later(self, now: float, dirty: deque[Conn]) -> None:
         """Go on behind a stop: the loop looks at the clock for the fence before it writes."""

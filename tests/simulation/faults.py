@@ -7,11 +7,24 @@ out. *Swarm*: each seed uses a random subset of the kinds.
 import random
 from dataclasses import dataclass
 
+from router.map.commands import SetAdminState
 from stratamq.history.operations import Kind
 from tests.simulation.cluster import Cluster
+from tests.simulation.router_process import RouterProcess
 from tests.simulation.storage_process import StorageProcess
 
-__all__ = ["KINDS", "Fault", "draw_faults", "draw_freezes", "draw_hardware_faults", "draw_stops", "inflict"]
+__all__ = [
+    "KINDS",
+    "Fault",
+    "draw_drains",
+    "draw_faults",
+    "draw_freezes",
+    "draw_hardware_faults",
+    "draw_stops",
+    "inflict",
+]
+
+ASK_AGAIN_S = 0.2  # an operator who finds no leader, or whose word was lost
 
 KINDS = (
     "kill",
@@ -116,6 +129,47 @@ def draw_stops(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fau
     return faults
 
 
+def draw_drains(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
+    """Draw drains of edges, apart from the other faults so that those of a seed stay what they are.
+
+    They are taken back at once, while clients go, or when they are gone; an edge that is killed meanwhile comes back
+    drained.
+    """
+    edges = [name for name in cluster.nodes if name[0] == "e"]
+    faults = []
+    at = rng.uniform(0.0, 1.0)
+    while at < seconds:
+        lasts = rng.choice((rng.uniform(0.0, 3.0), rng.uniform(3.0, 5.0), rng.uniform(5.0, 9.0)))
+        target = rng.choice(edges)
+        faults.append(Fault(at, at + lasts, "drain", target))
+        if rng.random() < 0.25:
+            killed = at + rng.uniform(0.0, lasts)
+            faults.append(Fault(killed, killed + rng.uniform(0.01, 1.0), "kill", target))
+        at += rng.uniform(0.5, 4.0)
+    return faults
+
+
+def order_drain(cluster: Cluster, edge: str, state: str) -> None:
+    """Let an operator say that an edge is "draining" or not (""), as often as it takes for the map to have it."""
+    cluster.draining[edge] = state
+    _ask_again(cluster, edge, state)
+
+
+def _ask_again(cluster: Cluster, edge: str, state: str) -> None:
+    if cluster.draining.get(edge) != state:
+        return  # somebody said something else since
+    leaders = [
+        node for node in cluster.nodes.values() if isinstance(node, RouterProcess) and node.up and node.core.leads
+    ]
+    for leader in leaders:
+        entry = leader.core.machine.map.nodes.get(edge)
+        if entry is not None and entry.admin_state == state:
+            return
+        leader.core.propose(SetAdminState(edge, state))
+        leader.poke()
+    cluster.scheduler.at(cluster.scheduler.now + ASK_AGAIN_S, _ask_again, cluster, edge, state)
+
+
 def draw_freezes(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
     """Draw SIGSTOP for edges and storage nodes, at points of their turns, at times that overlap and last about as long
     as a lease or what follows its end; and kills right before and behind them. Apart from the other faults so that
@@ -146,6 +200,8 @@ def inflict(cluster: Cluster, faults: list[Fault], start: float) -> None:
 def heal(cluster: Cluster) -> None:
     """End everything that may still be broken; what was to begin or end later does not."""
     cluster.faults_over = True
+    for edge in list(cluster.draining):
+        order_drain(cluster, edge, "")
     for name, node in cluster.nodes.items():
         node.resume()
         if isinstance(node, StorageProcess):
@@ -206,6 +262,8 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
         cluster.storage(target).disk.fail_sync = True
     elif kind == "full_disk":
         cluster.storage(target).disk.full = True
+    elif kind == "drain":
+        order_drain(cluster, target, "draining")
     elif kind == "flip_bits":
         cluster.kill(target)
         for _ in range(int(fault.amount)):
@@ -233,6 +291,8 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
         cluster.storage(target).slow_s = 0.0
     elif kind == "full_disk":
         cluster.storage(target).disk.full = False
+    elif kind == "drain":
+        order_drain(cluster, target, "")
     cluster.mark(
         Kind.RESTART if kind in ("kill", "stop", "power", "replace", "tier_down", "flip_bits") else Kind.HEAL,
         target,

@@ -16,7 +16,16 @@ from stratamq.history.operations import Kind
 from tests.chaos.chaos_result import within_lease
 from tests.simulation.cluster import Cluster, Knobs
 from tests.simulation.edge_process import EdgeProcess
-from tests.simulation.faults import Fault, draw_faults, draw_freezes, draw_hardware_faults, draw_stops, heal, inflict
+from tests.simulation.faults import (
+    Fault,
+    draw_drains,
+    draw_faults,
+    draw_freezes,
+    draw_hardware_faults,
+    draw_stops,
+    heal,
+    inflict,
+)
 from tests.simulation.policy_work import PolicyWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
@@ -45,6 +54,7 @@ class Options:
     heedless: bool = False  # also clients that send above Receive Maximum
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
+    drains: bool = False  # also drains of edges
     freezes: bool = False  # also SIGSTOP in the middle of a turn, and clients that each wait at one edge
     policy: bool = False  # also users of the cluster, and operators that take their rights
     log: bool = False
@@ -190,6 +200,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
             result.faults += draw_hardware_faults(hardware, cluster, options.seconds - 1.0)
     if options.stops and options.faults is None:
         result.faults += draw_stops(cluster.rng("stops"), cluster, options.seconds - 1.0)
+    if options.drains and options.faults is None:
+        result.faults += draw_drains(cluster.rng("drains"), cluster, options.seconds - 1.0)
     if options.freezes and options.faults is None:
         result.faults += draw_freezes(cluster.rng("freezes"), cluster, options.seconds - 1.0)
     inflict(cluster, result.faults, cluster.scheduler.now)
