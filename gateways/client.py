@@ -365,6 +365,11 @@ class GatewayClient:
                 self._refusal = RefusedFilter(text)
                 self._end(text)
                 return
+        if len(codes) != len(self._asked):
+            text = f"{self.address} answers {len(codes)} of {len(self._asked)} filters"
+            self._refusal = RefusedFilter(text)
+            self._end(text)
+            return
         self.granted.set()
 
     def _left(self, reason: str, code: int, properties: Mapping[int, object]) -> None:

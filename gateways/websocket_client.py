@@ -78,8 +78,8 @@ class WebSocketClient:
             self.failure = "closed"
 
     def wrap(self, data: bytes) -> bytes:
-        """Return a frame that carries MQTT bytes; the handshake is done."""
-        return bytes(self._connection.send(BytesMessage(data=data)))
+        """Return a frame that carries MQTT bytes; nothing once the server has closed. The handshake is done."""
+        return b"" if self.failure else bytes(self._connection.send(BytesMessage(data=data)))
 
     def take_output(self) -> bytes:
         """Return what the layer itself has to send."""

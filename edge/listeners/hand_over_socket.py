@@ -4,7 +4,6 @@ Only this user and root may connect. Messages are read as many as there are, so 
 Decides nothing: ``edge/listeners/hand_over.py``.
 """
 
-import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -25,6 +24,7 @@ ADDRESS_CHARACTERS_MAX = 255  # of the map: ``wire/messages/ranges.py``
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all processes that this kernel runs
 BALANCERS_MAX = 16  # at once
 OFFERS_PER_TURN = 64
+AGAIN_S = 0.1
 DESCRIPTOR_BYTES = struct.calcsize("i")
 DESCRIPTORS_MAX = 4  # that are looked at in one message: one is right, and none may stay
 
@@ -73,8 +73,12 @@ class HandOverSocket:
                 async with trio.open_nursery() as nursery:
                     while True:
                         await trio.lowlevel.wait_readable(listening)
-                        with contextlib.suppress(BlockingIOError, ConnectionError):
-                            nursery.start_soon(self._serve, listening.accept()[0])
+                        try:
+                            balancer, _ = listening.accept()
+                        except OSError:  # it has left, or no descriptor is free: it waits in the backlog
+                            await trio.sleep(AGAIN_S)
+                        else:
+                            nursery.start_soon(self._serve, balancer)
             finally:
                 self._path.unlink(missing_ok=True)
 

@@ -14,13 +14,24 @@ import trio
 
 from conf.balance_settings import BalanceListener
 from conf.errors import UserError
+from gateways.balancer.no_room import is_no_room
 
 __all__ = ["Door", "activated_sockets"]
 
 FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
 ACCEPTS_PER_TURN = 64
 NO_ROOM_S = 0.1  # without a descriptor for another connection
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+OF_THE_CLIENT = (  # accept(2): errors of the new connection, not of the door
+    errno.ENETDOWN,
+    errno.EPROTO,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.ENONET,
+    errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP,
+    errno.ENETUNREACH,
+    errno.EPERM,
+)
 
 
 def activated_sockets(environment: Mapping[str, str], pid: int) -> dict[str, socket.socket]:
@@ -129,9 +140,11 @@ class Door:
             except (BlockingIOError, ConnectionError, InterruptedError):
                 continue
             except OSError as error:
-                if error.errno in NO_ROOM:
+                if is_no_room(error):
                     self._count("no_descriptors")
                     await trio.sleep(NO_ROOM_S)
+                elif error.errno in OF_THE_CLIENT:
+                    await trio.lowlevel.checkpoint()
                 elif self.is_open and self._socket.fileno() >= 0:
                     raise
                 else:

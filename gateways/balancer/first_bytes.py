@@ -8,7 +8,7 @@ from mqtt.errors import MqttError
 from mqtt.limits import Limits
 from mqtt.packets import Connect
 
-__all__ = ["WrongFirstBytes", "read_connect"]
+__all__ = ["WrongFirstBytes", "bytes_wanted", "read_connect"]
 
 CONNECT = 0x10
 LENGTH_BYTES_MAX = 4
@@ -18,14 +18,14 @@ class WrongFirstBytes(ValueError):
     """No CONNECT; the text is the reason, for a counter."""
 
 
-def read_connect(data: bytes, bytes_max: int) -> Connect | None:
-    """Return the CONNECT at the beginning of what came so far, None while it is not whole.
+def bytes_wanted(data: bytes | bytearray, bytes_max: int) -> int:
+    """Return how many bytes there must be before another look at these is worth it; at most their number: look now.
 
     Raises:
-        WrongFirstBytes: It is none, or too large.
+        WrongFirstBytes: They begin no CONNECT, or one that is too large.
     """
     if not data:
-        return None
+        return 1
     if data[0] != CONNECT:
         raise WrongFirstBytes("not_mqtt")
     length, at = 0, 1
@@ -33,16 +33,29 @@ def read_connect(data: bytes, bytes_max: int) -> Connect | None:
         if at > LENGTH_BYTES_MAX:
             raise WrongFirstBytes("malformed")
         if at == len(data):
-            return None
+            return at + 1
         length |= (data[at] & 0x7F) << (7 * (at - 1))
         at += 1
         if data[at - 1] < 0x80:
             break
     if at + length > bytes_max:
         raise WrongFirstBytes("too_large")
-    if len(data) < at + length:
+    return at + length
+
+
+def read_connect(data: bytes | bytearray, bytes_max: int) -> Connect | None:
+    """Return the CONNECT at the beginning of what came so far, None while it is not whole.
+
+    Raises:
+        WrongFirstBytes: It is none, or too large.
+    """
+    end = bytes_wanted(data, bytes_max)
+    if len(data) < end:
         return None
+    head = 1
+    while data[head] >= 0x80:
+        head += 1
     try:
-        return decode_connect(CONNECT, data[at : at + length], Limits(maximum_packet_size=bytes_max))
+        return decode_connect(CONNECT, bytes(data[head + 1 : end]), Limits(maximum_packet_size=bytes_max))
     except MqttError:
         raise WrongFirstBytes("malformed") from None

@@ -18,9 +18,10 @@ from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory
 from gateways.balancer.edge import Edge
 from gateways.balancer.hand_over import EdgeSocket
+from gateways.balancer.no_room import is_no_room
 from gateways.balancer.proxy_header import proxy_header
 from gateways.balancer.relay import Pump
-from gateways.balancer.tls_relay import relay_secured
+from gateways.balancer.tls_relay import SecuredPump
 from mqtt.encode import encode_packet
 from mqtt.packets import Connack
 from mqtt.properties import PropertyId
@@ -50,11 +51,10 @@ class Forwarding:
         self._directory = directory
         self._start = start
         self._sockets: dict[str, EdgeSocket] = {}  # by path
-        self._pump = Pump()
+        self._pump, self._secured = Pump(), SecuredPump()
         self._waiting: deque[Arrival] = deque()
         self._waits = trio.Event()
         self._under_way = 0  # without an edge: handed over without an answer yet, dialling, waiting
-        self._secured = 0  # relayed from TLS
         self._numbers = 0
         self.picks: Counter[tuple[str, str]] = Counter()  # (edge, way)
         self.refused: Counter[str] = Counter()  # clients, by reason
@@ -62,7 +62,7 @@ class Forwarding:
     @property
     def relayed(self) -> int:
         """Connections that this process relays."""
-        return len(self._pump) + self._secured
+        return len(self._pump) + len(self._secured)
 
     @property
     def held(self) -> int:
@@ -77,47 +77,72 @@ class Forwarding:
     async def run(self) -> None:
         """Relay, and try again for those that wait, until cancelled."""
         self._start(self._pump.run)
+        self._start(self._secured.run)
         while True:
             if not self._waiting:
                 self._waits = trio.Event()
                 await self._waits.wait()  # for ever is right: nobody waits
             await trio.sleep(LOOK_S)
-            for _ in range(len(self._waiting)):
-                arrival = self._waiting.popleft()
-                self._under_way -= 1
-                self.forward(arrival)
+            self._try_again()
 
-    def forward(self, arrival: Arrival) -> None:
-        """Bring a client to an edge, or let it wait for one."""
+    def _try_again(self) -> None:
+        """Try again for all that wait; where there is no edge for one, there is none for those like it."""
+        without: set[tuple[str, bool]] = set()
+        for _ in range(len(self._waiting)):
+            arrival = self._waiting.popleft()
+            kind = (arrival.wanted.listener, arrival.wanted.in_clear)
+            if kind in without and boot_time() < arrival.until:
+                self._waiting.append(arrival)
+                continue
+            self._under_way -= 1
+            if not self.forward(arrival):
+                without.add(kind)
+
+    def forward(self, arrival: Arrival) -> bool:
+        """Bring a client to an edge, or let it wait for one: then False."""
         while True:
             now = boot_time()
             if now >= arrival.until:
                 self.refuse(arrival, "no_edge")
-                return
+                return True
             edge = self._directory.choose(now, arrival.wanted)
             if edge is None:
-                if self.held >= self._settings.connections_max:
-                    self.refuse(arrival, "full")
-                    return
-                self._under_way += 1
-                self._waiting.append(arrival)
-                self._waits.set()
-                return
-            if self._go(arrival, edge):
-                return
+                return self._let_wait(arrival)
+            try:
+                if self._go(arrival, edge):
+                    return True
+            except OSError:  # no room in this process: the edge is not at fault
+                edge.lost()
+                self.refused["no_descriptors"] += 1
+                return self._let_wait(arrival)
             self._directory.failed(now, edge)
 
+    def _let_wait(self, arrival: Arrival) -> bool:
+        if self.held >= self._settings.connections_max:
+            self.refuse(arrival, "full")
+            return True
+        self._under_way += 1
+        self._waiting.append(arrival)
+        self._waits.set()
+        return False
+
     def _go(self, arrival: Arrival, edge: Edge) -> bool:
-        """Take one of the ways to an edge; False if it is closed."""
+        """Take one of the ways to an edge; False if it is closed.
+
+        Raises:
+            OSError: This process has no room for it.
+        """
         forward = self._settings.forward
         if edge.socket and arrival.secured is None and forward in ("auto", "hand_over"):
             return self._hand_over(arrival, edge)
-        if forward in ("auto", "redirect") and arrival.settings.redirect and arrival.version == MQTT_5:
+        redirects = forward in ("auto", "redirect") and arrival.settings.redirect and arrival.version == MQTT_5
+        if redirects and self.held < self._settings.connections_max:
+            self._under_way += 1
             self._start(self._redirect, arrival, edge)
             return True
         if forward == "redirect" or self.held >= self._settings.connections_max:
             edge.lost()
-            self.refuse(arrival, "full" if forward != "redirect" else "not_redirected")
+            self.refuse(arrival, "full" if redirects or forward != "redirect" else "not_redirected")
             return True
         self._under_way += 1
         self._start(self._relay, arrival, edge)
@@ -189,6 +214,8 @@ class Forwarding:
                     await trio.lowlevel.wait_readable(arrival.client)
             except (OSError, trio.BrokenResourceError):
                 pass  # it is gone, as it should be
+            finally:
+                self._under_way -= 1
         arrival.client.close()
 
     # -- relay
@@ -199,8 +226,13 @@ class Forwarding:
             host, port = split_address(edge.addresses[arrival.wanted.listener])
             with trio.fail_after(max(0.0, arrival.until - boot_time())):
                 stream = await trio.open_tcp_stream(host, port)
-        except (OSError, UserError, trio.TooSlowError, ValueError, ExceptionGroup):
+        except (OSError, UserError, trio.TooSlowError, ValueError, ExceptionGroup) as error:
             self._under_way -= 1
+            if is_no_room(error):
+                edge.lost()
+                self.refused["no_descriptors"] += 1
+                self._let_wait(arrival)
+                return
             self._directory.failed(boot_time(), edge)
             self.forward(arrival)
             return
@@ -209,11 +241,9 @@ class Forwarding:
         self._under_way -= 1
         to = socket.socket(fileno=stream.socket.detach())
         if arrival.secured is not None:
-            self._secured += 1
             try:
-                await relay_secured(arrival.secured, to, self._header(arrival) + arrival.first)
+                await self._secured.relay(arrival.secured, to, self._header(arrival) + arrival.first)
             finally:
-                self._secured -= 1
                 edge.lost()
             return
         try:

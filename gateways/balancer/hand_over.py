@@ -1,7 +1,7 @@
 """The balancer's end of a hand-over: offers to one edge of this host, many at once, and their answers in order.
 
 An offer without an answer within the second is void, and so are those behind it: the connection to the edge is closed,
-and what the edge says later reaches nobody. Rules: docs/adr/0054-hand-over.md.
+and what the edge says later it cannot send, so that it takes nobody. Rules: docs/adr/0054-hand-over.md.
 """
 
 import contextlib
@@ -9,11 +9,13 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
 import trio
 
+from gateways.balancer.no_room import is_no_room
 from wire.clock import boot_time
 from wire.messages.hand_over import ANSWER_S, Answer, encode_hand_over
 from wire.unix_name import unix_name
@@ -40,15 +42,23 @@ class EdgeSocket:
         self._waiting = trio.CancelScope()
 
     def offer(self, client: socket.socket, listener: str, accepted: float, told: Told) -> bool:
-        """Offer a client; False if the edge cannot be asked, then ``told`` is not called."""
+        """Offer a client; False if the edge cannot be asked, then ``told`` is not called.
+
+        Raises:
+            OSError: This process has no room for the connection to the edge (``is_no_room``).
+        """
         now = boot_time()
         try:
             connection = self._connected()
             message = encode_hand_over(listener, int(accepted * 1000), int(now * 1000))
             socket.send_fds(connection, [message], [client.fileno()], socket.MSG_DONTWAIT)
-        except OSError:  # it is gone, or does not read
+        except ConnectionError:  # it is gone
             self.close()
             return False
+        except OSError as error:
+            if is_no_room(error):
+                raise
+            return False  # it does not read just now, and may have taken what was offered before
         if not self._offers:
             self._waiting.deadline = trio.current_time() + ANSWER_S
         self._offers.append((now + ANSWER_S, told))
@@ -104,15 +114,26 @@ class EdgeSocket:
         return True
 
     def close(self) -> None:
-        """End the connection: whoever waits for an answer asks another edge."""
+        """End the connection: whoever has no answer asks another edge."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
+        offers, self._offers = self._offers, deque()
+        answers = _last_answers(connection)
         trio.lowlevel.notify_closing(connection)
         connection.close()
-        offers, self._offers = self._offers, deque()
-        for _, told in offers:
-            told(None)
+        for (_, told), answer in zip_longest(offers, answers[: len(offers)]):
+            told(answer)
+
+
+def _last_answers(connection: socket.socket) -> list[Answer]:
+    """Return the answers that have come, and let none come any more: a client that an edge took is no other one's."""
+    answers: list[Answer] = []
+    with contextlib.suppress(OSError, IndexError, ValueError):  # the end, or no answer
+        connection.shutdown(socket.SHUT_RD)
+        while True:
+            answers.append(Answer(connection.recv(2)[0]))
+    return answers
 
 
 def is_reachable(path: str) -> bool:

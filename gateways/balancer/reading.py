@@ -1,13 +1,14 @@
 """First bytes of a client where an edge is chosen by them: looked at in the kernel's buffer, or read from TLS.
 
-What was only looked at is still there for the edge. A client that sends a byte a second costs a look for each.
+What was only looked at is still there for the edge. The kernel wakes this process when CONNECT is whole, however small
+the pieces are in which it comes.
 """
 
 import socket
 
 import trio
 
-from gateways.balancer.first_bytes import read_connect
+from gateways.balancer.first_bytes import bytes_wanted, read_connect
 from gateways.balancer.tls_relay import Secured
 from mqtt.packets import Connect
 
@@ -37,7 +38,7 @@ async def peek_connect(client: socket.socket, bytes_max: int) -> Connect | None:
             if connect is not None:
                 return connect
             have = len(data)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, have + 1)  # wake up for more than that
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, bytes_wanted(data, bytes_max))
     finally:
         if have and client.fileno() >= 0:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -50,12 +51,12 @@ async def receive_connect(secured: Secured, bytes_max: int) -> tuple[Connect | N
         WrongFirstBytes: There is none.
         trio.BrokenResourceError: The connection broke.
     """
-    data = b""
+    data = bytearray()
     while True:
         more = await secured.receive_some(READ_BYTES)
         data += more
         if not more:
-            return None, data
+            return None, bytes(data)
         connect = read_connect(data, bytes_max)
         if connect is not None:
-            return connect, data
+            return connect, bytes(data)

@@ -1,35 +1,40 @@
 """Relayed connections: bytes both ways, half-closes kept, with one wake-up of trio for all sockets that are ready.
 
 Each readable end is read once a turn, 64 KiB at most, and written to the other end at once; what that does not take
-waits, and the reading end rests meanwhile. Decides nothing.
+waits, and the reading end rests meanwhile. An edge that has closed waits for its client ``LINGER_S`` at most: one that
+neither reads nor closes would hold two descriptors for ever. Decides nothing else.
 """
 
+import math
 import select
 import socket
 from collections.abc import Callable
 
 import trio
 
-__all__ = ["Pump"]
+__all__ = ["LINGER_S", "Pump"]
 
 READ_BYTES = 64 * 1024
 EVENTS_PER_TURN = 256
-IN, OUT = select.EPOLLIN, select.EPOLLOUT
+IN, OUT, LEFT = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
+LINGER_S = 30.0  # from the edge's end: for the client to take the rest, and to close
+LOOK_S = 5.0  # between looks at those that linger
 RESTING = 1 << 31  # not among epoll's
 
 
 class _End:
     """One end of a relayed connection: ``waiting`` is what it has not taken yet."""
 
-    __slots__ = ("armed", "closes", "ended", "has_ended", "other", "socket", "waiting")
+    __slots__ = ("armed", "closes", "ended", "has_ended", "other", "socket", "waiting", "watched")
 
-    def __init__(self, end: socket.socket, ended: Callable[[], None]) -> None:
+    def __init__(self, end: socket.socket, ended: Callable[[], None], watched: int) -> None:
         self.socket = end
+        self.watched = watched  # LEFT, of an edge that has not closed yet
         self.other: _End = self
         self.waiting = b""
         self.has_ended = False  # nothing more comes from it
         self.closes = False  # nothing more goes to it, once it has taken what waits
-        self.armed = IN
+        self.armed = IN | watched
         self.ended = ended
 
 
@@ -41,6 +46,7 @@ class Pump:
         self._ends: dict[int, _End] = {}
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
+        self._lingering: dict[_End, float] = {}  # edges that have closed, and until when; in that order
 
     def __len__(self) -> int:
         return len(self._ends) // 2
@@ -54,13 +60,13 @@ class Pump:
             first: Of this end.
             ended: Called once, when both are closed.
         """
-        ends = _End(client, ended), _End(edge, ended)
+        ends = _End(client, ended, 0), _End(edge, ended, LEFT)
         for end, other in (ends, ends[::-1]):
             end.other = other
             end.socket.setblocking(False)
             end.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._ends[end.socket.fileno()] = end
-            self._epoll.register(end.socket.fileno(), IN)
+            self._epoll.register(end.socket.fileno(), end.armed)
         if first:
             self._write(ends[1], first)
 
@@ -68,18 +74,31 @@ class Pump:
         """Move bytes until cancelled."""
         try:
             while True:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                with trio.move_on_after(LOOK_S if self._lingering else math.inf):
+                    await trio.lowlevel.wait_readable(self._epoll.fileno())
                 for fd, events in self._epoll.poll(0, EVENTS_PER_TURN):
                     end = self._ends.get(fd)
                     if end is not None:
                         self._event(end, events)
+                if self._lingering:
+                    self._end_lingering(trio.current_time())
         finally:
             for end in list(self._ends.values()):
                 end.socket.close()
             self._ends.clear()
             self._epoll.close()
 
+    def _end_lingering(self, now: float) -> None:
+        for end, until in list(self._lingering.items()):
+            if now < until:
+                return
+            self._close(end)
+
     def _event(self, end: _End, events: int) -> None:
+        if events & end.watched:
+            end.watched = 0
+            self._lingering[end] = trio.current_time() + LINGER_S
+            self._arm(end)
         if events & OUT:
             self._write(end, b"")
         if end.socket.fileno() < 0:
@@ -140,7 +159,7 @@ class Pump:
         return True
 
     def _arm(self, end: _End) -> None:
-        wanted = (0 if end.has_ended or end.other.waiting else IN) | (OUT if end.waiting else 0)
+        wanted = (0 if end.has_ended or end.other.waiting else IN) | (OUT if end.waiting else 0) | end.watched
         if wanted == end.armed or (end.armed == RESTING and not wanted):
             return
         if end.armed == RESTING:
@@ -152,5 +171,6 @@ class Pump:
     def _close(self, end: _End) -> None:
         for each in (end, end.other):
             self._ends.pop(each.socket.fileno(), None)
+            self._lingering.pop(each, None)
             each.socket.close()
         end.ended()

@@ -19,6 +19,7 @@ __all__ = ["StatusSocket", "read_status"]
 
 NAME = "status.sock"
 TIMEOUT_S = 5.0
+AGAIN_S = 0.1
 
 
 class StatusSocket:
@@ -40,8 +41,12 @@ class StatusSocket:
             try:
                 while True:
                     await trio.lowlevel.wait_readable(listening)
-                    with contextlib.suppress(OSError, trio.TooSlowError):
+                    try:
                         connection, _ = listening.accept()
+                    except OSError:  # whoever asked has left, or no descriptor is free
+                        await trio.sleep(AGAIN_S)
+                        continue
+                    with contextlib.suppress(OSError, trio.TooSlowError, trio.BrokenResourceError):
                         stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
                         with trio.fail_after(TIMEOUT_S):
                             async with stream:

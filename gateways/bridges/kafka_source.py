@@ -20,7 +20,7 @@ from conf.errors import ExitCode, UserError
 from gateways.bridges.flow import Flow
 from gateways.bridges.kafka_library import kafka_library, kafka_settings
 from gateways.bridges.map_bridge import build_source
-from gateways.bridges.message import BridgeMessage
+from gateways.bridges.message import BridgeMessage, mqtt_text
 from gateways.bridges.offsets import Offsets, Partition
 from gateways.bridges.running import Bridge, Finding
 from mqtt.properties import Properties, PropertyId
@@ -223,12 +223,7 @@ class KafkaConsumer:
 
 
 def _message(record: Any) -> BridgeMessage:
-    users = []
-    for name, value in record.headers() or ():
-        try:
-            users.append((name, (value or b"").decode()))
-        except UnicodeDecodeError:
-            users.append((name, (value or b"").hex()))
+    users = [(mqtt_text(name.encode()), mqtt_text(value or b"")) for name, value in record.headers() or ()]
     properties: Properties = {PropertyId.USER_PROPERTY: users} if users else {}
     kind, at_ms = record.timestamp()
     reference = f"{record.topic()}:{record.partition()}:{record.offset()}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mqtt.data_types import check_text
+from mqtt.errors import MqttError
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["BridgeMessage", "Record", "user_properties"]
+__all__ = ["BridgeMessage", "Record", "mqtt_text", "user_properties"]
 
 OVERHEAD_BYTES = 200  # counted for each message beside its payload and topic, so that empty ones fill a window too
 
@@ -65,3 +67,13 @@ def user_properties(properties: Properties) -> list[tuple[str, str]]:
     found = properties.get(PropertyId.USER_PROPERTY, [])
     assert isinstance(found, list)
     return found
+
+
+def mqtt_text(value: bytes) -> str:
+    """Return bytes of another system as a string that MQTT can carry: as hexadecimal where they are none."""
+    try:
+        text = value.decode()
+        check_text(text)
+    except (UnicodeDecodeError, MqttError):
+        return value.hex()
+    return text

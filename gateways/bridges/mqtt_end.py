@@ -13,9 +13,10 @@ from hashlib import blake2b
 from typing import Protocol
 
 from gateways.bridges.flow import Flow
-from gateways.bridges.message import BridgeMessage, Record
+from gateways.bridges.message import BridgeMessage, Record, user_properties
 from gateways.bridges.pump import DeadLetter, Sending
 from mqtt.client_session import Accepted
+from mqtt.data_types import check_text
 from mqtt.errors import MqttError
 from mqtt.packets import Publish
 from mqtt.properties import Properties, PropertyId
@@ -40,7 +41,8 @@ REJECTIONS = {
     ReasonCode.PACKET_TOO_LARGE: "too_large",
 }
 PUBLISHERS_MAX = 8  # that share one connection
-ECHOES_MAX = 65_536
+ECHOES_MAX = 65_536  # awaited at once
+REASON = "rejected-reason"
 ECHO_S = 60.0  # an echo comes sooner, or not at all
 
 Answer = Callable[[int, int], None]
@@ -110,6 +112,7 @@ class MqttEnd:
         self._taken: dict[int, Publish] = {}  # given to the flow and not finished
         self._maximum_qos, self._retain_available = 2, True
         self._echoes: OrderedDict[bytes, deque[float]] = OrderedDict()  # -> when each was published
+        self._echoes_awaited = 0
 
     def publisher(self, answer: Answer, flow: Flow | None = None) -> Publisher:
         """Return one more sender on this connection; ``flow`` is told when there is room."""
@@ -217,10 +220,17 @@ class MqttEnd:
             packet.properties = {}
         try:
             validate_topic_name(packet.topic_name)
+            check_text(packet.topic_name)
         except MqttError:
             return "topic_invalid"
-        if not self.client.publish(packet, token * PUBLISHERS_MAX + index):
-            return "too_large"
+        try:
+            _check_properties(packet.properties)
+            if not self.client.publish(packet, token * PUBLISHERS_MAX + index):
+                return "too_large"
+        except MqttError:
+            if not self.client.is_connected:
+                raise
+            return "packet_invalid"  # a field that no packet has room for
         if not self.has_no_local:
             self._expect_echo(packet)
         return ""
@@ -232,20 +242,27 @@ class MqttEnd:
             key = _digest(packet)
             self._echoes.setdefault(key, deque()).append(self._now())
             self._echoes.move_to_end(key)
-            while len(self._echoes) > ECHOES_MAX:
-                self._echoes.popitem(last=False)
+            self._echoes_awaited += 1
+            while self._echoes_awaited > ECHOES_MAX:
+                oldest = next(iter(self._echoes))
+                self._forget_echo(oldest)
                 self.counts["echoes_forgotten"] += 1
 
     def _take_echo(self, packet: Publish) -> bool:
         key = _digest(packet)
-        published = self._echoes.get(key)
-        while published and published[0] < self._now() - ECHO_S:
-            published.popleft()
+        while (published := self._echoes.get(key)) and published[0] < self._now() - ECHO_S:
+            self._forget_echo(key)
         if not published:
-            self._echoes.pop(key, None)
             return False
-        published.popleft()
+        self._forget_echo(key)
         return True
+
+    def _forget_echo(self, key: bytes) -> None:
+        published = self._echoes[key]
+        published.popleft()
+        self._echoes_awaited -= 1
+        if not published:
+            del self._echoes[key]
 
 
 class Publisher:
@@ -322,9 +339,15 @@ class PublishingDeadLetters:
         return self._publisher.has_room
 
     def bury(self, letter: DeadLetter) -> None:
-        """Publish a rejected record with what was wrong."""
-        told = [("rejected-topic", letter.record.message.topic), ("rejected-reason", letter.reason)]
-        packet = Publish(self._topic, letter.record.message.payload, 1, properties={PropertyId.USER_PROPERTY: told})
+        """Publish a rejected record with what was wrong; one that was a dead letter before goes round no more."""
+        message = letter.record.message
+        if message.topic == self._topic or any(name == REASON for name, _ in user_properties(message.properties)):
+            self._flow.pump.counts["dropped_rejected_twice"] += 1
+            self._flow.dead_letter_done(letter.token)
+            return
+        topic = "".join(each if each.isprintable() else "?" for each in message.topic)  # it may be what was wrong
+        told = [("rejected-topic", topic), (REASON, letter.reason)]
+        packet = Publish(self._topic, message.payload, 1, properties={PropertyId.USER_PROPERTY: told})
         problem = self._publisher.publish(packet, letter.token)
         if problem:
             self._flow.dead_letter_failed(letter.token, f"{self._topic}: {problem}")
@@ -367,4 +390,24 @@ def make_publish(record: Record, now_ms: int, bridge: str = "") -> Publish | Non
 
 
 def _digest(packet: Publish) -> bytes:
-    return blake2b(packet.payload, digest_size=16, key=packet.topic_name.encode()[:64]).digest()
+    """Return a name of topic and payload, the whole of both."""
+    digest = blake2b(packet.payload, digest_size=16)
+    digest.update(packet.topic_name.encode())
+    digest.update(len(packet.payload).to_bytes(4, "big"))
+    return digest.digest()
+
+
+def _check_properties(properties: Properties) -> None:
+    """Refuse text for which a broker may end the connection: it would come again on the next one, for ever.
+
+    Raises:
+        MalformedPacket: A control character.
+    """
+    for value in properties.values():
+        if isinstance(value, str):
+            check_text(value)
+        elif isinstance(value, list):
+            for pair in value:
+                if isinstance(pair, tuple):
+                    check_text(pair[0])
+                    check_text(pair[1])

@@ -22,7 +22,7 @@ from gateways.bridges.batch_sink import BatchSink, Outcome
 from gateways.bridges.doors import read_secret
 from gateways.bridges.flow import Flow
 from gateways.bridges.map_bridge import build_sink, build_source
-from gateways.bridges.message import BridgeMessage
+from gateways.bridges.message import BridgeMessage, mqtt_text
 from gateways.bridges.pump import Sending
 from gateways.bridges.running import Bridge, Finding
 from mqtt.properties import Properties, PropertyId
@@ -210,9 +210,14 @@ class RedisStreamSource:
                 if "BUSYGROUP" not in str(error):
                     raise
         self.is_up, self.reason = True, ""
+        clock = threading.Event()
         for stream in self._streams:
             last = "0"
             while not self._stopping.is_set():  # those that a former process with this name had open
+                if not self._flow.has_room:
+                    self._acknowledge(redis)
+                    clock.wait(0.02)
+                    continue
                 entries = redis.xreadgroup(group, self._consumer, {stream: last}, count=BATCH)
                 found = entries[0][1] if entries else []
                 if not found:
@@ -220,7 +225,6 @@ class RedisStreamSource:
                 last = found[-1][0]
                 self._give(token, stream, found)
         claimed_at = 0.0
-        clock = threading.Event()
         while not self._stopping.is_set():
             self._acknowledge(redis)
             if not self._flow.has_room:
@@ -292,6 +296,6 @@ def _message(stream: str, name: str, fields: dict[bytes, bytes]) -> BridgeMessag
     payload = told.pop("payload", None)
     if payload is None:
         payload = json.dumps({key: value.decode(errors="replace") for key, value in told.items()}).encode()
-    users = [(key, value.decode(errors="replace")) for key, value in told.items()]
+    users = [(mqtt_text(key.encode()), mqtt_text(value)) for key, value in told.items()]
     properties: Properties = {PropertyId.USER_PROPERTY: users} if users else {}
     return BridgeMessage(stream, payload, 2, False, properties, None, f"{stream}:{name}")

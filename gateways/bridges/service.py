@@ -93,8 +93,12 @@ async def _serve_status(path: Path, bridges: list[Bridge], rates: Rates) -> None
     listener.listen(8)
     with listener:
         while True:
-            connection, _ = await listener.accept()
-            with trio.move_on_after(STATUS_S_MAX), contextlib.suppress(OSError):
+            try:
+                connection, _ = await listener.accept()
+            except OSError:  # whoever asked has left, or no descriptor is free
+                await trio.sleep(RATE_S)
+                continue
+            with trio.move_on_after(STATUS_S_MAX), contextlib.suppress(OSError, trio.BrokenResourceError):
                 text = json.dumps(status_rows(bridges, rates)).encode()
                 await trio.SocketStream(connection).send_all(text)
             connection.close()

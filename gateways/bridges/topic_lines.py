@@ -42,13 +42,15 @@ class TopicLine:
 
     def outward(self, topic: str) -> str | None:
         """Return what a topic of the cluster is called on the other side; None: this line does not take it."""
-        if self.direction == "in" or not matches(self.local_filter, topic):
-            return None
+        if self.direction == "in" or not matches(self.local_filter, topic) or not topic.startswith(self.local_prefix):
+            return None  # a/# takes the topic a too, which has no prefix a/
         return self.remote_prefix + topic[len(self.local_prefix) :]
 
     def inward(self, topic: str) -> str | None:
         """Return what a topic of the other side is called in the cluster; None: this line does not take it."""
         if self.direction == "out" or not matches(self.remote_filter, topic):
+            return None
+        if not topic.startswith(self.remote_prefix):
             return None
         return self.local_prefix + topic[len(self.remote_prefix) :]
 

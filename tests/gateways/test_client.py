@@ -10,13 +10,25 @@ from random import Random
 
 import pytest
 import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Request
 
 from gateways.addresses import parse_address
 from gateways.client import GatewayClient, GatewayClientOptions, RefusedFilter
 from gateways.transport import client_context
+from gateways.websocket_client import WebSocketClient
 from mqtt import StreamDecoder, encode_packet
 from mqtt.client_session import Accepted
-from mqtt.packets import Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, SubscriptionRequest
+from mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+)
 from mqtt.properties import Properties, PropertyId
 from tests.gateways.mosquitto_doors import INSTALLED, mosquitto_doors
 
@@ -68,12 +80,18 @@ class User:
                 await self.changed.wait()
 
 
-def client_of(user: User, *addresses: str, authority: Path | None = None, version: int = 5) -> GatewayClient:
+def client_of(
+    user: User,
+    *addresses: str,
+    authority: Path | None = None,
+    version: int = 5,
+    filters: tuple[SubscriptionRequest, ...] = FILTERS,
+) -> GatewayClient:
     user.client = GatewayClient(
         GatewayClientOptions(
             tuple(map(parse_address, addresses)),
             lambda: Connect("bridge-1", protocol_version=version, keep_alive_s=30),
-            FILTERS,
+            filters,
             None if authority is None else client_context(authority, None, None),
         ),
         user,
@@ -157,6 +175,34 @@ async def test_a_refused_filter_ends_the_client_with_one_line() -> None:
             trio.fail_after(10),
         ):
             await client_of(User(), address).run()
+
+
+async def test_an_answer_to_fewer_filters_ends_the_client_with_one_line() -> None:
+    """Half a bridge is not run: nobody knows which filter the broker has left out."""
+
+    async def forget(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        del packets
+        await stream.send_all(encode_packet(Connack(), 5))
+        (subscribe,) = StreamDecoder(5).feed(bytes(await stream.receive_some(65536)))
+        assert isinstance(subscribe, Subscribe)
+        await stream.send_all(encode_packet(Suback(subscribe.packet_identifier, [1]), 5))
+        await trio.sleep_forever()
+
+    two = (*FILTERS, SubscriptionRequest("b/#", 1))
+    async with broker(forget) as address:
+        with pytest.raises(RefusedFilter, match="answers 1 of 2 filters"), trio.fail_after(10):
+            await client_of(User(), address, filters=two).run()
+
+
+def test_nothing_is_framed_once_the_server_has_closed() -> None:
+    """A message that is on its way just then is lost with the connection, and ends nothing else."""
+    server, client = WSConnection(ConnectionType.SERVER), WebSocketClient("localhost", "/mqtt")
+    server.receive_data(client.take_output())
+    assert isinstance(next(server.events()), Request)
+    client.receive(server.send(AcceptConnection(subprotocol="mqtt")))
+    assert client.is_open and client.wrap(b"before")
+    client.receive(server.send(CloseConnection(code=1000)))
+    assert client.failure and client.wrap(b"behind") == b""
 
 
 async def test_a_circle_of_references_is_left_after_three_hops() -> None:

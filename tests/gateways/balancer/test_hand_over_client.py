@@ -115,3 +115,39 @@ async def test_nobody_there_is_told_at_once(tmp_path: Path, client: socket.socke
         to = EdgeSocket(str(tmp_path / "none" / "hand-over.sock"), nursery.start_soon)
         assert not to.offer(client, "tls", boot_time(), lambda _: None)
         assert to.is_idle
+
+
+async def test_an_edge_that_does_not_read_keeps_what_it_has(tmp_path: Path, client: socket.socket) -> None:
+    """A further offer is turned away; those that it has stand, and its answers to them count."""
+    async with asking(tmp_path) as (edge, to, told):
+        offered = 0
+        while to.offer(client, "tls", boot_time(), told.append):
+            offered += 1
+        assert offered > 10 and not told
+        with await edge.accept() as connection:
+            for _ in range(offered):
+                await edge.take(connection)
+                connection.send(b"\0")
+            await until(told, offered)
+            assert told == [Answer.TAKEN] * offered
+            assert to.offer(client, "tls", boot_time(), told.append)  # over the same connection
+            await edge.take(connection)
+
+
+@pytest.mark.parametrize("how", ["closes", "does not answer one"])
+async def test_answers_that_came_count_when_the_connection_ends(
+    tmp_path: Path, client: socket.socket, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that an edge took goes to no other one, whatever ends the connection at that moment."""
+    monkeypatch.setattr(hand_over, "ANSWER_S", 0.1)
+    async with asking(tmp_path) as (edge, to, told):
+        for _ in range(3):
+            assert to.offer(client, "tls", boot_time(), told.append)
+        with await edge.accept() as connection:
+            connection.send(b"\0")
+            connection.send(b"\0")
+            if how == "closes":
+                connection.close()
+                assert not to.offer(client, "tls", boot_time(), told.append)  # before the answers are looked at
+            await until(told, 3)
+    assert told == [Answer.TAKEN, Answer.TAKEN, None]

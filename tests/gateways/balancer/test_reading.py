@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from gateways.balancer.first_bytes import WrongFirstBytes
+from gateways.balancer import reading
+from gateways.balancer.first_bytes import WrongFirstBytes, read_connect
 from gateways.balancer.reading import peek_connect
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Pingreq
@@ -23,10 +24,19 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield client, accepted
 
 
-async def test_a_connect_byte_by_byte(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Each byte is one look; nothing is taken out, and what comes behind wakes the next reader as usual."""
+async def test_a_connect_byte_by_byte(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at a few times; nothing is taken out, and what comes behind wakes the next reader as usual."""
     client, accepted = ends
-    found = []
+    found: list[Connect | None] = []
+    looks: list[int] = []
+
+    def looked(data: bytes, bytes_max: int) -> Connect | None:
+        looks.append(len(data))
+        return read_connect(data, bytes_max)
+
+    monkeypatch.setattr(reading, "read_connect", looked)
 
     async def look() -> None:
         found.append(await peek_connect(accepted, 65_536))
@@ -36,8 +46,9 @@ async def test_a_connect_byte_by_byte(ends: tuple[socket.socket, socket.socket])
             nursery.start_soon(look)
             for byte in WHOLE:
                 client.send(bytes((byte,)))
-                await trio.sleep(0)
+                await trio.sleep(0.001)
         [connect] = found
+        assert len(looks) <= 4, looks  # its first byte, its length, the whole
         assert connect is not None and connect.client_id == "slow"
         client.send(encode_packet(Pingreq(), 5))
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1

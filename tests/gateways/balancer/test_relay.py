@@ -1,13 +1,19 @@
-"""Relayed connections: bytes both ways, half-closes, ends that do not read, and sockets that break."""
+"""Relayed connections: bytes both ways, half-closes, ends that do not read or close, and sockets that break."""
 
 import contextlib
+import datetime
 import socket
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import trio
 
+from gateways.balancer import relay, tls_relay
 from gateways.balancer.relay import Pump
+from gateways.balancer.tls_relay import SecuredPump, secure
+from wire.links.authority import DevelopmentAuthority
 
 
 class Relayed:
@@ -17,6 +23,7 @@ class Relayed:
         self.ended = 0
         self.client, inner = pair()
         self.edge, outer = pair()
+        self.inner = inner
         pump.add(inner, outer, first, self._end)
 
     def _end(self) -> None:
@@ -116,3 +123,88 @@ async def test_a_reset_ends_both() -> None:
         await ended(one)
         await other.client.send_all(b"x")
         assert await exactly(other.edge, 1) == b"x"
+
+
+SMALL, LAST = 4096, b"x" * 120_000  # a buffer of the kernel; more than it and one chunk of the relay
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an edge that has closed wait less for its client."""
+    for name, value in (("LINGER_S", 0.3), ("LOOK_S", 0.05)):
+        monkeypatch.setattr(relay, name, value)
+        monkeypatch.setattr(tls_relay, name, value)
+
+
+def made_small(*ends: socket.socket | trio.SocketStream) -> None:
+    """Let the kernel take little for somebody who does not read."""
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_client_that_does_not_close_after_its_edge_is_closed(reads: bool) -> None:
+    """Whether it stays silent, or does not even read: it would hold two descriptors for ever."""
+    async with pumping() as pump:
+        one, other = Relayed(pump), Relayed(pump)
+        if reads:
+            await one.edge.aclose()
+            assert await one.client.receive_some(1) == b""
+        else:
+            made_small(one.client, one.inner)
+            await one.edge.send_all(LAST)
+            await one.edge.aclose()
+        assert len(pump) == 2
+        await ended(one)
+        assert len(pump) == 1
+        await other.client.send_all(b"stays")
+        await trio.sleep(0.5)
+        assert await exactly(other.edge, 5) == b"stays"
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_slow_client_gets_all_that_its_edge_said() -> None:
+    """An edge that closes leaves its client time for the rest, and one that is there leaves it any time."""
+    async with pumping() as pump:
+        one = Relayed(pump)
+        await one.edge.send_all(b"long ago")
+        await trio.sleep(0.5)
+        await one.edge.send_all(b", and now")
+        await one.edge.aclose()
+        await trio.sleep(0.1)
+        assert await exactly(one.client, 17) == b"long ago, and now"
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_tls_client_that_does_not_read_after_its_edge_has_closed(tmp_path: Path) -> None:
+    authority = DevelopmentAuthority(tmp_path, "devices", datetime.datetime.now(datetime.UTC))
+    shown = authority.server()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(shown.certificate, shown.key)
+    outer, inner = pair()
+    edge, plain = pair()
+    made_small(outer, inner)
+    client = trio.SSLStream(
+        outer, ssl.create_default_context(cafile=str(authority.certificate)), server_hostname="localhost"
+    )
+    pump, over = SecuredPump(), trio.Event()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+
+            async def serve() -> None:
+                inner.setblocking(False)
+                await pump.relay(await secure(inner, context), plain, b"first ")
+                over.set()
+
+            nursery.start_soon(pump.run)
+            nursery.start_soon(serve)
+            await client.do_handshake()
+            await client.send_all(b"ping")
+            assert await exactly(edge, 10) == b"first ping" and len(pump) == 1
+            await edge.send_all(LAST)
+            await edge.aclose()
+            await over.wait()
+            assert len(pump) == 0
+            nursery.cancel_scope.cancel()

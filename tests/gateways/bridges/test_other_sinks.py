@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 import trio
 
+from conf.bridge_settings import GatewaySettings, MapSettings, Webhook
+from gateways.bridges.webhook import build_webhook
 from mqtt.packets import Publish
 from tests.gateways.bridges.fault_run import BridgeProcess
 from tests.gateways.bridges.publishing import gathering, publish_all
@@ -89,8 +92,16 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("location", "http://127.0.0.1:1/")
         if answer == "429":
             self.send_header("retry-after", "1")
+        self.send_header("set-cookie", f"mine-{len(self.server.bodies)}=1")
         self.send_header("content-length", "0")
         self.end_headers()
+
+    def do_OPTIONS(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:  # without end
+                self.wfile.write(b"x" * 65_536)
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -138,7 +149,22 @@ async def test_a_webhook_that_misbehaves(tmp_path: Path, hook: Hook) -> None:
     for headers, body in hook.bodies:
         lower = {name.lower(): value for name, value in headers.items()}
         assert lower["x-signature"] == "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
-        assert lower["idempotency-key"]
+        assert lower["idempotency-key"] and "cookie" not in lower
+
+
+async def test_a_look_at_a_webhook_that_speaks_without_end(tmp_path: Path, hook: Hook) -> None:
+    """Its status is enough."""
+    made = Webhook(
+        kind="webhook",
+        cluster=("mqtt://localhost",),
+        client_id="hook",
+        url=f"http://127.0.0.1:{hook.server_address[1]}/in",
+        map=(MapSettings(filter="u/#"),),
+    )
+    bridge = build_webhook("hook", made, GatewaySettings(id="bridge-1", data_dir=tmp_path))
+    with trio.fail_after(5):
+        [found] = await bridge.checks[1]()
+    assert found.ok and "status 200" in found.text
 
 
 @asynccontextmanager

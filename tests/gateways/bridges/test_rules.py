@@ -159,6 +159,9 @@ def test_topics_are_renamed_by_the_first_line_that_matches() -> None:
     assert target(out, "elsewhere") == []
     assert target(back, "all/x") == [("site/x", 0, False)]
     assert target(back, "other") == []
+    below = MqttRules([parse_topic_line("# both 1 a/ b/")], "out", "b")
+    assert target(below, "a/x") == [("b/x", 1, True)]
+    assert target(below, "a") == []  # a/# takes it, and it has no prefix a/
 
 
 @pytest.mark.parametrize(("path", "dropped"), [("a,b", ""), ("a,me", "loop"), ("1,2,3,4,5,6,7,8", "path_too_long")])

@@ -1,0 +1,116 @@
+"""Clients on their way: what this process lacks is no edge's fault, and whoever waits is bounded."""
+
+import errno
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+import trio
+
+from conf.balance_settings import BalanceListener, BalanceSettings
+from gateways.balancer.arrival import Arrival
+from gateways.balancer.directory import Directory, DirectoryRules, Wanted
+from gateways.balancer.forwarding import Forwarding
+from wire.clock import boot_time
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+
+PLAIN = BalanceListener(name="plain", port=0, opaque=False, redirect=True)
+
+
+@pytest.fixture
+def edge() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield listening
+
+
+def arrival(version: int = 4) -> tuple[socket.socket, Arrival]:
+    """Return a client and its arrival."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    accepted.setblocking(False)
+    now = boot_time()
+    return client, Arrival(accepted, PLAIN, now, now + 3.0, Wanted("plain"), version)
+
+
+@asynccontextmanager
+async def forwarded(edge: socket.socket, **settings: object) -> AsyncIterator[tuple[Forwarding, Directory]]:
+    """Run a forwarding with one edge."""
+    directory = Directory(DirectoryRules(("plain",)), lambda _: "", Random(1))
+    address = f"127.0.0.1:{edge.getsockname()[1]}"
+    entry = NodeEntry("edge-0", "edge", 1, "127.0.0.1:1", {"plain": address}, state=NodeState.ACTIVE)
+    directory.map_moved(boot_time(), ClusterMap(cluster="c", nodes={"edge-0": entry}))
+    async with trio.open_nursery() as nursery:
+        chosen = BalanceSettings(listeners=(PLAIN,), **settings)  # type: ignore[arg-type]
+        made = Forwarding(chosen, directory, nursery.start_soon)
+        nursery.start_soon(made.run)
+        with trio.fail_after(10):
+            yield made, directory
+        nursery.cancel_scope.cancel()
+
+
+async def test_without_a_descriptor_a_client_waits_and_no_edge_is_blamed(
+    edge: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The edge would be left alone for a second and more, and every client with it."""
+    dial, lacks = trio.open_tcp_stream, 2
+
+    async def lacking(host: str, port: int) -> trio.SocketStream:
+        nonlocal lacks
+        if lacks:
+            lacks -= 1
+            raise OSError("all attempts failed") from OSError(errno.EMFILE, "Too many open files")
+        return await dial(host, port)
+
+    monkeypatch.setattr(trio, "open_tcp_stream", lacking)
+    client, came = arrival()
+    async with forwarded(edge, forward="relay") as (made, directory):
+        with client:
+            made.forward(came)
+            await trio.lowlevel.wait_readable(edge)
+            while not made.relayed:
+                await trio.sleep(0.01)
+            assert made.refused == {"no_descriptors": 2} and made.waiting == 0 == lacks
+            [found] = directory.candidates("plain")
+            assert found.skip_until < boot_time() and found.clients == 1
+
+
+async def test_clients_that_are_told_where_to_go_are_held_and_bounded(edge: socket.socket) -> None:
+    """One that does not leave holds a descriptor until its time is over."""
+    stays, first = arrival(5)
+    late, second = arrival(5)
+    async with forwarded(edge, connections_max=1, choose_s=0.3) as (made, _):
+        with stays, late:
+            made.forward(first)
+            made.forward(second)
+            assert made.held == 1 and made.refused == {"full": 1}
+            late.settimeout(5)
+            assert await trio.to_thread.run_sync(late.recv, 100) == b""
+            assert (await trio.to_thread.run_sync(stays.recv, 100))[3] == 0x9C
+            while made.held:
+                await trio.sleep(0.01)
+
+
+async def test_who_waits_for_an_edge_is_tried_together(edge: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no edge for one client there is none for the next: thousands cost one look."""
+    looks = 0
+
+    def choose(*_: object) -> None:
+        nonlocal looks
+        looks += 1
+
+    pairs = [arrival() for _ in range(20)]
+    async with forwarded(edge) as (made, directory):
+        monkeypatch.setattr(directory, "choose", choose)
+        for _, came in pairs:
+            made.forward(replace(came, until=boot_time() + 0.3))
+        assert made.waiting == looks == 20
+        while made.waiting:
+            await trio.sleep(0.01)
+        assert looks < 40 and made.refused == {"no_edge": 20}
+        for client, _ in pairs:
+            client.close()

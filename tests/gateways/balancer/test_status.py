@@ -1,0 +1,91 @@
+"""Status sockets of balancer and bridges: askers that leave at once, and processes that have no descriptor left."""
+
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from edge.listeners.hand_over import HandOverDesk
+from edge.listeners.hand_over_socket import HandOverSocket
+from gateways.balancer.status import StatusSocket
+from gateways.bridges.report import Rates
+from gateways.bridges.service import STATUS_SOCKET, _serve_status
+from wire.messages.hand_over import Answer
+
+Serve = Callable[[], Awaitable[None]]
+
+
+def socket_of(kind: str, folder: Path) -> tuple[Path, Serve]:
+    """Return a path, and what serves there."""
+    if kind == "balancer":
+        return folder / "status.sock", StatusSocket(folder, lambda: {"edges": ["x" * 1_000] * 1_000}).run
+    if kind == "bridges":
+        return folder / STATUS_SOCKET, partial(_serve_status, folder / STATUS_SOCKET, [], Rates())
+    desk = HandOverDesk(lambda _: Answer.TAKEN, lambda *_: None, lambda _: None)
+    return folder / "hand-over.sock", HandOverSocket(folder, desk, lambda _: None, lambda: None).run
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open("/dev/null", os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def answered(path: Path) -> bytes:
+    """Connect, and return what comes first."""
+    with trio.fail_after(10):
+        while not path.exists():
+            await trio.sleep(0.01)
+        async with await trio.open_unix_socket(path) as stream:
+            return await stream.receive_some(100)
+
+
+@pytest.mark.parametrize("kind", ["balancer", "bridges"])
+async def test_who_asks_and_leaves_at_once_ends_nothing(kind: str, tmp_path: Path) -> None:
+    path, serve = socket_of(kind, tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        assert await answered(path)
+        for _ in range(20):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+                asker.connect(str(path))
+            await trio.sleep(0.001)
+        assert await answered(path)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["balancer", "bridges", "hand-over"])
+async def test_without_a_descriptor_it_waits(kind: str, tmp_path: Path) -> None:
+    """A connection stays in the backlog; the process neither ends nor spins."""
+    path, serve = socket_of(kind, tmp_path)
+    kind_of_socket = socket.SOCK_SEQPACKET if kind == "hand-over" else socket.SOCK_STREAM
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        with trio.fail_after(10):
+            while not path.exists():
+                await trio.sleep(0.01)
+        await trio.sleep(0.05)
+        with socket.socket(socket.AF_UNIX, kind_of_socket) as asker:
+            with no_descriptors():
+                asker.connect(str(path))
+                await trio.sleep(0.05)
+            asker.setblocking(False)
+            if kind == "hand-over":
+                asker.send(b"nonsense")
+            with trio.fail_after(10):
+                await trio.lowlevel.wait_readable(asker)
+            assert asker.recv(1)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,156 @@
+"""Messages that a broker must not take, echoes that never come, and dead letters that are rejected again.
+
+What one publisher writes ends no bridge: the message goes to the dead letter, or is counted, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from gateways.bridges import mqtt_end
+from gateways.bridges.flow import Flow
+from gateways.bridges.message import BridgeMessage, Record, mqtt_text
+from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters, PublishingSink
+from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.rules import Verdict
+from mqtt.packets import Publish
+from mqtt.properties import Properties, PropertyId
+from tests.gateways.bridges.bridge_simulation import SimClient
+from tests.gateways.bridges.model_broker import ModelBroker
+
+DEAD = "bridge/site/rejected"
+
+
+class Rig:
+    """A flow that publishes at a model broker, by an end and a client as bridges have them."""
+
+    def __init__(self, *filters: str, has_no_local: bool = True) -> None:
+        self.now = 0.0
+        self.broker = ModelBroker()
+        self.end = MqttEnd("remote", lambda: self.now, lambda: 0, filters, has_no_local=has_no_local)
+        self.client = SimClient(self.broker, self.end, {}, lambda: self.now)
+        self.end.client = self.client
+        self.acknowledged: list[int] = []
+        self.flow = Flow(
+            "out", Pump(PumpBounds(), Random(1)), self._judge, self.acknowledged.append, lambda: self.now, lambda: 0
+        )
+        self.flow.connect(
+            PublishingSink(self.end, self.flow, lambda: 0), PublishingDeadLetters(self.end, self.flow, DEAD)
+        )
+        self._given = 0
+        self.client.open()
+        self.move()
+
+    @staticmethod
+    def _judge(message: BridgeMessage) -> Verdict:
+        return Verdict([Record(message.topic, message.payload, message.topic, message, qos=message.qos)])
+
+    def move(self) -> None:
+        """Move all bytes, as often as there are some."""
+        while self.client.outgoing or self.broker.output:
+            self.client.move_out(len(self.client.outgoing))
+            self.client.move_in(len(self.broker.output))
+
+    def give(self, topic: str, payload: bytes = b"x", properties: dict[str, object] | None = None) -> None:
+        """Let the source give a message."""
+        self._given += 1
+        named: Properties = {PropertyId[name]: value for name, value in (properties or {}).items()}
+        self.flow.take(self._given, BridgeMessage(topic, payload, 1, properties=named))
+        self.move()
+
+    def hear(self) -> list[str]:
+        """Return a list that gets the topics of messages that are no echoes."""
+        heard: list[str] = []
+
+        def judge(message: BridgeMessage) -> Verdict:
+            heard.append(message.topic)
+            return Verdict(dropped="heard")
+
+        nothing = Flow("in", Pump(PumpBounds(), Random(1)), judge, lambda _: None, lambda: self.now, lambda: 0)
+        self.end.flow = nothing
+        return heard
+
+    @property
+    def taken(self) -> list[str]:
+        """Topics of what the broker has taken."""
+        return [message.topic for message in self.broker.taken]
+
+
+LONG = [("bridge-path", "x" * 65_535), ("a" * 65_536, "b")]
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "reason"),
+    [
+        ("a", {"USER_PROPERTY": LONG}, "packet_invalid"),
+        ("a", {"USER_PROPERTY": [("name", "two\nlines")]}, "packet_invalid"),
+        ("a", {"USER_PROPERTY": [("na\0me", "value")]}, "packet_invalid"),
+        ("a", {"USER_PROPERTY": [("name", "\ud800")]}, "packet_invalid"),
+        ("a", {"CONTENT_TYPE": "text\x7f"}, "packet_invalid"),
+        ("a", {"CORRELATION_DATA": b"x" * 65_536}, "packet_invalid"),
+        ("two\nlines", {}, "topic_invalid"),
+        ("a/+", {}, "topic_invalid"),
+        ("", {}, "topic_invalid"),
+    ],
+)
+def test_what_no_broker_takes_goes_to_the_dead_letter(topic: str, properties: dict[str, object], reason: str) -> None:
+    """Sent, it would end the connection, come again on the next one, and hold everything up for ever."""
+    rig = Rig()
+    rig.give(topic, b"x", properties)
+    rig.give("next")
+    assert rig.taken == [DEAD, "next"] and rig.acknowledged == [1, 2]
+    assert rig.flow.pump.counts[f"rejected_{reason}"] == rig.flow.pump.counts["dead_letter"] == 1
+
+
+@pytest.mark.parametrize("topic", [DEAD, "somewhere/else"])
+def test_a_dead_letter_goes_round_no_more(topic: str) -> None:
+    """Two bridges that take all topics would send each other's rejections round."""
+    rig = Rig()
+    rig.give(topic, b"x", {"USER_PROPERTY": [("rejected-reason", "not_json"), ("name", "two\nlines")]})
+    rig.give(DEAD, b"x", {"CONTENT_TYPE": "two\nlines"})
+    assert rig.taken == [] and rig.acknowledged == [1, 2]
+    assert rig.flow.pump.counts["dropped_rejected_twice"] == 2
+
+
+def test_equal_payloads_on_topics_that_begin_alike_are_no_echoes() -> None:
+    """What the bridge published to one topic is not what a device says on another one."""
+    rig = Rig("#", has_no_local=False)
+    begin = "building/with/a/name/of/more/than/sixty-four/characters/in/all/of/its/levels/"
+    received = rig.hear()
+    rig.give(f"{begin}lamp", b"on")
+    rig.end.received(Publish(f"{begin}heater", b"on", 0))
+    rig.end.received(Publish(f"{begin}lamp", b"on", 0))
+    assert received == [f"{begin}heater"]
+
+
+def test_echoes_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal messages too: somebody publishes the same one for ever, and the other side's rules let none come back."""
+    monkeypatch.setattr(mqtt_end, "ECHOES_MAX", 10)
+    rig = Rig("#", has_no_local=False)
+    for number in range(50):
+        rig.give("a", b"same" if number % 2 else b"%d" % number)
+    assert rig.end.counts["echoes_forgotten"] == 40
+    received = rig.hear()
+    for _ in range(12):
+        rig.end.received(Publish("a", b"same"))
+    assert received == ["a", "a"]  # ten were awaited
+
+
+def test_an_echo_that_comes_late_is_a_message() -> None:
+    rig = Rig("#", has_no_local=False)
+    for _ in range(3):
+        rig.give("a", b"same")
+        rig.now += 31.0
+    received = rig.hear()
+    for _ in range(3):
+        rig.end.received(Publish("a", b"same"))
+    assert received == ["a", "a"]  # of the third one alone an echo may still come: 60 s are over for the others
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(b"plain", "plain"), (b"two\nlines", "74776f0a6c696e6573"), (b"\xff\0", "ff00"), (b"", "")]
+)
+def test_text_of_other_systems(value: bytes, text: str) -> None:
+    assert mqtt_text(value) == text
