@@ -1,4 +1,4 @@
-"""``stratamq jobs compact | audit | report | prune``: the jobs from the command line, without Spark at import time.
+"""``stratamq jobs compact | audit | report | watch | prune`` from the command line, without Spark at import time.
 
 Options are those of the modules' own parsers, handed on unchanged, so that spark-submit and this take the same words.
 """
@@ -59,6 +59,12 @@ def report(context: typer.Context) -> None:
         print("stratamq jobs report: --output is required", file=sys.stderr)
         raise typer.Exit(ExitCode.USAGE)
     _run("jobs.audit", context)
+
+
+@app.command(context_settings=_AS_GIVEN, add_help_option=False)
+def watch(context: typer.Context) -> None:
+    """Account for acknowledged messages while the cluster runs, from its ledgers."""
+    _run("jobs.watch", context)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["LEDGER_SCHEMA", "NOT_PROVEN", "PROOF_COLUMNS", "Proof", "account", "read_ledgers", "summarize"]
+__all__ = [
+    "LEDGER_SCHEMA",
+    "NOT_PROVEN",
+    "PROOF_COLUMNS",
+    "Proof",
+    "account",
+    "committed",
+    "read_ledgers",
+    "records_of",
+    "summarize",
+]
 
 PROOF_COLUMNS = ("ACKED", "DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST", "DUPLICATED")
 NOT_PROVEN = (
@@ -100,7 +110,12 @@ class Proof:
 
 def read_ledgers(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
     """Return the records of ledger files, with the folder (one per node) they came from."""
-    records = spark.read.schema(LEDGER_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(list(uris))
+    lines = spark.read.schema(LEDGER_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(list(uris))
+    return committed(records_of(lines))
+
+
+def records_of(records: DataFrame) -> DataFrame:
+    """Return the records of lines, of files or of a stream of them; some may never have been committed."""
     folder = F.regexp_extract(F.col("_metadata.file_path"), "^(.*)/[^/]*$", 1)
     single = _record(**{name: F.col(name) for name in RECORD_SCHEMA.names})
     each = (
@@ -109,7 +124,7 @@ def read_ledgers(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
         .otherwise(F.array(single))
     )
     plain = records.select(folder.alias("folder"), "broken", F.explode(each).alias("record"))
-    return _committed(plain.select("folder", "broken", "record.*").withColumn("p", F.coalesce("p", F.lit(-1))))
+    return plain.select("folder", "broken", "record.*").withColumn("p", F.coalesce("p", F.lit(-1)))
 
 
 def _record(**fields: Column) -> Column:
@@ -154,7 +169,7 @@ def _delivered(run: Column, of: dict[str, Column]) -> Column:
     return F.transform(F.sequence(run[1], run[2]), lambda n: _record(e=F.lit("delivered"), s=run[0], n=n, **of))
 
 
-def _committed(records: DataFrame) -> DataFrame:
+def committed(records: DataFrame) -> DataFrame:
     """Leave out operations that were recorded and never committed: behind where a later partition_epoch began."""
     began = _event(records, "began").select(
         F.col("p").alias("of"), F.col("pe").alias("later"), F.col("op").alias("end")

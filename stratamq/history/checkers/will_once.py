@@ -23,6 +23,8 @@ from stratamq.history.verdict import Report
 
 NS_PER_S = 1_000_000_000
 DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection, unless the history says otherwise
+DRAIN = "drain"  # reason of the marks at its begin (a fault) and end
+TAKEN_BACK_NS = 2 * NS_PER_S  # from the mark to the moment at which the edge knows it
 KILL_MARK_NS = 200_000_000  # a kill and its mark in the history are not one moment
 
 __all__ = ["check"]
@@ -87,7 +89,8 @@ def _expected(history: History, connection: Connection) -> tuple[int, int]:
         return 0, 1
     disconnect = connection.disconnect
     if disconnect is not None and not disconnect.invoke.reason_code:  # 0x00 discards the will [MQTT-3.1.2-10]
-        return (0, 0) if disconnect.ok and not _killed_during(history, disconnect) else (0, 1)
+        surely = disconnect.ok and not _killed_during(history, disconnect) and not _drained_during(history, connection)
+        return (0, 0) if surely else (0, 1)
     if connection.ended_ns == FOREVER_NS:
         return 0, 0
     drained_ns = history.drained_ns
@@ -100,6 +103,14 @@ def _killed_during(history: History, disconnect: Operation) -> bool:
     """Whether a kill may be what closed the connection: its end looks the same as that of a DISCONNECT obeyed."""
     start_ns, end_ns = disconnect.started_ns - KILL_MARK_NS, disconnect.ended_ns + KILL_MARK_NS
     return any(mark.kind is Kind.KILL and start_ns <= mark.time_ns <= end_ns for mark in history.marks)
+
+
+def _drained_during(history: History, connection: Connection) -> bool:
+    """Whether a drain of its edge may be what closed the connection, before the DISCONNECT was read."""
+    edge = connection.connect.invoke.target.rpartition(":")[0]
+    drains = [mark for mark in history.marks if mark.target == edge and mark.reason == DRAIN]
+    before = [mark for mark in drains if mark.time_ns <= connection.ended_ns]
+    return bool(before) and (before[-1].kind is Kind.FAULT or connection.ended_ns <= before[-1].time_ns + TAKEN_BACK_NS)
 
 
 def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
