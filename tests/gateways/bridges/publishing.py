@@ -63,14 +63,14 @@ class Gatherer:
 
 
 @asynccontextmanager
-async def gathering(port: int, name: str, *filters: str) -> AsyncIterator[Gatherer]:
+async def gathering(port: int, name: str, *filters: str, version: int = 5) -> AsyncIterator[Gatherer]:
     """Run a client of one broker; it has its subscriptions when the block begins."""
     user = Gatherer()
     asked = tuple(SubscriptionRequest(each, 1, False, True) for each in filters)
-    properties = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
+    properties = {PropertyId.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else {}
     options = GatewayClientOptions(
         (parse_address(f"127.0.0.1:{port}"),),
-        lambda: Connect(name, clean_start=False, keep_alive_s=30, properties=dict(properties.items())),
+        lambda: Connect(name, False, 30, version, properties=dict(properties.items())),
         asked,
     )
     user.client = GatewayClient(options, user, Random(1))
@@ -82,9 +82,9 @@ async def gathering(port: int, name: str, *filters: str) -> AsyncIterator[Gather
         nursery.cancel_scope.cancel()
 
 
-async def publish_all(port: int, packets: list[Publish]) -> None:
+async def publish_all(port: int, packets: list[Publish], version: int = 5) -> None:
     """Publish at a broker, and wait until each is acknowledged."""
-    async with gathering(port, "publisher") as user:
+    async with gathering(port, "publisher", version=version) as user:
         assert user.client is not None
         with trio.fail_after(30):
             await user.standing.wait()

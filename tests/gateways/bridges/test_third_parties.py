@@ -1,0 +1,222 @@
+"""Bridges to programs that others wrote: aedes and RabbitMQ as brokers of 3.1.1; kcat and kafkajs around Kafka.
+
+The Kafka is librdkafka's mock cluster: a server by the authors of the library that the bridge uses, but not its code.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from mqtt.packets import Publish
+from tests.gateways.bridges import kafka_mock
+from tests.gateways.bridges.fault_run import BridgeProcess
+from tests.gateways.bridges.publishing import gathering, publish_all
+from tests.gateways.bridges.third_parties import BROKERS, javascript
+from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
+
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
+COUNT, WINDOW = 200, 16
+CONSUMER = """
+const {Kafka, logLevel} = require('kafkajs');
+const kafka = new Kafka({brokers: [process.argv[1]], logLevel: logLevel.NOTHING});
+(async () => {
+  const consumer = kafka.consumer({groupId: 'reader'});
+  await consumer.connect();
+  await consumer.subscribe({topic: 'upload', fromBeginning: true});
+  const found = [], seen = new Set();
+  await consumer.run({eachMessage: async ({message}) => {
+    found.push([message.key.toString(), message.value.toString(), message.headers['mqtt-topic'].toString()]);
+    seen.add(message.value.toString());
+    if (seen.size == Number(process.argv[2])) process.stdout.write(JSON.stringify(found), () => process.exit(0));
+  }});
+})();
+"""
+PRODUCER = """
+const {Kafka, logLevel} = require('kafkajs');
+const kafka = new Kafka({brokers: [process.argv[1]], logLevel: logLevel.NOTHING});
+(async () => {
+  const producer = kafka.producer();
+  await producer.connect();
+  const messages = [];
+  for (let n = 0; n < Number(process.argv[2]); n++)
+    messages.push({key: 'k' + n % 4, value: String(n), headers: {site: 'north'}});
+  await producer.send({topic: 'from', messages});
+  process.exit(0);
+})();
+"""
+
+
+@pytest.fixture
+def kafka() -> Iterator[kafka_mock.KafkaMock]:
+    if not kafka_mock.INSTALLED:
+        pytest.skip("confluent-kafka is not installed (pip install 'stratamq[kafka]')")
+    mock = kafka_mock.KafkaMock(1, {"upload": 4, "from": 4})
+    yield mock
+    mock.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BROKERS)
+async def test_a_line_both_ways_to_a_broker_of_others(kind: str, tmp_path: Path) -> None:
+    """MQTT 3.1.1 with neither No Local nor level 0x84: each message is on the other side, and none comes back.
+
+    Killed once: what was open then may come twice, its echo too, for who awaited it is dead; it does not go round.
+    """
+    with BROKERS[kind](tmp_path) as port:
+        async with (
+            running_mosquitto(tmp_path) as near,
+            gathering(near.port, "near", "f/#") as here,
+            gathering(port, "far", "f/#", version=4) as there,
+        ):
+            text = f"""
+[bridge.foreign]
+kind = "mqtt"
+cluster = ["mqtt://127.0.0.1:{near.port}"]
+client_id = "foreign"
+window_messages = {WINDOW}
+topics = ["f/# both 1"]
+notifications = false
+[bridge.foreign.remote]
+addresses = ["mqtt://127.0.0.1:{port}"]
+protocol = "3.1.1"
+"""
+            bridge = BridgeProcess(tmp_path, text)
+            bridge.start()
+            try:
+                await bridge.ready()
+                with trio.fail_after(30):
+                    while not any(packet.payload == b"probe" for packet in here.messages):  # its filter is granted
+                        await publish_all(port, [Publish("f/probe", b"probe", 1)], version=4)
+                for half in (0, 1):
+                    numbers = range(half * COUNT // 2, (half + 1) * COUNT // 2)
+                    await publish_all(near.port, [Publish(f"f/{n % 4}", b"near-%d" % n, 1) for n in numbers])
+                    await publish_all(port, [Publish(f"f/{n % 4}", b"far-%d" % n, 1) for n in numbers], version=4)
+                    if half == 0:
+                        await there.payloads(COUNT + 1)
+                        await here.payloads(COUNT + 1)
+                        first = Counter(packet.payload for packet in (*here.messages, *there.messages))
+                        del first[b"probe"]
+                        assert len(first) == COUNT and set(first.values()) == {2}, "each is on both sides once"
+                        bridge.kill()
+                        bridge.start()
+                        await bridge.ready()
+                await there.payloads(2 * COUNT + 1)
+                await here.payloads(2 * COUNT + 1)
+                await trio.sleep(0.5)  # for what would come back
+            finally:
+                bridge.kill()
+    wanted = {b"%s-%d" % (side, n) for side in (b"near", b"far") for n in range(COUNT)}
+    for user in (here, there):
+        counts = Counter(packet.payload for packet in user.messages if packet.payload != b"probe")
+        assert set(counts) == wanted
+        repeated = {payload for payload, count in counts.items() if count > 1}
+        assert max(counts.values()) <= 2 and all(int(each.split(b"-")[1]) < COUNT // 2 for each in repeated), counts
+
+
+SINK = """
+[bridge.telemetry]
+kind = "kafka-sink"
+cluster = ["mqtt://127.0.0.1:PORT"]
+client_id = "kafka-1"
+brokers = ["KAFKA"]
+kafka = { "compression.type" = "gzip" }  # kafkajs has LZ4 by a plugin only
+[[bridge.telemetry.map]]
+filter = "upload/+/#"
+topic = "upload"
+key = "{level.2}"
+"""
+SOURCE = """
+[bridge.orders]
+kind = "kafka-source"
+cluster = ["mqtt://127.0.0.1:PORT"]
+client_id = "kafka-2"
+brokers = ["KAFKA"]
+consumer_group = "orders"
+[[bridge.orders.map]]
+filter = "from"
+topic = "orders/{key}"
+qos = 1
+"""
+
+
+def _read(program: str, kafka: str) -> list[list[str]]:
+    """Return key, value and topic of all records, as a program of others reads them."""
+    if program == "kcat":
+        form = "%k %s %h\\n"
+        command = ["kcat", "-b", kafka, "-C", "-t", "upload", "-e", "-q", "-o", "beginning", "-f", form]
+        rows: list[list[str]] = []
+        while len({row[1] for row in rows}) < COUNT:
+            text = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True).stdout
+            rows = [line.split(" ", 2) for line in text.splitlines()]
+        return [[key, value, _header(headers, "mqtt-topic")] for key, value, headers in rows]
+    command = ["node", "-e", CONSUMER, "--", kafka, str(COUNT)]
+    got = subprocess.run(command, timeout=60, capture_output=True, text=True, env=javascript("kafkajs"), check=True)
+    assert got.stdout, got.stderr
+    found: list[list[str]] = json.loads(got.stdout)
+    return found
+
+
+def _header(text: str, name: str) -> str:
+    return dict(each.split("=", 1) for each in text.split(","))[name]
+
+
+def _write(program: str, kafka: str) -> None:
+    if program == "kcat":
+        lines = "".join(f"k{n % 4}:{n}\n" for n in range(COUNT))
+        command = ["kcat", "-b", kafka, "-P", "-t", "from", "-K", ":", "-H", "site=north"]
+        subprocess.run(command, timeout=60, input=lines, text=True, check=True)
+        return
+    command = ["node", "-e", PRODUCER, "--", kafka, str(COUNT)]
+    subprocess.run(command, timeout=60, env=javascript("kafkajs"), check=True)
+
+
+def _needs(program: str) -> None:
+    if program == "kcat" and shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed (Debian: kcat)")
+    if program == "kafkajs":
+        javascript("kafkajs")
+
+
+@pytest.mark.parametrize("program", ["kcat", "kafkajs"])
+async def test_others_read_what_a_sink_wrote(tmp_path: Path, kafka: kafka_mock.KafkaMock, program: str) -> None:
+    """Keys, values, headers, and the order of each key."""
+    _needs(program)
+    async with running_mosquitto(tmp_path) as broker:
+        bridge = BridgeProcess(tmp_path, SINK.replace("PORT", str(broker.port)).replace("KAFKA", kafka.bootstraps))
+        bridge.start()
+        try:
+            await bridge.ready()
+            await publish_all(broker.port, [Publish(f"upload/k{n % 4}/t", b"%d" % n, 1) for n in range(COUNT)])
+            rows = await trio.to_thread.run_sync(_read, program, kafka.bootstraps)
+        finally:
+            bridge.kill()
+    for key in range(4):
+        assert [int(row[1]) for row in rows if row[0] == f"k{key}"] == list(range(key, COUNT, 4))
+    assert all(topic == f"upload/{key}/t" for key, _, topic in rows)
+
+
+@pytest.mark.parametrize("program", ["kcat", "kafkajs"])
+async def test_a_source_reads_what_others_wrote(tmp_path: Path, kafka: kafka_mock.KafkaMock, program: str) -> None:
+    _needs(program)
+    async with (
+        running_mosquitto(tmp_path) as broker,
+        gathering(broker.port, "reader", "orders/#", "bridge/#") as reader,
+    ):
+        bridge = BridgeProcess(tmp_path, SOURCE.replace("PORT", str(broker.port)).replace("KAFKA", kafka.bootstraps))
+        bridge.start()
+        try:
+            await trio.to_thread.run_sync(_write, program, kafka.bootstraps)
+            await reader.payloads(COUNT, 60)
+        finally:
+            bridge.kill()
+    for key in range(4):
+        mine = [int(packet.payload) for packet in reader.messages if packet.topic_name == f"orders/k{key}"]
+        assert mine == list(range(key, COUNT, 4))
