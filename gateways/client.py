@@ -182,6 +182,10 @@ class GatewayClient:
         self.session.acknowledge(packet)
         self._flush()
 
+    def break_off(self, reason: str) -> None:
+        """End the present connection at once; ``run`` opens the next one."""
+        self._end(reason)
+
     async def leave(self) -> None:
         """End the present connection in order; the will is published, for it says that this client is away."""
         if self.is_connected and self._version == 5:

@@ -24,7 +24,7 @@ __all__ = ["Door", "cluster_door", "read_secret", "remote_door"]
 
 ALIASES_MAX = 64  # topic aliases that a broker may use towards us
 SECRET_BYTES_MAX = 64 * 1024
-EXCESS_MIN = 1000  # max_queued_messages of Mosquitto 2.0, which sends all of them above a small Receive Maximum
+EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue; bytes are bounded by the end
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Door:
             goodbye_timeout_s=1.0,
             silence_s=self.keep_alive_s * 1.5,
             window=max(16, self.window_messages),
-            excess=max(EXCESS_MIN, 3 * self.window_messages),
+            excess=EXCESS,
         )
         return GatewayClientOptions(self.addresses, self.connect, tuple(filters), self.context, bounds)
 

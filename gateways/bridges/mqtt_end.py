@@ -69,6 +69,9 @@ class EndClient(Protocol):
     def acknowledge(self, packet: Publish) -> None:
         """A message is done."""
 
+    def break_off(self, reason: str) -> None:
+        """End the present connection; the next one follows."""
+
 
 class MqttEnd:
     """One connection of a bridge; a ``ClientUser``.
@@ -158,6 +161,10 @@ class MqttEnd:
             return
         if packet.qos == 0 and not flow.has_room:
             flow.drop("window_full")
+            return
+        if packet.qos and flow.pump.is_overfull and self.client is not None:
+            self.counts["overfull"] += 1
+            self.client.break_off("the broker sends more than the window has room for")  # it sends this one again
             return
         self._next_reference += 1
         if packet.qos:

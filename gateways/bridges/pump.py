@@ -22,6 +22,9 @@ from gateways.retry_delay import RetryDelay
 __all__ = ["DeadLetter", "Pump", "PumpBounds", "Sending"]
 
 
+WINDOWS_MAX = 2  # by bytes, of a broker that sends more than Receive Maximum, or has none (3.1.1)
+
+
 @dataclass(frozen=True, slots=True)
 class PumpBounds:
     """Bounds of one pump.
@@ -102,6 +105,11 @@ class Pump:
     def has_room(self) -> bool:
         """Whether the source may offer one more message."""
         return len(self._messages) < self._bounds.messages and self._size < self._bounds.size_bytes
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether a source that does not heed ``has_room`` has filled several windows: it must be stopped."""
+        return self._size >= WINDOWS_MAX * self._bounds.size_bytes
 
     @property
     def open_messages(self) -> int:

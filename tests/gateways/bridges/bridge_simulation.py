@@ -69,6 +69,9 @@ class SimClient:
         self.session.acknowledge(packet)
         self.flush()
 
+    def break_off(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def open(self) -> None:
         self.broker.open()
         self.session.begin(self._now(), BOUNDS)

@@ -34,7 +34,7 @@ class Rig:
         self.end.client = self.client
         self.acknowledged: list[int] = []
         self.flow = Flow(
-            "out", Pump(PumpBounds(), Random(1)), self._judge, self.acknowledged.append, lambda: self.now, lambda: 0
+            "out", Pump(PumpBounds(), Random(1)), self.judge, self.acknowledged.append, lambda: self.now, lambda: 0
         )
         self.flow.connect(
             PublishingSink(self.end, self.flow, lambda: 0), PublishingDeadLetters(self.end, self.flow, DEAD)
@@ -44,7 +44,7 @@ class Rig:
         self.move()
 
     @staticmethod
-    def _judge(message: BridgeMessage) -> Verdict:
+    def judge(message: BridgeMessage) -> Verdict:
         return Verdict([Record(message.topic, message.payload, message.topic, message, qos=message.qos)])
 
     def move(self) -> None:
@@ -102,6 +102,18 @@ def test_what_no_broker_takes_goes_to_the_dead_letter(topic: str, properties: di
     rig.give("next")
     assert rig.taken == [DEAD, "next"] and rig.acknowledged == [1, 2]
     assert rig.flow.pump.counts[f"rejected_{reason}"] == rig.flow.pump.counts["dead_letter"] == 1
+
+
+def test_a_broker_that_heeds_no_window_is_stopped() -> None:
+    """A broker of 3.1.1 has no Receive Maximum, and one that is hostile heeds none: its bytes are bounded."""
+    rig = Rig()
+    kept = Flow("in", Pump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, lambda _: None, lambda: 0.0, lambda: 0)
+    rig.end.flow, broken = kept, list[str]()
+    rig.client.break_off = broken.append  # type: ignore[method-assign,assignment]
+    for number in range(50):
+        rig.end.received(Publish("a", b"x" * 99, 1, packet_identifier=number + 1))
+    assert kept.pump.open_bytes < 2500 and kept.pump.open_messages == 50 - len(broken) < 10
+    assert rig.end.counts["overfull"] == len(broken)
 
 
 @pytest.mark.parametrize("topic", [DEAD, "somewhere/else"])
