@@ -90,11 +90,7 @@ class LedgerWatch:
             .json(ledger)
             for ledger in self._ledgers
         ]
-        return (
-            records_of(reduce(DataFrame.unionByName, streams))
-            if len(streams) == 1
-            else reduce(DataFrame.unionByName, [records_of(stream) for stream in streams])
-        )
+        return reduce(DataFrame.unionByName, [records_of(stream) for stream in streams])
 
     # -- one batch
 

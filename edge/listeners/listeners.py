@@ -47,9 +47,8 @@ class Listener:
         what = f"listener {settings.name}"
         self.socket = bind_socket(settings.bind, settings.port, what)
         if settings.port == 0:  # a shut socket keeps a port only if it was asked for
-            port = int(self.socket.getsockname()[1])
-            self.socket.close()
-            self.socket = bind_socket(settings.bind, port, what)
+            with self.socket as chosen:  # open until then, or another process could take it
+                self.socket = bind_socket(settings.bind, int(chosen.getsockname()[1]), what)
 
     def open(self) -> None:
         """Take connections: before that a client is refused by the system and tries elsewhere, rather than wait.

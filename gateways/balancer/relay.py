@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-__all__ = ["LINGER_S", "Pump"]
+__all__ = ["LINGER_S", "LOOK_S", "Pump"]
 
 READ_BYTES = 64 * 1024
 EVENTS_PER_TURN = 256

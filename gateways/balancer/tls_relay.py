@@ -9,12 +9,11 @@ import ssl
 import trio
 
 from gateways.balancer.proxy_header import TlsFacts
-from gateways.balancer.relay import LINGER_S
+from gateways.balancer.relay import LINGER_S, LOOK_S
 
 __all__ = ["SecuredPump", "secure", "tls_facts"]
 
 READ_BYTES = 64 * 1024
-LOOK_S = 5.0
 TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2 = 1, 4, 5  # of the kernel: the other end has not closed
 Secured = trio.SSLStream[trio.SocketStream]
 

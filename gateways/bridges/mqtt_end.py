@@ -43,6 +43,7 @@ REJECTIONS = {
 PUBLISHERS_MAX = 8  # that share one connection
 ECHOES_MAX = 65_536  # awaited at once
 REASON = "rejected-reason"
+TOLD_CHARACTERS_MAX = 16_000  # of a rejected topic: at most 64 000 bytes, which a user property has room for
 ECHO_S = 60.0  # an echo comes sooner, or not at all
 
 Answer = Callable[[int, int], None]
@@ -352,7 +353,8 @@ class PublishingDeadLetters:
             self._flow.pump.counts["dropped_rejected_twice"] += 1
             self._flow.dead_letter_done(letter.token)
             return
-        topic = "".join(each if each.isprintable() else "?" for each in message.topic)  # it may be what was wrong
+        begin = message.topic[:TOLD_CHARACTERS_MAX]  # the topic may be what was wrong
+        topic = "".join(each if each.isprintable() else "?" for each in begin)
         told = [("rejected-topic", topic), (REASON, letter.reason)]
         packet = Publish(self._topic, message.payload, 1, properties={PropertyId.USER_PROPERTY: told})
         problem = self._publisher.publish(packet, letter.token)

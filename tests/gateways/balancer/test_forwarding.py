@@ -14,6 +14,7 @@ from conf.balance_settings import BalanceListener, BalanceSettings
 from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory, DirectoryRules, Wanted
 from gateways.balancer.forwarding import Forwarding
+from gateways.balancer.no_room import is_no_room
 from wire.clock import boot_time
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 
@@ -114,3 +115,18 @@ async def test_who_waits_for_an_edge_is_tried_together(edge: socket.socket, monk
         assert looks < 40 and made.refused == {"no_edge": 20}
         for client, _ in pairs:
             client.close()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((errno.EMFILE, errno.EMFILE), True),
+        ((errno.EADDRNOTAVAIL, errno.ECONNREFUSED), False),
+        ((errno.ECONNREFUSED,), False),
+    ],
+)
+def test_an_edge_that_refuses_at_one_of_its_addresses_is_at_fault(numbers: tuple[int, ...], expected: bool) -> None:
+    """A host without IPv6 says of ::1 what it says without a free port."""
+    error = OSError("all attempts to connect failed")
+    error.__cause__ = ExceptionGroup("several", [OSError(number, "why") for number in numbers])
+    assert is_no_room(error) is expected

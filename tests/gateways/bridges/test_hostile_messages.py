@@ -93,6 +93,7 @@ LONG = [("bridge-path", "x" * 65_535), ("a" * 65_536, "b")]
         ("two\nlines", {}, "topic_invalid"),
         ("a/+", {}, "topic_invalid"),
         ("", {}, "topic_invalid"),
+        ("\U0001f600" * 17_000, {}, "topic_invalid"),
     ],
 )
 def test_what_no_broker_takes_goes_to_the_dead_letter(topic: str, properties: dict[str, object], reason: str) -> None:
