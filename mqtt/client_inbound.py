@@ -72,8 +72,7 @@ class ClientInbound:
             return packet, []
         if identifier in self._open:
             raise RemoteProtocolError(f"packet identifier {identifier} is in use [MQTT-2.2.1-4]")
-        unanswered = len(self._open) + len(self.taken - self._open.keys())
-        if unanswered >= self._receive_maximum and identifier not in self.taken:
+        if self._is_full() and identifier not in self.taken:
             raise RemoteProtocolError("more messages than Receive Maximum", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
         earlier = self._earlier.pop(identifier, None)
         if earlier is not None and packet.dup and _is_same(earlier.packet, packet):
@@ -110,15 +109,35 @@ class ClientInbound:
         first = packet.qos == 1 or identifier not in self.taken
         return first, self._answers(packet.qos)
 
+    def pass_over(self, packet: Publish) -> None:
+        """Forget a message that the caller does not keep: when the broker sends it again it is handed over again.
+
+        On this connection the caller keeps none behind it, so no answer waits for it.
+        """
+        delivery = self._open.get(packet.packet_identifier or 0)
+        if delivery is not None and delivery.packet is packet:
+            del self._open[packet.packet_identifier or 0]
+            assert self._order[packet.qos][-1] is delivery, "the caller has taken the message before"
+            self._order[packet.qos].pop()
+
     def release(self, identifier: int) -> bool:
         """Take a PUBREL; return whether its message was handed over."""
         known = identifier in self.taken
         self.taken.discard(identifier)
         return known
 
-    def restore(self, taken: Iterable[int]) -> None:
-        """Put back what a former process had handed over."""
+    def restore(self, taken: Iterable[int], held: Iterable[Publish]) -> None:
+        """Put back what a former process had handed over, and what its caller had not done."""
         self.taken.update(taken)
+        for packet in held:
+            assert packet.packet_identifier is not None
+            self._earlier[packet.packet_identifier] = _Delivery(packet)
+
+    def _is_full(self) -> bool:
+        """Whether as many messages are unanswered as Receive Maximum allows; counted one by one at the bound alone."""
+        if len(self._open) + len(self.taken) < self._receive_maximum:
+            return False
+        return len(self._open) + sum(each not in self._open for each in self.taken) >= self._receive_maximum
 
     def _answers(self, qos: int) -> list[Puback | Pubrec]:
         """Answer the messages of a QoS that are done, up to the first that is not."""

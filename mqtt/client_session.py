@@ -93,11 +93,13 @@ class ClientSession:
     Attributes:
         first_identifier, last_identifier: Packet identifiers to use, both included. Programs that fight for one
             client identifier use ranges of their own, so that the broker cannot take one's message for another's.
+        is_kept: Note each change for ``take_changes``, which the caller must call then: nothing else bounds them.
         timer: The one that runs; each start of a timer makes a new object.
     """
 
-    def __init__(self, first_identifier: int = 1, last_identifier: int = 0xFFFF) -> None:
+    def __init__(self, first_identifier: int = 1, last_identifier: int = 0xFFFF, *, is_kept: bool = False) -> None:
         self.first_identifier, self.last_identifier = first_identifier, last_identifier
+        self.is_kept = is_kept
         self.latest_identifier = 0
         self.state = ClientState.AWAY
         self.timer: Timer | None = None
@@ -203,11 +205,16 @@ class ClientSession:
         self.state = ClientState.AWAY
         return unanswered
 
-    def restore(self, open_publishes: dict[int, OpenPublish], taken: Iterable[int]) -> None:
-        """Put back what ``take_changes`` named in a former process; there was no connection yet."""
+    def restore(
+        self, open_publishes: dict[int, OpenPublish], taken: Iterable[int], held: Iterable[Publish] = ()
+    ) -> None:
+        """Put back what ``take_changes`` named in a former process; there was no connection yet.
+
+        Messages of ``held`` are with the caller: they are not handed over again, and ``acknowledge`` answers them.
+        """
         self._out.open.update(open_publishes)
         self.latest_identifier = max(open_publishes, default=0)
-        self._in.restore(taken)
+        self._in.restore(taken, held)
 
     # Requests, on a connection that was accepted
 
@@ -248,7 +255,7 @@ class ClientSession:
         if packet.qos:
             assert packet.packet_identifier is not None
             self._out.open[packet.packet_identifier] = OpenPublish(token, packet)
-            self._changes.append(StateChange("sent", packet.packet_identifier, token))
+            self._note(StateChange("sent", packet.packet_identifier, token))
         self._output.append(data)
         return True
 
@@ -266,6 +273,10 @@ class ClientSession:
         self._answer(answers)
         return first
 
+    def pass_over(self, packet: Publish) -> None:
+        """Leave a received PUBLISH, and all behind it, to the broker, which sends them on the next connection."""
+        self._in.pass_over(packet)
+
     def is_repeat(self, packet: Publish) -> bool:
         """Whether a received QoS 2 message was handed over before: it wants an acknowledgement, and nothing else."""
         return self._in.is_taken(packet)
@@ -278,7 +289,7 @@ class ClientSession:
 
     def forget(self) -> tuple[int, ...]:
         """Discard the session; return the tokens of publishes that will never be answered."""
-        self._changes.append(StateChange("forgotten"))
+        self._note(StateChange("forgotten"))
         self._in.forget()
         return self._out.forget()
 
@@ -305,7 +316,7 @@ class ClientSession:
             case Pubrel():
                 known = self._in.release(packet.packet_identifier)
                 if known:
-                    self._changes.append(StateChange("finished", packet.packet_identifier))
+                    self._note(StateChange("finished", packet.packet_identifier))
                 self._put(Pubcomp(packet.packet_identifier, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
             case Puback() | Pubrec() | Pubcomp():
                 return self._acknowledged(packet)
@@ -353,7 +364,7 @@ class ClientSession:
                     assert identifier is not None
                     token = self.outbound[identifier].token
                     self._out.discard(identifier)  # this broker would close the connection [MQTT-3.2.2-15]
-                    self._changes.append(StateChange("ended", identifier, token))
+                    self._note(StateChange("ended", identifier, token))
                     self._events.append(PublishAnswered(token, ReasonCode.PACKET_TOO_LARGE))
                 elif self.state is not ClientState.LEAVING:
                     self._output.append(data)
@@ -364,10 +375,10 @@ class ClientSession:
         if publish is not None:
             identifier, token = packet.packet_identifier, publish.token
             if identifier not in self.outbound:
-                self._changes.append(StateChange("ended", identifier, token))
+                self._note(StateChange("ended", identifier, token))
                 self._resend()
             elif answered is not None:
-                self._changes.append(StateChange("released", identifier, token))
+                self._note(StateChange("released", identifier, token))
         if release is not None:
             self._put(release)
         return answered
@@ -375,7 +386,7 @@ class ClientSession:
     def _answer(self, answers: list[Puback | Pubrec]) -> None:
         for answer in answers:
             if isinstance(answer, Pubrec):
-                self._changes.append(StateChange("taken", answer.packet_identifier))
+                self._note(StateChange("taken", answer.packet_identifier))
             self._put(answer)
 
     def _expired(self, timer: Timer) -> None:
@@ -405,6 +416,10 @@ class ClientSession:
         if self.state is not ClientState.CONNECTED:
             raise LocalProtocolError(f"a request without a connection: {self.state.value}")
         self._put(packet)
+
+    def _note(self, change: StateChange) -> None:
+        if self.is_kept:
+            self._changes.append(change)
 
     def _put(self, packet: Packet) -> None:
         if self.state is not ClientState.LEAVING:

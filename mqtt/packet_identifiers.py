@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Packet identifiers of one session (section 2.2.1). What is in flight is the session's owner's affair."""
 
 __all__ = ["PACKET_IDENTIFIER_MAX", "PacketIdentifiers"]

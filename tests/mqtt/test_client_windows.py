@@ -82,7 +82,6 @@ def message(identifier: int, qos: int = 1, text: bytes = b"", *, dup: bool = Fal
 def peer(version: int = 5) -> Peer:
     made = Peer(version)
     made.connect()
-    made.session.take_changes()
     return made
 
 
@@ -218,8 +217,15 @@ def test_the_broker_may_ask_for_more_pings() -> None:
     assert broker.session.next_deadline() == broker.now + 3.0
 
 
+def test_changes_are_noted_only_where_they_are_taken() -> None:
+    """A session of one process would keep three for each message, for ever."""
+    broker = peer()
+    broker.says(Puback(broker.publish(11)))
+    assert broker.session.take_changes() == []
+
+
 def test_each_change_that_must_be_durable_has_a_name() -> None:
-    broker = Peer()
+    broker = Peer(session=ClientSession(is_kept=True))
     broker.connect(present=False)
     first, second = broker.publish(11, 1), broker.publish(12, 2)
     broker.says(Puback(first), Pubrec(second), Pubrec(second), Pubcomp(second))

@@ -6,8 +6,11 @@ is the uncompiled one, whose whole state can be looked at; the compiled one does
 line for each message that changed what it may not, and how many were tried.
 
 ``--without RULE`` takes one rule away first, to show that the matrix notices (tests/mutants/test_allowed_rules.py).
+``--tier-checks`` says each control message with the certificate of each tier that has no cell for it, once as it is and
+once with the check of that message's sender left out: it prints the messages of which nobody notices that.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,6 +42,7 @@ HIDDEN = frozenset(
         *("counts", "_refusals", "_condemned", "acks_unknown"),  # refusals
         *("brought", "untold", "room", "dirty", "dirty_first", "dirty_last", "next_dirty"),  # our end of the link
         *("packet", "turn_end_ns"),  # of the loop's turn
+        "_peer",  # whose frame is being taken: set before each is judged
         *("building", "released"),  # numbers of answers: another edge's request is told that it is over
         "_new_client_id",  # the way back to the simulation
     )
@@ -132,13 +136,13 @@ class Matrix:
 
     # -- the cells
 
-    def run(self) -> None:
-        """Say everything to everybody."""
+    def run(self, only: frozenset[str] = frozenset()) -> None:
+        """Say everything, or messages of these names, to everybody."""
         for receiver in ("router", "storage", "edge"):
             for tier in TIERS:
                 for key in self.keys(tier):
                     for kind, name, payload in self.frames():
-                        if not self._is_allowed(key, receiver, kind, name, payload):
+                        if (not only or name in only) and not self._is_allowed(key, receiver, kind, name, payload):
                             self._say(receiver, key, kind, name, payload)
 
     def run_allowed(self) -> None:
@@ -184,8 +188,32 @@ class Matrix:
                 for number in core.partitions:
                     core.served_ms(number)  # an idle one is told the time only when something happens to it
             self.last[id(core)] = self._state(core)
-        core.handle(now, [FrameArrived(key, kind, payload)])
+        self.deliver(core, key, kind, payload)
         return self._changed(core)
+
+    def deliver(self, core: Any, key: PeerKey, kind: int, payload: bytes) -> None:
+        """Have a core take a frame of a node."""
+        if core is not self.edge:
+            core.handle(self.now, [FrameArrived(key, kind, payload)])
+            return
+        peer = core.peers.get(key.node)
+        link, peer.link, self.conn.peer = peer.link, _OneFrame(kind, payload), peer
+        sys.modules["edge.hot.forwarded"].receive_link(core.hot, self.conn, b"")
+        peer.link, self.conn.peer = link, None
+
+    def unnoticed(self, message: str, payload: bytes) -> list[str]:
+        """Return who may send a message to whom without a cell, and without that a refusal by tier is counted."""
+        kind = next(each for each in allowed.CELLS if each.__name__ == message)
+        found = []
+        for receiver, core in (("router", self.router), ("storage", self.storage), ("edge", self.edge)):
+            for tier in TIERS:
+                if (tier, receiver) not in allowed.CELLS[kind].tiers:
+                    before = core.counts.get("refused_tier", 0)
+                    with contextlib.suppress(Exception):  # a message that nobody expects is noticed in whatever way
+                        self.deliver(core, self.keys(tier)[0], FrameKind.CONTROL, payload)
+                    if core.counts.get("refused_tier", 0) == before:
+                        found.append(f"{message} of a {tier} at a {receiver}")
+        return found
 
     def _changed(self, core: Any) -> tuple[list[object], list[object]]:
         before = self.last[id(core)]
@@ -193,12 +221,8 @@ class Matrix:
         return before, after
 
     def _to_edge(self, key: PeerKey, kind: int, payload: bytes) -> tuple[list[object], list[object]]:
-        core = self.edge
-        peer = core.peers.get(key.node)
-        link, peer.link, self.conn.peer = peer.link, _OneFrame(kind, payload), peer
-        sys.modules["edge.hot.forwarded"].receive_link(core.hot, self.conn, b"")
-        peer.link, self.conn.peer = link, None
-        return self._changed(core)
+        self.deliver(self.edge, key, kind, payload)
+        return self._changed(self.edge)
 
     def _state(self, core: Any) -> list[object]:
         counts = {name: count for name, count in core.counts.items() if not name.startswith(REFUSALS)}
@@ -237,18 +261,42 @@ def anybody_registers() -> None:
         )
 
 
-RULES: dict[str, Callable[[], None]] = {
-    "PUBLISH_ACK": anybody_acknowledges,
-    "own incarnation": anybody_registers,
+RULES: dict[str, tuple[Callable[[], None], frozenset[str]]] = {  # and whom it is about
+    "PUBLISH_ACK": (anybody_acknowledges, frozenset({"PUBLISH_ACK"})),
+    "own incarnation": (anybody_registers, frozenset({"Register", "Heartbeat"})),
 }
+
+
+def check_tiers() -> int:
+    """Say each message to whom its sender has no cell; then again, the check of this one message left out."""
+    matrix = Matrix()
+    messages = [(name, payload) for kind, name, payload in matrix.frames() if kind == FrameKind.CONTROL]
+    assert {name for name, _ in messages} == {message.__name__ for message in allowed.CELLS}
+    wrong = [said for name, payload in messages for said in matrix.unnoticed(name, payload)]
+    looks = vars(allowed)["_LOOKS"]
+    tried = 0
+    for name, payload in messages:
+        message = next(each for each in allowed.CELLS if each.__name__ == name)
+        widened = [told for told in looks.values() if message not in told]
+        for told in widened:
+            told[message] = None
+        tried += 1
+        if not matrix.unnoticed(name, payload):
+            wrong.append(f"{name}: nobody notices that the check of its sender is left out")
+        for told in widened:
+            del told[message]
+    print(*wrong, f"{tried} messages", sep="\n")
+    return 1 if wrong else 0
 
 
 def main() -> int:
     """Run the matrix; the exit code is 1 if something changed."""
-    if sys.argv[1:2] == ["--without"]:
-        RULES[sys.argv[2]]()
+    if sys.argv[1:] == ["--tier-checks"]:
+        return check_tiers()
+    take_away, about = RULES[sys.argv[2]] if sys.argv[1:2] == ["--without"] else (_nothing, frozenset())
+    take_away()
     matrix = Matrix()
-    matrix.run()
+    matrix.run(about)
     matrix.run_allowed()
     for line in matrix.wrong:
         print(line[:400])

@@ -21,7 +21,7 @@ def test_a_new_incarnation_and_the_same_one_are_admitted(known: PeerKey | None) 
 @pytest.mark.parametrize(
     ("key", "known", "condemned", "words"),
     [
-        (PeerKey("o", "operator", 5), None, None, "edge e1 takes no link from operator o"),
+        (PeerKey("b", "balancer", 5), None, None, "edge e1 takes no link from balancer b"),
         (S1, S1._replace(tier="router"), None, "s1 was a router and now claims to be a storage"),
         (S1, S1._replace(incarnation=6), None, "s1 incarnation 5 is over, 6 was seen"),
         (S1, S1, "frame kind 2", "s1 broke the protocol and is refused until it starts again: frame kind 2"),

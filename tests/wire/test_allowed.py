@@ -50,7 +50,7 @@ def test_every_message_and_frame_stands_in_the_table() -> None:
         ("router", "edge", FrameKind.PUSH, False),
         ("router", "edge", FrameKind.PUBLISH_ACK, False),
         ("operator", "router", FrameKind.CONTROL, True),
-        ("operator", "edge", FrameKind.CONTROL, False),
+        ("operator", "edge", FrameKind.CONTROL, True),
         ("operator", "router", FrameKind.RAFT, False),
         ("edge", "router", FrameKind.CONTROL, True),
         ("edge", "router", 77, False),
@@ -68,8 +68,8 @@ def test_frames_by_tier(sender: str, receiver: str, kind: int, allowed: bool) ->
     assert may_send(sender, receiver, kind) is allowed
 
 
-def test_an_edge_takes_no_link_of_an_operator_and_only_routers_one_of_a_gateway() -> None:
-    assert link_tiers("edge") == {"edge", "storage", "router"}
+def test_all_tiers_take_links_of_operators_and_only_routers_one_of_a_gateway() -> None:
+    assert link_tiers("edge") == {"edge", "storage", "router", "operator"}
     assert link_tiers("storage") == {"edge", "storage", "router", "operator"}
     assert link_tiers("router") == {"edge", "storage", "router", "operator", "gateway"}
 
@@ -82,6 +82,18 @@ def test_a_gateway_follows_the_map_and_asks_and_says_nothing_else() -> None:
     assert told == {"MapPage", "MapStep", "AdminReply"}
     assert {other for cell in CELLS.values() for one, other in cell.tiers if one == "gateway"} == {"router"}
     assert not any(may_send("gateway", "router", kind) for kind in FRAMES if kind != FrameKind.CONTROL)
+
+
+@pytest.mark.parametrize("receiver", ["edge", "storage", "router"])
+def test_an_operator_asks_and_changes_by_verbs_and_says_nothing_else(receiver: str) -> None:
+    """No registration, heartbeat, resolution, route, Raft or replication, at any tier."""
+    messages = {message: cell.tiers for message, cell in CELLS.items()}
+    said = {message.__name__ for message, tiers in messages.items() if ("operator", receiver) in tiers}
+    told = {message.__name__ for message, tiers in messages.items() if (receiver, "operator") in tiers}
+    of_tier = {"FollowMap"} if receiver == "router" else {"StartTrace", "StopTrace"}
+    assert said == {"Look", "Admin"} | of_tier
+    assert told == {"Seen", "AdminReply"} | ({"MapPage", "MapStep"} if receiver == "router" else set())
+    assert [kind for kind in FRAMES if may_send("operator", receiver, kind)] == [FrameKind.CONTROL]
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def certificate(site: Site, name: str) -> bytes:
 def test_a_broken_file_keeps_the_former_list_and_says_so_once(
     site: Site, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the log once, in the metric and by ``/readyz`` until it is mended (C5)."""
+    """NIST: detect. In the log once, in the metric and by ``/readyz`` until it is mended (C5)."""
     site.contexts("storage", "bad")
     site.revoke("bad")
     peers = RevokedPeers()

@@ -25,7 +25,9 @@ from wire.messages.hello import (
 )
 from wire.messages.ranges import INCARNATION_MAX, NODE_NAME_MAX
 
-__all__ = ["Told", "admit", "check_certificate", "check_hello", "expect", "resume"]
+__all__ = ["Told", "admit", "check_certificate", "check_hello", "check_room", "expect", "resume"]
+
+OPERATORS_MAX = 32  # links of operators at one node
 
 OPERATOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 UNCERTIFIED = "admin", TIER_OPERATOR  # role and name of an operator on a plaintext link, which is on loopback only
@@ -129,6 +131,20 @@ def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: st
         raise LinkError(f"{key.node} incarnation {key.incarnation} is over, {known.incarnation} was seen")
     if condemned is not None:
         raise LinkError(f"{key.node} broke the protocol and is refused until it starts again: {condemned}")
+
+
+def check_room(mine: NodeIdentity, key: PeerKey, operators: int) -> None:
+    """Refuse an operator where as many as may be are linked.
+
+    Args:
+        mine: This node.
+        key: The incarnation.
+        operators: Links of operators that stand, without one under the same name.
+    Raises:
+        LinkError: There is no room.
+    """
+    if key.tier == TIER_OPERATOR and operators >= OPERATORS_MAX:
+        raise LinkError(f"{mine.tier} {mine.node} has {operators} links of operators, and takes no other: {key.node}")
 
 
 def expect(key: PeerKey, tier: str, node: str) -> None:

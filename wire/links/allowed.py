@@ -11,7 +11,19 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
-from wire.messages import control, nodes, operators, orders, policy, redispatch, retained, routes, sessions, wills
+from wire.messages import (
+    control,
+    looks,
+    nodes,
+    operators,
+    orders,
+    policy,
+    redispatch,
+    retained,
+    routes,
+    sessions,
+    wills,
+)
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -59,6 +71,8 @@ def _cell(senders: str, receivers: str, rule: Rule = Rule.TIERS) -> Cell:
 
 
 _NODES = "edge storage router"
+_OF_OPERATORS = frozenset(product((TIER_OPERATOR,), _NODES.split()))
+_TO_OPERATORS = frozenset(product(_NODES.split(), (TIER_OPERATOR,)))
 
 CELLS: dict[type, Cell] = {
     nodes.Register: _cell(_NODES, "router", Rule.OWN_INCARNATION),
@@ -68,9 +82,9 @@ CELLS: dict[type, Cell] = {
     nodes.Drain: _cell(_NODES, "router"),  # of the link's incarnation: it names no other
     nodes.Leave: _cell(_NODES, "router"),
     nodes.HeartbeatReply: _cell("router", _NODES),
-    nodes.FollowMap: _cell("edge storage gateway", "router"),
-    nodes.MapPage: _cell("router", "edge storage gateway"),
-    nodes.MapStep: _cell("router", "edge storage gateway"),
+    nodes.FollowMap: _cell("edge storage gateway operator", "router"),
+    nodes.MapPage: _cell("router", "edge storage gateway operator"),
+    nodes.MapStep: _cell("router", "edge storage gateway operator"),
     nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
     nodes.Changed: _cell("router", "edge storage"),
     routes.Resolve: _cell("edge", "router"),
@@ -113,14 +127,13 @@ CELLS: dict[type, Cell] = {
     wills.WillFired: _cell("edge", "storage", Rule.ASKED),
     redispatch.RedispatchOrder: _cell("storage", "edge", Rule.PRIMARY),
     redispatch.RedispatchAnswer: _cell("edge", "storage", Rule.ASKED),
-    operators.Admin: Cell(  # a gateway has the role of a viewer (access/operators/verbs.py)
-        frozenset({(TIER_OPERATOR, TIER_ROUTER), (TIER_OPERATOR, TIER_STORAGE), (TIER_GATEWAY, TIER_ROUTER)}),
-        Rule.TIERS,
-    ),
-    operators.AdminReply: Cell(
-        frozenset({(TIER_ROUTER, TIER_OPERATOR), (TIER_STORAGE, TIER_OPERATOR), (TIER_ROUTER, TIER_GATEWAY)}),
-        Rule.TIERS,
-    ),
+    # A gateway has the role of a viewer (access/operators/verbs.py).
+    operators.Admin: Cell(_OF_OPERATORS | {(TIER_GATEWAY, TIER_ROUTER)}, Rule.TIERS),
+    operators.AdminReply: Cell(_TO_OPERATORS | {(TIER_ROUTER, TIER_GATEWAY)}, Rule.TIERS),
+    looks.Look: Cell(_OF_OPERATORS, Rule.TIERS),
+    looks.Seen: Cell(_TO_OPERATORS, Rule.TIERS),
+    looks.StartTrace: _cell("operator", "edge storage"),
+    looks.StopTrace: _cell("operator", "edge storage"),
     policy.FollowPolicy: _cell("edge", "router"),
     policy.PolicyPaged: _cell("router", "edge"),
     policy.PolicyStepped: _cell("router", "edge"),

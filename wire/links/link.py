@@ -14,9 +14,10 @@ import msgspec
 from wire.messages.frames import FRAME_BYTES_MAX, HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import LinkError
 
-__all__ = ["OUTPUT_BYTES_MAX", "RESEND_BYTES_MAX", "Frame", "LinkCore", "LinkError", "LinkFull"]
+__all__ = ["OPERATOR_BYTES_MAX", "OUTPUT_BYTES_MAX", "RESEND_BYTES_MAX", "Frame", "LinkCore", "LinkError", "LinkFull"]
 
 RESEND_BYTES_MAX = 32 * 1024 * 1024  # frames kept until taken; more rides out longer stalls and costs memory per peer
+OPERATOR_BYTES_MAX = 4 * 1024 * 1024  # likewise for an operator: one that does not read loses its link
 OUTPUT_BYTES_MAX = 1024 * 1024  # one take_output; one frame is never cut, so at most this plus FRAME_BYTES_MAX
 
 _TAKEN_BYTES = 8

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from wire.links.admission import Told, admit, check_hello, expect, resume
+from wire.links.admission import Told, admit, check_hello, check_room, expect, resume
 from wire.links.allowed import kinds_from
-from wire.links.link import RESEND_BYTES_MAX, LinkCore, LinkFull
+from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore, LinkFull
 from wire.messages.frames import FRAME_BYTES_MAX
 from wire.messages.hello import (
     TIER_OPERATOR,
@@ -136,6 +136,9 @@ class LinkTable:
             peer.core.send(kind, payload)
         except LinkFull:
             self.frames_refused["no_room"] += 1
+            if peer.key.tier == TIER_OPERATOR:
+                logger.warning("closing the link of %s: it does not read", node)
+                self.forget(node)
             return None
         return peer
 
@@ -170,7 +173,8 @@ class LinkTable:
         if peer is None:
             if len(self._peers) >= PEERS_MAX:
                 self._evict()
-            peer = self._peers[key.node] = LinkPeer(key, self._resend_bytes_max)
+            room = OPERATOR_BYTES_MAX if key.tier == TIER_OPERATOR else self._resend_bytes_max
+            peer = self._peers[key.node] = LinkPeer(key, room)
         return peer
 
     def forget(self, node: str) -> None:
@@ -227,6 +231,9 @@ class LinkTable:
         known = self._peers.get(key.node)
         if known is None:
             admit(self.identity, key, None, None)
+            if key.tier == TIER_OPERATOR:
+                operators = sum(peer.key.tier == TIER_OPERATOR for peer in self._peers.values())
+                check_room(self.identity, key, operators)
             return
         admit(self.identity, key, known.key, (known.condemned or None) if known.key == key else None)
         # Two routers that know each other only as seeds dial each other: the one that the rule names wins.

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from conf.errors import UserError
 from conf.private_files import check_file, check_private
+from wire.links.pem_faults import certificates_fault, key_fault
 from wire.links.revoked import RevokedPeers
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ __all__ = [
     "client_listener_context",
     "identity_uri",
     "link_contexts",
+    "load_authority",
+    "load_certificate",
     "loses_authority",
     "parse_identity",
     "peer_identity",
@@ -84,11 +87,11 @@ def client_listener_context(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    _load_certificate(context, certificate, key)
+    load_certificate(context, certificate, key)
     if client_ca is not None:
         for authority in (client_ca, gateways):
             if authority is not None:
-                _load_authority(context, authority)
+                load_authority(context, authority)
         context.verify_mode = ssl.CERT_REQUIRED if require_client_certificate else ssl.CERT_OPTIONAL
     elif require_client_certificate:
         raise UserError("require_client_certificate needs client_ca: the authority that signs client certificates")
@@ -108,8 +111,8 @@ def link_contexts(files: CertificateFiles) -> LinkContexts:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.options |= ssl.OP_NO_COMPRESSION
         context.verify_mode = ssl.CERT_REQUIRED
-        _load_certificate(context, files.certificate, files.key)
-        _load_authority(context, files.authority)
+        load_certificate(context, files.certificate, files.key)
+        load_authority(context, files.authority)
     server.num_tickets = 0  # links live long; resumption would only skip the check of a revoked identity
     return LinkContexts(server, client)
 
@@ -162,24 +165,36 @@ def parse_identity(uri: str) -> tuple[str, str, str]:
 # -- files
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Have a context show a certificate.
+
+    Raises:
+        UserError: A file is missing, open to others, or unreadable; which one, and the line of a damaged part.
+    """
     _require_file("certificate", certificate)
     _require_file("key", key)
     check_private(key, "key")
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=lambda: "")  # OpenSSL would ask a terminal for it
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UserError(f"certificate {certificate} and key {key} do not belong together") from None
-        raise UserError(f"certificate {certificate} or key {key} is not readable as PEM: {error.reason}") from None
+        fault = certificates_fault("certificate", certificate) or key_fault(key)
+        raise UserError(fault or f"certificate {certificate} or key {key} is not readable as PEM") from None
 
 
-def _load_authority(context: ssl.SSLContext, authority: Path) -> None:
+def load_authority(context: ssl.SSLContext, authority: Path) -> None:
+    """Have a context verify the other end by an authority, or by several in one file.
+
+    Raises:
+        UserError: The file is missing or unreadable; the line of a damaged part.
+    """
     _require_file("certificate authority", authority)
     try:
         context.load_verify_locations(authority)
     except ssl.SSLError as error:
-        raise UserError(f"certificate authority {authority} is not readable as PEM: {error.reason}") from None
+        fault = certificates_fault("certificate authority", authority)
+        raise UserError(fault or f"certificate authority {authority} is not readable as PEM: {error.reason}") from None
 
 
 def _require_file(what: str, path: Path) -> None:
@@ -205,15 +220,8 @@ def check_certificate(files: CertificateFiles, identity: tuple[str, str, str], n
     Raises:
         UserError: Which file is wrong and how.
     """
-    from cryptography import x509
-
-    for path in (files.certificate, files.authority):
-        _require_file("certificate", path)
-    try:
-        leaf = x509.load_pem_x509_certificate(files.certificate.read_bytes())
-        authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
-    except ValueError as error:
-        raise UserError(f"certificate {files.certificate} is not readable as PEM: {error}") from None
+    leaf = _certificates("certificate", files.certificate)[0]
+    authority = _certificates("certificate authority", files.authority)[0]
     for path, certificate in ((files.certificate, leaf), (files.authority, authority)):
         if now > certificate.not_valid_after_utc:
             raise UserError(f"certificate {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}: renew it")
@@ -266,8 +274,8 @@ def _certificates(what: str, path: Path) -> "list[x509.Certificate]":
     _require_file(what, path)
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{what} {path} is not readable as PEM: {error}") from None
+    except ValueError:
+        raise UserError(certificates_fault(what, path) or f"{what} {path} is not readable as PEM") from None
 
 
 def certified_uris(certificate: "x509.Certificate") -> list[str]:

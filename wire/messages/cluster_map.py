@@ -194,6 +194,11 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
         """Return the replicas in sync that live: where too few do, the dead are listed too."""
         return [name for name in placement.in_sync if self.has_live(name)]
 
+    def under_replicated(self) -> int:
+        """Return how many partitions have fewer live copies in sync than the cluster wants."""
+        alive = {name for name, entry in self.nodes.items() if entry.alive}
+        return sum(len(alive.intersection(placement.in_sync)) < self.replicas for placement in self.partitions)
+
     def live(self, tier: str) -> list[NodeEntry]:
         """Return the live nodes of a tier, by name."""
         return [

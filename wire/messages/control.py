@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from wire.decoding import Payload, strictly
+from wire.messages.looks import Look, Seen, StartTrace, StopTrace
 from wire.messages.nodes import (
     Changed,
     Drain,
@@ -148,6 +149,10 @@ Control = (
     | Users
     | OrderNode
     | NodeOrdered
+    | Look
+    | Seen
+    | StartTrace
+    | StopTrace
 )
 
 

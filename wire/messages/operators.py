@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from wire.messages.message import Message
-from wire.messages.ranges import U64, Detail, ReasonCode, Verb
+from wire.messages.ranges import U64, Actor, Detail, ReasonCode, Verb, Word
 
 __all__ = ["Admin", "AdminReply"]
 
@@ -14,7 +14,8 @@ class Admin(Message, tag="Admin"):
     """Operator to a node: one verb of the command line ("ring show", "cluster status", ...).
 
     ``order`` is the same in each repeat of a question, so that the routers carry out once what it asks for.
-    ``repeated``: a router may have taken it already.
+    ``repeated``: a router may have taken it already. ``actor`` and ``role``: whom a service asks for; what counts is
+    the lower one of that role and the certificate's, "" is the certificate's alone.
     """
 
     request: U64
@@ -22,6 +23,8 @@ class Admin(Message, tag="Admin"):
     arguments: Annotated[dict[Verb, object], Meta(max_length=64)] = {}
     order: Verb = ""
     repeated: bool = False
+    actor: Actor = ""
+    role: Word = ""
 
 
 class AdminReply(Message, tag="AdminReply"):

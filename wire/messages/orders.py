@@ -5,20 +5,50 @@ The router has judged the operator; a node takes an order from any router, and a
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
+from wire.decoding import strictly
 from wire.messages.message import Message
 from wire.messages.ranges import U64, Detail, UserText, Verb
 
-__all__ = ["DrainOrder", "NodeOrdered", "OrderNode"]
+__all__ = [
+    "KICK_REASONS",
+    "SENT_BYTES_MAX",
+    "SENT_TOPICS_MAX",
+    "DrainOrder",
+    "KickOrder",
+    "NodeOrdered",
+    "OrderNode",
+    "SendOrder",
+    "read_kick",
+    "read_sent",
+]
 
 LINES_MAX = 256  # of an answer; a reload tells 201 at most
+SENT_TOPICS_MAX = 128  # of one order
+SENT_BYTES_MAX = 32 * 1024  # topics and payload of one order: JSON and base64 make more of them
+KICK_REASONS: dict[str, int] = {  # reason codes of a DISCONNECT that an operator may choose, by name
+    "unspecified": 0x80,
+    "not_authorized": 0x87,
+    "server_busy": 0x89,
+    "session_taken_over": 0x8E,
+    "message_rate_too_high": 0x96,
+    "quota_exceeded": 0x97,
+    "administrative_action": 0x98,
+    "use_another_server": 0x9C,
+}
 
 Line = Annotated[str, Meta(max_length=512)]
 
 
 class OrderNode(Message, tag="OrderNode"):
-    """Router to a node: ``reload``, or to an edge ``client kick`` of ``subject``, ``client drain`` by a DrainOrder."""
+    """Router to a node: a verb and what it is about.
+
+    ``reload``; to an edge ``client kick`` by a KickOrder, ``client drain`` by a DrainOrder, ``msg send`` and
+    ``retained clear`` by a SendOrder; to the primary of a client ID ``session delete``, ``session expire``,
+    ``queue purge``.
+    """
 
     request: U64
     verb: Verb
@@ -31,6 +61,27 @@ class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
     rate: Annotated[int, Meta(ge=0, le=100_000)] = 0
     redirect: bool = False
+
+
+class KickOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose connection an edge ends, and with which reason code of MQTT 5, as JSON in an order's ``subject``."""
+
+    client_id: UserText
+    reason_code: Annotated[int, Meta(ge=0x80, le=0xFF)] = KICK_REASONS["administrative_action"]
+
+
+class SendOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message that an edge publishes to each topic, as JSON in an order's ``subject``; ``payload`` in base64."""
+
+    topics: Annotated[list[UserText], Meta(min_length=1, max_length=SENT_TOPICS_MAX)]
+    payload: Annotated[bytes, Meta(max_length=SENT_BYTES_MAX)] = b""
+    qos: Annotated[int, Meta(ge=0, le=2)] = 1
+    retain: bool = False
+    expiry_s: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1  # -1: none
+
+
+read_kick = strictly(msgspec.json.Decoder(KickOrder).decode, "order to kick")
+read_sent = strictly(msgspec.json.Decoder(SendOrder).decode, "order of messages")
 
 
 class NodeOrdered(Message, tag="NodeOrdered"):

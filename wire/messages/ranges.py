@@ -20,6 +20,7 @@ __all__ = [
     "SYS_FILTERS_MAX",
     "U32",
     "U64",
+    "Actor",
     "Address",
     "ClientId",
     "Counted",
@@ -100,6 +101,7 @@ TopicName: TypeAlias = Annotated[str, Meta(max_length=65_535, pattern=r"^[^\x00#
 TopicText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # a filter, or a place among topics
 ShareText: TypeAlias = Annotated[str, Meta(max_length=2 * 65_535 + 1)]  # "share name/topic filter"
 ShareBytes: TypeAlias = Annotated[bytes, Meta(max_length=65_535)]  # its length stands in 16 bits of a record
+Actor: TypeAlias = Annotated[str, Meta(max_length=256)]  # whom an operator's service asks for
 Word: TypeAlias = Annotated[str, Meta(max_length=32)]  # of a fixed few: a state, a code, what moved
 Verb: TypeAlias = Annotated[str, Meta(max_length=64)]
 Detail: TypeAlias = Annotated[str, Meta(max_length=16_384)]  # a line or a few for a person

@@ -81,6 +81,11 @@ class CertificateEnds:
                 logger.warning("certificate %s of %s ends in %d days: renew it", self._ends[name][0], name, days)
 
     @property
+    def not_after_utc(self) -> dict[tuple[str, ...], float]:
+        """End of each certificate by name, in seconds since 1970."""
+        return {(name,): end for name, (_, end) in self._ends.items()}
+
+    @property
     def seconds_left(self) -> dict[str, float]:
         """Seconds until each certificate ends, by name; negative when it has."""
         now = self._utc()
@@ -89,6 +94,12 @@ class CertificateEnds:
 
 def register_certificate_ends(metrics: Metrics, ends: CertificateEnds) -> None:
     """Show them on the metrics page."""
+    metrics.gauge(
+        "tls_cert_not_after_seconds",
+        "When a certificate of this node ends, in seconds since 1970: that of its links, and of each listener by name.",
+        lambda: ends.not_after_utc,
+        ("listener",),
+    )
     metrics.gauge(
         "certificate_seconds_left",
         "Seconds until a certificate of this node ends: the one of its links, and of each listener by name.",

@@ -97,6 +97,7 @@ class NodeProcess:
     signals: dict[str, int] = field(default_factory=dict)  # that came, by name
     lease: LeaseHolder | None = None  # of the service, once it has one: this and the next for the log of the state
     links: Callable[[], list[str]] = list  # nodes to which a link stands
+    page: tuple[str, int] | None = None  # where its page of figures is bound
     turns: Turns = field(default_factory=Turns)
 
     @property
@@ -209,6 +210,8 @@ def run_process(
 async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable[None]], ends: CertificateEnds) -> None:
     listener = bind_metrics(process.config.metrics) if process.config.metrics.enabled else None
     health = bind_health(process.config.metrics)
+    if listener is not None:
+        process.page = listener.getsockname()[:2]
     said = process.ready
 
     async with trio.open_nursery() as nursery:
@@ -232,6 +235,11 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         trio.lowlevel.add_instrument(process.turns)
         metrics.gauge(
             "turn_longest_seconds", "Longest turn of the process in the last 30 to 60 s.", process.turns.longest_s
+        )
+        metrics.show(
+            "event_loop_lag_seconds",
+            "Turns of the process's loop: for so long a message that came meanwhile had to wait.",
+            lambda: process.turns.lengths,
         )
         metrics.counter(
             "signals_total",

@@ -9,6 +9,8 @@ import time
 
 import trio
 
+from conf.metrics import PowersOfTwo
+
 __all__ = ["Longest", "Steps", "Turns"]
 
 WINDOW_S = 30.0
@@ -43,11 +45,21 @@ class Longest:
 
 
 class Turns(Longest, trio.abc.Instrument):
-    """Notes each turn of trio's."""
+    """Notes each turn of trio's.
+
+    Attributes:
+        lengths: Of all turns, those that the edge's loop tells among them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._began = time.monotonic()
+        self.lengths = PowersOfTwo()
+
+    def note(self, seconds: float, now: float) -> None:
+        """Take a turn that ended at ``now``, of ``time.monotonic()``."""
+        super().note(seconds, now)
+        self.lengths.observe(seconds)
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002
         """Begin a turn."""

@@ -1,0 +1,110 @@
+"""The journal of a node: bounded in entries, in a second and by likeness; what it leaves out is counted."""
+
+from typing import Any
+
+from wire.looks.desk import LookDesk
+from wire.looks.journal import ENTRIES, ENTRIES_PER_SECOND, Journal, journal_source
+from wire.looks.pace import LookBounds
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.look_kinds import rows_of
+from wire.messages.looks import Look, Seen
+
+
+class Node:
+    """A node with nothing but a journal, and a clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+        self.journal = Journal(lambda: self.ms)
+        self.said: list[Seen] = []
+        source = journal_source(self.journal, "n1", lambda: ClusterMap("c"))
+        bounds = LookBounds(rows=500, seconds=1.0, reply_bytes=256 * 1024)
+        self.desk = LookDesk("n1", "storage", bounds, {"journal": source}, self._take, lambda: 1)
+        self.now = 0.0
+
+    def _take(self, node: str, seen: Seen) -> None:
+        del node
+        self.said.append(seen)
+
+    def look(self, **options: Any) -> Seen:
+        self.now += 1.0
+        self.desk.ask(self.now, "op", "viewer", Look(1, "journal", role="viewer", **options))
+        self.desk.turn(self.now)
+        return self.said[-1]
+
+    def rows(self, **options: Any) -> list[Any]:
+        return rows_of("journal", self.look(**options))
+
+
+def test_an_entry_says_what_whose_and_when() -> None:
+    node = Node()
+    node.journal.note("drop", "queue_full", "dev7", "a/b", (1, 5 << 48 | 9, 3), "entry 12")
+    (row,) = node.rows()
+    assert (row.number, row.at_ms, row.node, row.event, row.reason) == (1, 1_000_000, "n1", "drop", "queue_full")
+    assert (row.client_id, row.topic, row.origin, row.detail) == ("dev7", "a/b", "session/5-9/3", "entry 12")
+    assert row.left_out is None
+
+
+def test_one_of_a_kind_a_second_and_the_rest_is_counted() -> None:
+    node = Node()
+    for _ in range(5):
+        node.journal.note("drop", "slow", "dev7", "a/b")
+    node.journal.note("drop", "slow", "dev8", "a/b")
+    node.journal.note("drop", "window", "dev8", "a/b")
+    node.ms += 1000
+    node.journal.note("drop", "slow", "dev7", "c")
+    found = [(row.client_id, row.reason, row.left_out) for row in node.rows()]
+    assert found == [("dev7", "slow", None), ("dev8", "slow", 4), ("dev8", "window", None), ("dev7", "slow", None)]
+    assert node.journal.left_out() == 4
+
+
+def test_a_storm_leaves_what_came_before_it() -> None:
+    node = Node()
+    node.journal.note("will", "fired", "first", "w")
+    for number in range(5000):
+        node.journal.note("refused", "0x87", f"storm{number}")
+    assert len(node.journal.entries) == ENTRIES_PER_SECOND
+    assert node.journal.left_out() == 5001 - ENTRIES_PER_SECOND
+    assert node.rows(limit=1)[0].client_id == "first"
+
+
+def test_the_oldest_entries_go_and_places_stay_right() -> None:
+    node = Node()
+    for number in range(ENTRIES + 100):
+        node.ms += 1000
+        node.journal.note("ended", "0x8d", f"c{number}")
+    assert len(node.journal.entries) == ENTRIES
+    assert [row.number for row in node.rows(limit=2)] == [101, 102]
+    assert [row.number for row in node.rows(limit=2, after="50")] == [101, 102]
+    assert [row.number for row in node.rows(limit=2, after="16000")] == [16001, 16002]
+    assert [row.client_id for row in node.rows(after=str(ENTRIES + 98))] == [f"c{ENTRIES + 98}", f"c{ENTRIES + 99}"]
+    assert node.rows(after=str(ENTRIES + 100)) == []
+
+
+def test_what_was_left_out_before_it_came_here_is_told_with_the_next_entry() -> None:
+    node = Node()
+    outside = [0]
+    node.journal.outside = lambda: outside[0]
+    node.journal.note("drop", "slow", "a")
+    outside[0] = 7
+    node.journal.note("drop", "slow", "b")
+    assert [row.left_out for row in node.rows()] == [None, 7]
+
+
+def test_who_waits_for_news_gets_them() -> None:
+    node = Node()
+    node.journal.note("drop", "slow", "a")
+    node.desk.ask(1.0, "op", "viewer", Look(2, "journal", role="viewer", after="1", wait_ms=5000))
+    node.desk.turn(1.0)
+    assert not node.said
+    node.journal.note("kicked", "kicked", "b")
+    node.desk.turn(1.5)
+    node.desk.turn(1.6)
+    assert [row.client_id for row in rows_of("journal", node.said[-1])] == ["b"]
+
+
+def test_long_names_are_cut() -> None:
+    node = Node()
+    node.journal.note("refused", "0x85", "c" * 65_535, "t" * 65_535, detail="d" * 65_535)
+    (row,) = node.rows()
+    assert (len(row.client_id), len(row.topic), len(row.detail)) == (256, 256, 256)

@@ -1,0 +1,316 @@
+"""The desk of looks: bounds of work, places, conditions, roles, pace, and questions that wait for news."""
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wire.looks.desk import WAITING_MAX, LookDesk
+from wire.looks.ordered_keys import OrderedKeys
+from wire.looks.pace import Clocks, LookBounds
+from wire.looks.source import Ask, LookRefused, Place, Source
+from wire.looks.wildcards import is_literal, matcher
+from wire.messages.look_kinds import rows_of
+from wire.messages.looks import Look, Seen
+
+
+class Clock:
+    """A clock that goes on by so much at each look at it."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+class Shown:
+    """A desk of an edge with some clients."""
+
+    def __init__(self, clients: int = 30, bounds: LookBounds | None = None, clocks: Clocks | None = None) -> None:
+        self.table = {number: f"client-{number}" for number in range(1, clients + 1)}
+        self.keys: OrderedKeys[int] = OrderedKeys(lambda: self.table)
+        self.answers: list[tuple[str, Seen]] = []
+        self.log: list[str] = []
+        self.built: list[str] = []
+        sources = {
+            "clients": Source(
+                self._walk, {"client_id": self._client_id, "number": lambda one: one, "user": lambda _: None}
+            ),
+            "journal": Source(self._journal, {"number": lambda one: one}, newest=lambda _: len(self.log)),
+            "log": Source(self._journal, {"number": lambda one: one}),
+        }
+        bounds = bounds or LookBounds(500, 1.0, 32 * 1024)
+        self.desk = LookDesk(
+            "e1",
+            "edge",
+            bounds,
+            sources,
+            lambda node, seen: self.answers.append((node, seen)),
+            lambda: 7,
+            lambda: 99,
+            clocks,
+        )
+        self.now = 100.0
+
+    def _client_id(self, number: int) -> str:
+        self.built.append("client_id")
+        return self.table[number]
+
+    def _walk(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+        (after,) = ask.numbers(1)
+        for number in self.keys.behind(after if after >= 0 else None, ask.now):
+            if number in self.table:
+                yield number, number
+
+    def _journal(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+        for number in range(max(0, ask.numbers(1)[0]) + 1, len(self.log) + 1):
+            yield number, number
+
+    def ask(self, look: Look, role: str = "admin", node: str = "admin:a/1") -> Seen:
+        count = len(self.answers)
+        self.desk.ask(self.now, node, role, look)
+        self.desk.turn(self.now)
+        assert len(self.answers) == count + 1
+        return self.answers[-1][1]
+
+    def every_id(self, limit: int) -> list[str]:
+        """Return what all pages show."""
+        found: list[str] = []
+        after = ""
+        while True:
+            self.now += 1
+            seen = self.ask(Look(1, "clients", after=after, limit=limit))
+            assert not seen.error
+            found += [row.client_id for row in rows_of("clients", seen)]
+            after = seen.after
+            if not after:
+                return found
+
+
+@pytest.mark.parametrize("limit", [1, 7, 30, 1000])
+def test_pages_show_every_row_once_and_in_order(limit: int) -> None:
+    shown = Shown()
+    assert shown.every_id(limit) == list(shown.table.values())
+
+
+def test_rows_that_go_are_missed_and_none_comes_twice() -> None:
+    shown = Shown()
+    first = shown.ask(Look(1, "clients", limit=10))
+    for number in (5, 12, 13):
+        del shown.table[number]
+    shown.table[31] = "client-31"
+    shown.now += 5
+    second = shown.ask(Look(1, "clients", after=first.after, limit=1000))
+    numbers = [row.number for row in rows_of("clients", second)]
+    assert numbers == [11, *range(14, 32)]
+
+
+def test_an_answer_says_when_and_by_which_map() -> None:
+    seen = Shown().ask(Look(5, "clients", limit=3))
+    assert (seen.request, seen.map_epoch, seen.at_ms, seen.visited, seen.after) == (5, 7, 99, 3, "3")
+
+
+def test_a_look_ends_at_its_rows_though_nothing_was_found() -> None:
+    shown = Shown(clients=100, bounds=LookBounds(40, 1.0, 32 * 1024))
+    seen = shown.ask(Look(1, "clients", where={"client_id": "none"}))
+    assert (seen.rows, seen.visited, seen.after) == ([], 40, "40")
+
+
+def test_a_look_ends_at_its_time() -> None:
+    shown = Shown(clients=100, bounds=LookBounds(500, 0.0003, 32 * 1024), clocks=Clocks(Clock(0.0001)))
+    seen = shown.ask(Look(1, "clients"))
+    assert 8 <= seen.visited <= 40
+    assert seen.after == str(seen.visited)
+
+
+def test_an_answer_ends_at_its_bytes_and_loses_no_row() -> None:
+    shown = Shown(clients=100, bounds=LookBounds(500, 1.0, 300))
+    seen = shown.ask(Look(1, "clients"))
+    assert 0 < sum(map(len, seen.rows)) <= 300
+    assert shown.every_id(1000) == list(shown.table.values())
+
+
+def test_a_long_text_is_cut_and_the_answer_says_so() -> None:
+    shown = Shown(clients=3)
+    shown.table[2] = "x" * 65_535
+    seen = shown.ask(Look(1, "clients"))
+    assert [len(row.client_id) for row in rows_of("clients", seen)] == [8, 4096, 8]
+    assert "4096" in seen.note
+
+
+def test_columns_that_nobody_shows_are_not_built() -> None:
+    shown = Shown(clients=3)
+    seen = shown.ask(Look(1, "clients", columns=["number"]))
+    assert not shown.built
+    assert [(row.number, row.client_id) for row in rows_of("clients", seen)] == [(1, None), (2, None), (3, None)]
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        ({"client_id": "client-2*"}, [2, *range(20, 30)]),
+        ({"client_id": "client-?"}, list(range(1, 10))),
+        ({"client_id": "*-1?", "number": "1*"}, list(range(10, 20))),
+        ({"client_id": "client-3"}, [3]),
+        ({"user": "*"}, []),  # what is not known meets nothing
+    ],
+)
+def test_conditions_all_hold(where: dict[str, str], numbers: list[int]) -> None:
+    assert [row.number for row in rows_of("clients", Shown().ask(Look(1, "clients", where=where)))] == numbers
+
+
+@pytest.mark.parametrize(
+    ("look", "role", "error", "exit_code"),
+    [
+        (Look(1, "cats"), "admin", "edge e1 shows no 'cats': it shows clients, journal, log", 2),
+        (Look(1, "sessions"), "admin", "edge e1 shows no 'sessions'", 2),
+        (Look(1, "clients", columns=["cat"]), "admin", "clients has no column 'cat': client_id, user, state", 2),
+        (Look(1, "clients", where={"cat": "*"}), "admin", "clients has no 'cat' to choose by: client_id", 2),
+        (Look(1, "clients", where={"client_id": "*" * 1025}), "admin", "at most 1024 characters", 2),
+        (Look(1, "clients", after="x"), "admin", "'x' is no place in this list", 2),
+        (Look(1, "clients", after="1:2"), "admin", "'1:2' is no place in this list", 2),
+        (
+            Look(1, "log", role="admin"),
+            "viewer",
+            "a look at log wants the role operator; what counts here is viewer",
+            1,
+        ),
+        (
+            Look(1, "log", role="viewer"),
+            "admin",
+            "a look at log wants the role operator; what counts here is viewer",
+            1,
+        ),
+        (Look(1, "log", role="root"), "admin", "wants the role operator", 1),
+    ],
+)
+def test_a_question_that_is_refused_is_told_why(look: Look, role: str, error: str, exit_code: int) -> None:
+    seen = Shown().ask(look, role)
+    assert seen.error.startswith(error) or error in seen.error
+    assert (seen.rows, seen.exit_code) == ([], exit_code)
+
+
+def test_the_role_of_both_certificate_and_question_suffices() -> None:
+    assert not Shown().ask(Look(1, "log", role="operator"), "admin").error
+
+
+def test_beyond_the_pace_looks_wait_and_then_the_node_is_busy() -> None:
+    shown = Shown()
+    for number in range(20 + WAITING_MAX):
+        shown.desk.ask(shown.now, "admin:a/1", "admin", Look(number + 1, "clients", limit=1))
+        shown.desk.turn(shown.now)
+    assert len(shown.answers) == 20, "a burst"
+    shown.desk.ask(shown.now, "admin:b/1", "admin", Look(999, "clients"))
+    _, refused = shown.answers[-1]
+    assert (refused.request, refused.exit_code) == (999, 4)
+    assert 0 < refused.retry_ms <= 1000
+    assert "busy" in refused.error
+    before = len(shown.answers)
+    while len(shown.desk):
+        shown.now = max(shown.now + 1e-6, shown.desk.next_deadline())
+        shown.desk.turn(shown.now)
+    assert len(shown.answers) - before == WAITING_MAX
+    assert shown.now - 100.0 == pytest.approx(WAITING_MAX / 200, rel=0.1), "200 a second"
+    assert shown.desk.next_deadline() == float("inf")
+
+
+@pytest.mark.parametrize(("busy", "share"), [(0.9, 0.05), (0.1, 0.25)])
+def test_looks_take_their_share_of_a_loop(busy: float, share: float) -> None:
+    work = Clock()
+    used = [0.0]
+    shown = Shown(clocks=Clocks(work, lambda: used[0]))
+    length = 0.002
+    shown.table.clear()
+
+    def slow(_: Ask) -> Iterator[tuple[Place, Any]]:
+        work.now += length
+        return iter(())
+
+    shown.desk.show("clients", Source(slow, {}))
+    answered = 0
+    for turn in range(4000):
+        shown.now = 100.0 + turn / 1000
+        used[0] = busy * turn / 1000
+        while len(shown.desk) < 5:
+            shown.desk.ask(shown.now, "admin:a/1", "admin", Look(1, "clients"))
+        shown.desk.turn(shown.now)
+    answered = len(shown.answers)
+    assert answered * length / 4.0 == pytest.approx(share, rel=0.15)
+
+
+def test_a_question_waits_for_news_and_goes_on_behind_them() -> None:
+    shown = Shown()
+    shown.log.append("one")
+    seen = shown.ask(Look(1, "journal", wait_ms=1000))
+    assert (len(seen.rows), seen.after) == (1, "1")
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(2, "journal", after="1", wait_ms=1000))
+    shown.desk.turn(shown.now)
+    assert len(shown.answers) == 1
+    shown.log.append("two")
+    shown.now = shown.desk.next_deadline()
+    shown.desk.turn(shown.now + 0.1)
+    _, seen = shown.answers[-1]
+    assert ([row.number for row in rows_of("journal", seen)], seen.after) == ([2], "2")
+
+
+def test_a_question_without_news_is_answered_at_its_time() -> None:
+    shown = Shown()
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(2, "journal", wait_ms=1000))
+    while not shown.answers:
+        shown.desk.turn(shown.now)
+        shown.now += 0.05
+    assert shown.now - 100.0 == pytest.approx(1.0, abs=0.2)
+    assert shown.answers[0][1].rows == []
+
+
+def test_an_operator_that_went_away_is_not_answered() -> None:
+    shown = Shown()
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(2, "journal", wait_ms=1000))
+    shown.desk.turn(shown.now)
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(3, "clients"))
+    shown.desk.gone("admin:a/1")
+    shown.desk.turn(shown.now + 5)
+    assert not shown.answers
+    assert len(shown.desk) == 0
+
+
+# --- patterns
+
+
+def _as_expression(pattern: str) -> re.Pattern[str]:
+    letters = {"*": ".*", "?": "."}
+    return re.compile("".join(letters.get(letter, re.escape(letter)) for letter in pattern), re.DOTALL)
+
+
+def test_patterns_match_as_their_expression_does() -> None:
+    rng = random.Random(7)
+    for _ in range(20_000):
+        pattern = "".join(rng.choices("ab*?", k=rng.randrange(7)))
+        text = "".join(rng.choices("ab", k=rng.randrange(8)))
+        assert matcher(pattern)(text) == bool(_as_expression(pattern).fullmatch(text)), (pattern, text)
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 5_000 + "*b", "a?*" * 2_000 + "b", "*" * 65_535, "?" * 65_535])
+def test_a_hostile_pattern_costs_no_more_than_its_length(pattern: str) -> None:
+    began = time.perf_counter()
+    matcher(pattern)("a" * 10_000)
+    assert time.perf_counter() - began < 2.0
+
+
+def test_only_two_signs_mean_something() -> None:
+    assert is_literal("a.[b]+\\d^$")
+    assert matcher("a.[b]+\\d^$")("a.[b]+\\d^$")
+    assert not matcher("a.c")("abc")
+
+
+def test_a_walk_refuses_what_is_no_place() -> None:
+    ask = Ask({}, "5:a:b", frozenset(), "viewer", 1, 0.0)
+    assert ask.number_and_text() == (5, "a:b")
+    with pytest.raises(LookRefused):
+        Ask({}, "x:a", frozenset(), "viewer", 1, 0.0).number_and_text()

@@ -1,0 +1,33 @@
+"""Looks at the process around a core: the last lines of its log, and its figures as the page has them."""
+
+import io
+import logging
+
+from conf.logs import configure_logs, kept_lines
+from conf.metrics import Metrics
+from conf.node_settings import LogSettings
+
+
+def test_lines_that_are_written_are_kept_and_those_left_out_are_not() -> None:
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    written = io.StringIO()
+    try:
+        configure_logs(LogSettings(repeat_s=60), "n", written)
+        first = kept_lines().number
+        for number in range(30):
+            logging.getLogger("x").warning("flood of %d", number, extra={"fields": {"n": number}})
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    kept = [line for line in kept_lines().lines if line.number > first]
+    assert len(kept) == len(written.getvalue().splitlines()) == 10
+    assert (kept[3].message, kept[3].fields, kept[3].level) == ("flood of 3", {"n": 3}, "warning")
+
+
+def test_figures_have_the_names_of_the_page() -> None:
+    metrics = Metrics("edge", "e1", "1")
+    metrics.counter("things_total", "Things.", lambda: {("a", "b"): 2.0}, ("one", "two"))
+    metrics.gauge("now", "Now.", lambda: 3.0)
+    assert metrics.values("counter") == {'stratamq_things_total{one="a",two="b"}': 2.0}
+    assert metrics.values("gauge")["stratamq_now"] == 3.0

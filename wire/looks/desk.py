@@ -1,0 +1,301 @@
+"""The desk of looks of one node: questions wait here, and are answered at the end of turns as the pace allows.
+
+Sans-IO. Sources say what a tier shows (``wire/looks/source.py``). The desk judges role, conditions and columns, walks
+until a bound is reached, and tells where to go on. Decision: docs/adr/0093-looks.md.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from wire.looks.pace import Clocks, LookBounds, Pace
+from wire.looks.source import FAILED, USAGE, Ask, Columns, LookRefused, Place, Source
+from wire.looks.wildcards import is_literal, matcher
+from wire.messages.look_kinds import LOOK_KINDS, LookKind, columns_of, lower_role, may_look
+from wire.messages.looks import Look, Seen
+
+__all__ = ["LookDesk"]
+
+WAITING_MAX = 64  # looks, those that wait for news among them
+NOT_READY = 4
+NEWS_S = 0.1  # between two times that news are looked for
+LOOKED_EVERY = 8  # rows between two looks at the clock
+PATTERN_MAX = 1_024  # characters, of one that does not mean itself
+TEXT_MAX = 4_096  # characters of one value: a client ID may have 65 535
+SHORT_TEXT_MAX = 200  # of values of a row that fills an answer alone
+CUT_NOTE = f"texts above {TEXT_MAX} characters are cut"
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class _Waiting:
+    """A question that was not answered yet."""
+
+    __slots__ = ("conditions", "deadline", "look", "node", "role", "source")
+
+    def __init__(
+        self, node: str, look: Look, role: str, source: Source, conditions: list[Any], deadline: float
+    ) -> None:
+        self.node = node
+        self.look = look
+        self.role = role
+        self.source = source
+        self.conditions = conditions
+        self.deadline = deadline  # until when it waits for news
+
+
+class LookDesk:
+    """The looks at one node.
+
+    Args:
+        name: Of the node, for what it refuses.
+        tier: Of the node.
+        bounds: Of one look.
+        sources: By kind.
+        tell: Sends an answer to an operator.
+        map_epoch: Of the map as this node has it.
+        utc_ms: Milliseconds since the epoch, by this node's clock.
+        clocks: Of the process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tier: str,
+        bounds: LookBounds,
+        sources: Mapping[str, Source],
+        tell: Callable[[str, Seen], object],
+        map_epoch: Callable[[], int],
+        utc_ms: Callable[[], int] = lambda: 0,
+        clocks: Clocks | None = None,
+    ) -> None:
+        self._name = name
+        self._tier = tier
+        self._bounds = bounds
+        self._sources = dict(sources)
+        self._tell = tell
+        self._map_epoch = map_epoch
+        self._utc_ms = utc_ms
+        self._clocks = clocks or Clocks()
+        self._pace = Pace(self._clocks.processor)
+        self._ready: deque[_Waiting] = deque()
+        self._news: list[_Waiting] = []  # that wait for something new
+        self._news_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._news)
+
+    def kinds(self) -> dict[str, Source]:
+        """Return the kinds that this node shows."""
+        return dict(self._sources)
+
+    def show(self, what: str, source: Source) -> None:
+        """Show one more kind, or another source of it."""
+        self._sources[what] = source
+
+    def set_clocks(self, clocks: Clocks, utc_ms: Callable[[], int]) -> None:
+        """Take the clocks of the process."""
+        self._clocks, self._utc_ms = clocks, utc_ms
+        self._pace = Pace(clocks.processor)
+
+    def ask(self, now: float, node: str, role: str, look: Look) -> None:
+        """Take a question; ``role`` is the certificate's."""
+        role = lower_role(role, look.role)
+        try:
+            source, conditions = self._judge(look, role)
+        except LookRefused as refusal:
+            self._answer(node, look, error=str(refusal), exit_code=refusal.exit_code)
+            return
+        if len(self) >= WAITING_MAX:
+            retry_ms = int(1000 * max(0.0, self._pace.next_at() - now)) + 5 * WAITING_MAX
+            error = f"{self._name} is busy: {len(self)} looks wait; ask again in {retry_ms} ms"
+            self._answer(node, look, error=error, exit_code=NOT_READY, retry_ms=retry_ms)
+            return
+        waits = look.wait_ms / 1000 if source.newest is not None else 0.0
+        self._ready.append(_Waiting(node, look, role, source, conditions, now + waits))
+
+    def gone(self, node: str) -> None:
+        """Forget the questions of an operator whose link ended."""
+        if self._ready:
+            self._ready = deque(waiting for waiting in self._ready if waiting.node != node)
+        if self._news:
+            self._news = [waiting for waiting in self._news if waiting.node != node]
+
+    def turn(self, now: float) -> None:
+        """Answer what may be answered at the end of a turn."""
+        if self._news and now >= self._news_at:
+            self._look_for_news(now)
+        while self._ready and self._pace.may_look(now):
+            began = self._clocks.work()
+            self._look(now, self._ready.popleft())
+            self._pace.looked(self._clocks.work() - began)
+
+    def next_deadline(self) -> float:
+        """Return when ``turn`` has something to do; infinity while nobody asks."""
+        deadline = self._pace.next_at() if self._ready else float("inf")
+        return min(deadline, self._news_at) if self._news else deadline
+
+    # --- judging
+
+    def _judge(self, look: Look, role: str) -> tuple[Source, list[Any]]:
+        kind = LOOK_KINDS.get(look.what)
+        source = self._sources.get(look.what)
+        if kind is None or source is None:
+            known = ", ".join(sorted(self._sources))
+            raise LookRefused(f"{self._tier} {self._name} shows no {_line(look.what)!r}: it shows {known}", USAGE)
+        if not may_look(look.what, role):
+            raise LookRefused(f"a look at {look.what} wants the role {kind.role}; what counts here is {role}", FAILED)
+        missing = [name for name in kind.demands if not look.where.get(name)]
+        if missing:
+            raise LookRefused(f"a look at {look.what} must name {' and '.join(missing)}", USAGE)
+        columns = columns_of(look.what)
+        unknown = [name for name in look.columns if name not in columns]
+        if unknown:
+            raise LookRefused(f"{look.what} has no column {_line(unknown[0])!r}: {', '.join(columns)}", USAGE)
+        return source, self._conditions(look, kind, source.columns)
+
+    def _conditions(self, look: Look, kind: LookKind, columns: Columns) -> list[Any]:
+        """Return (column, judge) of each condition that the desk compares itself."""
+        found = []
+        for name, pattern in look.where.items():
+            if name in kind.demands or name in kind.takes:
+                continue
+            if name not in columns:
+                known = ", ".join((*kind.demands, *kind.takes, *columns))
+                raise LookRefused(f"{look.what} has no {_line(name)!r} to choose by: {known}", USAGE)
+            if len(pattern) > PATTERN_MAX and not is_literal(pattern):
+                raise LookRefused(f"a pattern for {name} has at most {PATTERN_MAX} characters", USAGE)
+            found.append((columns[name], matcher(pattern)))
+        return found
+
+    # --- answering
+
+    def _look_for_news(self, now: float) -> None:
+        self._news_at = now + NEWS_S
+        still = []
+        for waiting in self._news:
+            if now >= waiting.deadline or self._has_news(waiting, now):
+                waiting.deadline = 0.0
+                self._ready.append(waiting)
+            else:
+                still.append(waiting)
+        self._news = still
+
+    def _has_news(self, waiting: _Waiting, now: float) -> bool:
+        newest = waiting.source.newest
+        if newest is None:
+            return True
+        ask = self._ask_of(waiting, now)
+        try:
+            return newest(ask) > max(0, ask.numbers(1)[0])
+        except LookRefused:
+            return True
+
+    def _ask_of(self, waiting: _Waiting, now: float) -> Ask:
+        look = waiting.look
+        wanted = frozenset(look.columns or waiting.source.columns)
+        return Ask(look.where, look.after, wanted, waiting.role, look.limit, now)
+
+    def _look(self, now: float, waiting: _Waiting) -> None:
+        if waiting.deadline > now and not self._has_news(waiting, now):
+            self._news.append(waiting)
+            self._news_at = max(self._news_at, now)
+            return
+        look, source = waiting.look, waiting.source
+        try:
+            rows, after, visited, cut = self._walk(waiting, now)
+        except LookRefused as refusal:
+            self._answer(waiting.node, look, error=str(refusal), exit_code=refusal.exit_code)
+            return
+        note = "; ".join(filter(None, (source.note, CUT_NOTE if cut else "")))
+        total = source.total() if source.total is not None else 0
+        self._answer(waiting.node, look, rows=rows, after=after, visited=visited, total=total, note=note)
+
+    def _walk(self, waiting: _Waiting, now: float) -> tuple[list[bytes], str, int, bool]:
+        """Return the rows that were found, where to go on, how many were visited, and whether a text was cut."""
+        look, bounds, conditions = waiting.look, self._bounds, waiting.conditions
+        columns = waiting.source.columns
+        shown = [(name, columns[name]) for name in look.columns or columns if name in columns]
+        until = self._clocks.work() + bounds.seconds
+        rows: list[bytes] = []
+        visited = size = 0
+        place: Place = look.after
+        cut = False
+        for at, thing in waiting.source.walk(self._ask_of(waiting, now)):
+            visited += 1
+            if thing is not None and all(_meets(column(thing), judge) for column, judge in conditions):
+                row, was_cut = _packed(thing, shown, TEXT_MAX)
+                if len(row) > bounds.reply_bytes:
+                    row, was_cut = _packed(thing, shown, SHORT_TEXT_MAX)
+                if rows and size + len(row) > bounds.reply_bytes:
+                    return rows, _text(place), visited - 1, cut
+                rows.append(row)
+                size += len(row)
+                cut = cut or was_cut
+            place = at
+            if len(rows) >= look.limit or visited >= bounds.rows:
+                return rows, _text(place), visited, cut
+            if visited % LOOKED_EVERY == 0 and self._clocks.work() > until:
+                return rows, _text(place), visited, cut
+        # Who waits for news goes on where the list ended now.
+        return rows, _text(place) if look.wait_ms and waiting.source.newest is not None else "", visited, cut
+
+    def _answer(
+        self,
+        node: str,
+        look: Look,
+        *,
+        rows: list[bytes] | None = None,
+        after: str = "",
+        visited: int = 0,
+        total: int = 0,
+        note: str = "",
+        error: str = "",
+        exit_code: int = 0,
+        retry_ms: int = 0,
+    ) -> None:
+        seen = Seen(
+            look.request,
+            rows or [],
+            after,
+            visited,
+            total,
+            self._map_epoch(),
+            self._utc_ms(),
+            retry_ms,
+            note,
+            error,
+            exit_code,
+        )
+        self._tell(node, seen)
+
+
+def _meets(value: object, judge: Callable[[str], bool]) -> bool:
+    if value is None:
+        return False
+    if isinstance(value, bool):
+        return judge("true" if value else "false")
+    if isinstance(value, list | tuple):
+        return any(judge(str(one)) for one in value)
+    return judge(value if isinstance(value, str) else str(value))
+
+
+def _packed(thing: object, shown: list[tuple[str, Callable[[Any], object]]], text_max: int) -> tuple[bytes, bool]:
+    """Return a row, and whether a text of it was cut."""
+    row = {name: value for name, column in shown if (value := column(thing)) is not None}
+    cut = False
+    for name, value in row.items():
+        if isinstance(value, str) and len(value) > text_max:
+            row[name] = value[:text_max]
+            cut = True
+    return _encoder.encode(row), cut
+
+
+def _text(place: Place) -> str:
+    return ":".join(map(str, place)) if isinstance(place, tuple) else str(place)
+
+
+def _line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:64])

@@ -1,0 +1,96 @@
+"""The one table of kinds of looks: the row's type, the tiers that answer, the least role, and what a question names.
+
+``Seen.rows`` are read with ``rows_of``. A node answers a kind that has no row here, or none of its tier, with an error.
+Decision: docs/adr/0093-looks.md.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from wire.decoding import Payload, strictly
+from wire.messages import look_rows_clients as clients
+from wire.messages import look_rows_nodes as nodes
+from wire.messages import look_rows_topics as topics
+from wire.messages.hello import OPERATOR_ROLES, TIER_EDGE, TIER_ROUTER, TIER_STORAGE
+from wire.messages.looks import Seen
+
+__all__ = ["LOOK_KINDS", "LookKind", "columns_of", "lower_role", "may_look", "rows_of"]
+
+VIEWER, OPERATOR, ADMIN = OPERATOR_ROLES
+_EDGE = frozenset({TIER_EDGE})
+_STORAGE = frozenset({TIER_STORAGE})
+_ROUTER = frozenset({TIER_ROUTER})
+_DATA = _EDGE | _STORAGE
+_ALL = _DATA | _ROUTER
+
+
+class LookKind(msgspec.Struct, frozen=True):
+    """One kind: ``demands`` are conditions that a question must name, ``takes`` those that are no columns."""
+
+    row: type[msgspec.Struct]
+    tiers: frozenset[str]
+    role: str = VIEWER
+    demands: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    waits: bool = False  # a question may wait for news
+
+
+LOOK_KINDS: dict[str, LookKind] = {
+    "clients": LookKind(clients.SeenClient, _EDGE),
+    "client": LookKind(clients.SeenClientNow, _EDGE, demands=("client_id",)),
+    "sessions": LookKind(clients.SeenSession, _STORAGE),
+    "session": LookKind(clients.SeenSessionNow, _STORAGE, demands=("client_id",)),
+    "subscriptions": LookKind(clients.SeenSubscription, _DATA),
+    "queue": LookKind(clients.SeenQueued, _STORAGE, demands=("client_id",), takes=("payload",)),  # "head": OPERATOR
+    "inflight": LookKind(clients.SeenInflight, _DATA, demands=("client_id",)),
+    "listeners": LookKind(clients.SeenListener, _EDGE),
+    "stats": LookKind(nodes.SeenStats, _ALL),
+    "retained": LookKind(topics.SeenRetained, _STORAGE, takes=("payload", "matches")),  # "full": OPERATOR, of one topic
+    "shares": LookKind(topics.SeenShare, _DATA),
+    "routes": LookKind(topics.SeenRoute, _EDGE | _ROUTER),
+    "resolve": LookKind(topics.SeenResolve, _ROUTER, demands=("topic",)),
+    "matches": LookKind(topics.SeenMatch, _DATA, demands=("topic",), takes=("from", "qos", "retain", "bytes", "near")),
+    "replicas": LookKind(nodes.SeenReplica, _STORAGE),
+    "raft": LookKind(nodes.SeenRaft, _ROUTER),
+    "slow": LookKind(nodes.SeenSlow, _DATA, takes=("by",)),
+    "drops": LookKind(nodes.SeenDrop, _DATA),
+    "config": LookKind(nodes.SeenConfig, _ALL),
+    "log": LookKind(nodes.SeenLog, _ALL, OPERATOR, waits=True),
+    "journal": LookKind(nodes.SeenJournal, _ALL, waits=True),
+    "traces": LookKind(nodes.SeenTrace, _DATA),
+    "trace": LookKind(nodes.SeenTraceEvent, _DATA, OPERATOR, demands=("trace",), waits=True),
+}
+
+
+def columns_of(what: str) -> tuple[str, ...]:
+    """Return the columns of a kind, in their order."""
+    return LOOK_KINDS[what].row.__struct_fields__
+
+
+def lower_role(one: str, other: str) -> str:
+    """Return the lower one of two roles; an unknown word is the lowest."""
+    ranks = {role: rank for rank, role in enumerate(OPERATOR_ROLES)}
+    return OPERATOR_ROLES[min(ranks.get(one, 0), ranks.get(other, 0))]
+
+
+def may_look(what: str, role: str) -> bool:
+    """Return whether a role suffices for a kind that has a row here."""
+    return lower_role(LOOK_KINDS[what].role, role) == LOOK_KINDS[what].role
+
+
+@cache
+def _reader(what: str) -> Callable[[Payload], msgspec.Struct]:
+    return strictly(msgspec.msgpack.Decoder(LOOK_KINDS[what].row).decode, f"row of {what}")
+
+
+def rows_of(what: str, seen: Seen) -> list[Any]:
+    """Return the rows of an answer.
+
+    Raises:
+        Unreadable: One is none of that kind.
+    """
+    read = _reader(what)
+    return [read(row) for row in seen.rows]

@@ -1,0 +1,195 @@
+"""Rows of looks about clients and sessions. A field that is None is not known at the node that answers.
+
+Times are UTC in milliseconds by the clock of the node that answers, and durations are seconds.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+__all__ = [
+    "SeenClient",
+    "SeenClientNow",
+    "SeenInflight",
+    "SeenListener",
+    "SeenQueued",
+    "SeenSession",
+    "SeenSessionNow",
+    "SeenSubscription",
+]
+
+Payload: TypeAlias = bytes  # a column below is called bytes
+
+
+class SeenClient(msgspec.Struct, omit_defaults=True):
+    """A connection of a client at an edge."""
+
+    client_id: str | None = None
+    user: str | None = None
+    state: str | None = None  # phase of the connection: "open", "opening", ...
+    node: str | None = None
+    proto: str | None = None  # "3.1", "3.1.1", "5.0"
+    address: str | None = None  # ip:port, behind a balancer as it says
+    listener: str | None = None
+    keep_alive_s: int | None = None
+    expiry_s: int | None = None
+    connected_at_ms: int | None = None
+    inflight: int | None = None  # QoS 1 and 2 packets towards it that it has not acknowledged
+    queued: int | None = None  # messages that wait in this edge for an ephemeral session; of a durable one: its session
+    oldest_s: float | None = None  # of those
+    number: int | None = None  # of the connection, never used again in one incarnation
+    clean_start: bool | None = None
+    subscriptions: int | None = None  # of an ephemeral session; of a durable one: its session
+    receive_maximum: int | None = None
+    dropped: int | None = None
+    rtt_p99_ms: float | None = None  # written to acknowledged
+    partition: int | None = None
+    owner_epoch: int | None = None
+    session: int | None = None  # number of the durable session, 0: ephemeral
+    unsent_bytes: int | None = None
+    groups: list[str] | None = None
+    roles: list[str] | None = None
+
+
+class SeenClientNow(SeenClient, omit_defaults=True):
+    """One connection with all that may keep a message from it, or of it."""
+
+    window: int | None = None  # QoS 1 and 2 packets that may be under way to it
+    unsent_bytes_max: int | None = None  # edge.output_high_bytes: above it publishers wait, and QoS 0 is dropped
+    unsent_since_ms: int | None = None  # since when it is above that bound
+    lagging: bool | None = None  # QoS 0 towards it is dropped now
+    oldest_packet: int | None = None  # packet identifier of the oldest unacknowledged packet
+    oldest_topic: str | None = None
+    window_full_since_ms: int | None = None
+    retained_reads: int | None = None  # under way for it: live messages wait for their copies
+    held_messages: int | None = None
+    unfinished: int | None = None  # its own QoS 1 and 2 PUBLISH that are not answered
+    unfinished_max: int | None = None
+    unfinished_packets: list[int] | None = None  # the first of them
+    paused: list[str] | None = None  # why its packets are not read: "rate", "quota", "slow_subscriber", ...
+    waits_for: list[str] | None = None  # client IDs of the slow subscribers that it waits for
+    fenced: bool | None = None  # this edge has no lease: nothing is delivered
+    drain: bool | None = None
+    heard_at_ms: int | None = None
+    ends_at_ms: int | None = None  # by its keep-alive, if it stays silent
+    will_topic: str | None = None
+    maximum_packet_size: int | None = None
+    filters: list[str] | None = None  # of an ephemeral session, the first ones
+    tls: str | None = None  # version and cipher
+    traced: list[str] | None = None  # names of the traces that mark it
+
+
+class SeenSession(msgspec.Struct, omit_defaults=True):
+    """A session at its partition's primary; ``durable`` False: a connection whose session ends with it."""
+
+    client_id: str | None = None
+    online: bool | None = None
+    node: str | None = None  # edge of the connection
+    queued: int | None = None  # entries that the client has not finished
+    bytes: int | None = None
+    oldest_s: float | None = None
+    oldest_lower_bound: bool | None = None  # the oldest entry has no time of arrival: it is at least that old
+    expires_in_s: int | None = None  # -1: never, or not while it is connected
+    durable: bool | None = None
+    session: int | None = None
+    partition: int | None = None
+    storage: str | None = None  # node that answers
+    replicas: list[str] | None = None
+    last_seq: int | None = None
+    will: bool | None = None
+    user: str | None = None
+    subscriptions: int | None = None
+    inflight: int | None = None
+    dropped: int | None = None
+    expiry_s: int | None = None
+    connection: int | None = None  # number of the connection at its edge
+    owner_epoch: int | None = None
+
+
+class SeenSessionNow(SeenSession, omit_defaults=True):
+    """One session with all that may keep its queue from moving."""
+
+    window: int | None = None
+    out: int | None = None  # of the window, taken
+    out_bytes: int | None = None
+    unsent: int | None = None  # have their identifier and wait for room in the window
+    head_seq: int | None = None
+    head_packet: int | None = None
+    head_topic: str | None = None
+    head_state: str | None = None  # "queued", "sent", "released"
+    queue_max: int | None = None  # storage.queue_messages_max
+    queue_bytes_max: int | None = None
+    retained_reads: int | None = None
+    holds: bool | None = None  # live messages wait for retained copies
+    opening: bool | None = None  # a CONNECT of it waits for the end of the connection before it
+    away_since_s: float | None = None
+    behind_commit: bool | None = None  # pushes wait for the commit of an operation
+    will_topic: str | None = None
+    will_delay_s: int | None = None
+    inbound: int | None = None  # QoS 2 messages that it has not released
+    in_sync: int | None = None  # copies of its partition
+    acknowledges: bool | None = None  # enough copies are in sync
+
+
+class SeenQueued(msgspec.Struct, omit_defaults=True):
+    """An entry of a session's queue, in order."""
+
+    seq: int | None = None
+    topic: str | None = None
+    qos: int | None = None
+    retain: bool | None = None
+    bytes: int | None = None
+    state: str | None = None  # "queued", "sent", "released"
+    packet: int | None = None  # identifier, 0: none yet
+    arrived_at_ms: int | None = None  # None: a row of an older store
+    age_s: float | None = None
+    expires_in_s: float | None = None  # None: never
+    origin: str | None = None
+    share: str | None = None
+    copy: bool | None = None  # of a retained message
+    payload: Payload | None = None  # role operator, its head
+
+
+class SeenInflight(msgspec.Struct, omit_defaults=True):
+    """A QoS 1 or 2 message under way to a client, or from it."""
+
+    client_id: str | None = None
+    direction: str | None = None  # "to": towards the client; "from": published by it
+    packet: int | None = None
+    qos: int | None = None
+    state: str | None = None  # "sent", "released", "waiting"; of its own: "unfinished", "unreleased"
+    seq: int | None = None  # of a durable session's queue
+    topic: str | None = None
+    origin: str | None = None
+    age_s: float | None = None
+    waits_for: list[str] | None = None  # of its own: destinations that have not acknowledged
+
+
+class SeenSubscription(msgspec.Struct, omit_defaults=True):
+    """A subscription of a session."""
+
+    client_id: str | None = None
+    filter: str | None = None
+    qos: int | None = None
+    share: str | None = None
+    no_local: bool | None = None
+    retain_as_published: bool | None = None
+    retain_handling: int | None = None
+    identifier: int | None = None
+    node: str | None = None
+    durable: bool | None = None
+    partition: int | None = None
+    session: int | None = None
+    partial: bool | None = None  # granted in part: each message is judged
+
+
+class SeenListener(msgspec.Struct, omit_defaults=True):
+    """A listener of an edge."""
+
+    listener: str | None = None
+    kind: str | None = None
+    bind: str | None = None
+    state: str | None = None  # "open", "paused", "drained"
+    connections: int | None = None
+    connections_max: int | None = None
+    node: str | None = None

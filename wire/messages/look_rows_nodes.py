@@ -1,0 +1,198 @@
+"""Rows of looks about nodes: figures, copies, consensus, logs, settings, journals and traces.
+
+A field that is None is not known at the node that answers. Times are UTC in milliseconds by that node's clock.
+"""
+
+import msgspec
+
+__all__ = [
+    "SeenConfig",
+    "SeenDrop",
+    "SeenJournal",
+    "SeenLog",
+    "SeenRaft",
+    "SeenReplica",
+    "SeenSlow",
+    "SeenStats",
+    "SeenTrace",
+    "SeenTraceEvent",
+]
+
+
+class SeenStats(msgspec.Struct, omit_defaults=True):
+    """Figures of one node: everything that its metrics page counts, by the name and labels of the family there."""
+
+    node: str | None = None
+    tier: str | None = None
+    version: str | None = None
+    incarnation: int | None = None
+    started_at_ms: int | None = None
+    at_ms: int | None = None
+    boot_ms: int | None = None  # the node's boot clock, for offsets
+    map_epoch: int | None = None
+    lease_left_s: float | None = None
+    ready: bool | None = None
+    why_not_ready: list[str] | None = None
+    draining: bool | None = None
+    zone: str | None = None
+    metrics: str | None = None  # host:port of its page of figures
+    connections: int | None = None
+    sessions: int | None = None
+    partitions: int | None = None  # that it is primary of
+    copies: int | None = None
+    rss_bytes: int | None = None
+    cpu_s: float | None = None
+    open_files: int | None = None
+    open_files_max: int | None = None
+    disk_free_bytes: int | None = None
+    disk_bytes: int | None = None
+    tls_not_after_ms: int | None = None
+    queue_oldest_s: float | None = None
+    counters: dict[str, float] | None = None  # name{label="value"}: value; never falls
+    gauges: dict[str, float] | None = None
+
+
+class SeenRaft(msgspec.Struct, omit_defaults=True):
+    """Consensus as one router knows it."""
+
+    node: str | None = None
+    state: str | None = None  # "leader", "follower", "candidate", "learner"
+    term: int | None = None
+    leader: str | None = None
+    voted_for: str | None = None
+    last_index: int | None = None
+    commit_index: int | None = None
+    applied_index: int | None = None
+    snapshot_index: int | None = None
+    log_bytes: int | None = None
+    voters: list[str] | None = None
+    learners: list[str] | None = None
+    match: dict[str, int] | None = None  # at the leader: what each peer has
+    heard_ms: dict[str, int] | None = None  # at the leader: since when each peer was heard
+    leases: dict[str, float] | None = None  # at the leader: seconds left, by node
+    epochs: dict[str, int] | None = None  # at the leader: map epoch that each node has acknowledged
+    shards: list[int] | None = None  # that it owns
+
+
+class SeenReplica(msgspec.Struct, omit_defaults=True):
+    """A partition's copy at a storage node."""
+
+    partition: int | None = None
+    node: str | None = None
+    role: str | None = None  # "primary", "backup", "catching_up", "loading", "waiting"
+    primary: str | None = None
+    epoch: int | None = None
+    op_index: int | None = None
+    commit_index: int | None = None
+    synced: dict[str, int] | None = None  # at the primary: op_index that each copy has on its disk
+    in_sync: list[str] | None = None
+    lag_ops: int | None = None
+    sessions: int | None = None
+    connected: int | None = None
+    queued: int | None = None
+    retained: int | None = None
+    queue_oldest_s: float | None = None
+    acknowledges: bool | None = None
+    transferring: bool | None = None
+    log_start: int | None = None
+
+
+class SeenSlow(msgspec.Struct, omit_defaults=True):
+    """A client that does not follow, with the figure by which it was chosen."""
+
+    client_id: str | None = None
+    node: str | None = None
+    by: str | None = None  # "ack", "unsent", "window", "age", "queued"
+    value: float | None = None
+    unit: str | None = None  # "s", "bytes", "ratio", "messages"
+    since_ms: int | None = None
+    session: int | None = None
+    partition: int | None = None
+    number: int | None = None
+
+
+class SeenDrop(msgspec.Struct, omit_defaults=True):
+    """Messages that were dropped for one reason since the node began."""
+
+    node: str | None = None
+    reason: str | None = None
+    count: int | None = None
+    last_at_ms: int | None = None
+    last_client_id: str | None = None
+    last_topic: str | None = None
+
+
+class SeenJournal(msgspec.Struct, omit_defaults=True):
+    """An entry of a node's journal; never a payload."""
+
+    number: int | None = None
+    at_ms: int | None = None
+    node: str | None = None
+    event: str | None = None  # "drop", "refused", "kicked", "takeover", "will", "session_end", "purge", ...
+    reason: str | None = None
+    client_id: str | None = None
+    topic: str | None = None
+    origin: str | None = None
+    detail: str | None = None
+    left_out: int | None = None  # entries before it that found no room in their turn
+
+
+class SeenLog(msgspec.Struct, omit_defaults=True):
+    """A line of a node's log."""
+
+    number: int | None = None
+    at_ms: int | None = None
+    node: str | None = None
+    level: str | None = None
+    event: str | None = None
+    logger: str | None = None
+    message: str | None = None
+    fields: dict[str, str] | None = None
+
+
+class SeenConfig(msgspec.Struct, omit_defaults=True):
+    """A setting of a node; of a secret ``***``."""
+
+    node: str | None = None
+    name: str | None = None
+    value: str | None = None
+    source: str | None = None  # "default", the file, the variable, the flag
+    default: str | None = None
+    needs_restart: bool | None = None
+
+
+class SeenTrace(msgspec.Struct, omit_defaults=True):
+    """A trace of a node."""
+
+    trace: str | None = None
+    node: str | None = None
+    kind: str | None = None
+    pattern: str | None = None
+    state: str | None = None  # "running", "time", "events", "too_much", "stopped"
+    started_at_ms: int | None = None
+    until_ms: int | None = None
+    events: int | None = None
+    events_max: int | None = None
+    payload_bytes: int | None = None
+    actor: str | None = None
+
+
+class SeenTraceEvent(msgspec.Struct, omit_defaults=True):
+    """An event of a trace."""
+
+    trace: str | None = None
+    number: int | None = None
+    at_us: int | None = None  # UTC, by the node's clock
+    node: str | None = None
+    stage: str | None = None  # "received", "resolved", "forwarded", "matched", "queued", "committed", "written", ...
+    origin: str | None = None
+    client_id: str | None = None
+    topic: str | None = None
+    packet: int | None = None
+    qos: int | None = None
+    session: int | None = None
+    seq: int | None = None
+    partition: int | None = None
+    reason: str | None = None
+    detail: str | None = None
+    payload: bytes | None = None

@@ -1,0 +1,187 @@
+"""Looks that every node answers alike: its figures, its settings, and the last lines of its log."""
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from conf.logs import KeptLine, KeptLines, kept_lines
+from wire.clock import boot_time
+from wire.looks.desk import LookDesk
+from wire.looks.journal import Journal
+from wire.looks.pace import Clocks
+from wire.looks.source import Ask, Columns, Place, Source
+from wire.node.process import NodeProcess, own_version
+
+__all__ = ["show_process"]
+
+ROOMS = ("node", "membership", "metrics", "logs")  # beside the tier's own
+OPEN_FILES = Path("/proc/self/fd")  # its size is how many there are
+SECRET = ("password", "secret")  # words in the names of settings whose value is not shown
+Setting = tuple[str, object, str]  # name, value, source
+
+
+def show_process(desk: LookDesk, process: NodeProcess, journal: Journal) -> None:
+    """Give a core's desk and journal the clocks of its process, and show the process and what the journal left out."""
+    desk.set_clocks(Clocks(time.perf_counter, time.thread_time), _utc_ms)
+    journal.utc_ms = _utc_ms
+    process.metrics.counter(
+        "journal_left_out_total",
+        "Entries of the journal that found no room in their second or turn.",
+        lambda: float(journal.left_out()),
+    )
+    for what, source in _sources(process).items():
+        desk.show(what, source)
+
+
+def _utc_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _sources(process: NodeProcess) -> dict[str, Source]:
+    kept = kept_lines()
+    node = process.config.node.id
+    return {
+        "stats": Source(lambda _: iter([(1, process)]), _stats_columns()),
+        "config": Source(lambda ask: _settings(process, ask), _setting_columns(node)),
+        "log": Source(lambda ask: _lines(kept, ask), _line_columns(node), newest=lambda _: kept.number),
+    }
+
+
+# --- figures
+
+
+def _stats_columns() -> Columns:
+    return {
+        "node": lambda process: process.config.node.id,
+        "tier": lambda process: process.tier,
+        "version": lambda _: own_version(),
+        "incarnation": lambda process: process.folder.incarnation,
+        "started_at_ms": lambda process: process.folder.incarnation,
+        "at_ms": lambda _: time.time_ns() // 1_000_000,
+        "boot_ms": lambda _: int(boot_time() * 1000),
+        "map_epoch": lambda process: process.lease.map.epoch if process.lease is not None else None,
+        "lease_left_s": _lease_left_s,
+        "ready": lambda process: all(process.metrics.readiness().values()),
+        "why_not_ready": lambda process: [name for name, held in process.metrics.readiness().items() if not held],
+        "draining": _drains,
+        "zone": lambda process: process.config.node.zone,
+        "metrics": _page,
+        "rss_bytes": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "cpu_s": lambda _: round(time.process_time(), 3),
+        "open_files": lambda _: _open_files(),
+        "open_files_max": lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "disk_free_bytes": lambda process: _disk_bytes(process, "f_bavail"),
+        "disk_bytes": lambda process: _disk_bytes(process, "f_blocks"),
+        "counters": lambda process: process.metrics.values("counter"),
+        "gauges": lambda process: process.metrics.values("gauge") | process.metrics.slowest(),
+    }
+
+
+def _page(process: NodeProcess) -> str | None:
+    """Return host:port by which others reach the page of figures: bound everywhere, it is where its links are."""
+    if process.page is None:
+        return None
+    host, port = process.page
+    if ip_address(host).is_unspecified:
+        own = process.lease.map.nodes.get(process.config.node.id) if process.lease is not None else None
+        if own is None:
+            return None
+        host = own.address.rpartition(":")[0].strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _open_files() -> int | None:
+    try:
+        return OPEN_FILES.stat().st_size or None  # 0 before Linux 6.2
+    except OSError:
+        return None
+
+
+def _disk_bytes(process: NodeProcess, blocks: str) -> int | None:
+    """Return the bytes of such blocks where the node's data is."""
+    try:
+        found = os.statvfs(process.folder.path)
+    except OSError:
+        return None
+    return int(getattr(found, blocks)) * found.f_frsize
+
+
+def _lease_left_s(process: NodeProcess) -> float | None:
+    if process.lease is None:
+        return None
+    return round(max(0.0, process.lease.lease_until - boot_time()), 3)
+
+
+def _drains(process: NodeProcess) -> bool | None:
+    if process.lease is None:
+        return None
+    mine = process.lease.map.nodes.get(process.config.node.id)
+    return mine is not None and bool(mine.admin_state)
+
+
+# --- settings
+
+
+def _settings(process: NodeProcess, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    (after,) = ask.numbers(1)
+    for place, setting in enumerate(_all_settings(process), 1):
+        if place > after:
+            yield place, setting
+
+
+def _all_settings(process: NodeProcess) -> Iterator[Setting]:
+    sources = process.config.sources
+    for room in (process.tier, *ROOMS):
+        for key, value in getattr(process.config, room, None) or ():
+            if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+                for item in value:
+                    table = f"{room}.{key}.{getattr(item, 'name', '')}"
+                    for inner, one in item:
+                        yield f"{table}.{inner}", one, sources.get(f"{table}.{inner}", "default")
+            else:
+                yield f"{room}.{key}", value, sources.get(f"{room}.{key}", "default")
+
+
+def _setting_columns(node: str) -> Columns:
+    return {
+        "node": lambda _: node,
+        "name": lambda setting: setting[0],
+        "value": _shown,
+        "source": lambda setting: setting[2],
+    }
+
+
+def _shown(setting: Setting) -> str:
+    name, value, _ = setting
+    return "***" if value and any(word in name for word in SECRET) else str(value)
+
+
+# --- log
+
+
+def _lines(kept: KeptLines, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    (after,) = ask.numbers(1)
+    for line in list(kept.lines):
+        if line.number > after:
+            yield line.number, line
+
+
+def _line_columns(node: str) -> Columns:
+    def fields(line: KeptLine) -> dict[str, str]:
+        return {name: str(value) for name, value in line.fields.items()}
+
+    return {
+        "number": lambda line: line.number,
+        "at_ms": lambda line: line.at_ms,
+        "node": lambda _: node,
+        "level": lambda line: line.level,
+        "logger": lambda line: line.logger,
+        "message": lambda line: line.message,
+        "fields": fields,
+    }
