@@ -117,14 +117,18 @@ def _identity(path: Path, node: str, cluster: str) -> tuple[str, str]:
 
 @app.command()
 def stats(
-    store: Annotated[Path, typer.Argument(help="A stopped node's store: DATA/<node>/store, or that node's folder.")],
+    store: Annotated[
+        Path | None, typer.Argument(help="A stopped node's store: DATA/<node>/store, or that node's folder.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count what a stopped node's store holds: rows and bytes by kind, partitions, sessions."""
-    from conf.errors import UserError
+    """Count what a stopped node's store holds; without STORE: figures of the running storage nodes."""
+    from conf.errors import ExitCode, UserError
     from storage.store.errors import StoreError
     from storage.store.stats import store_stats
 
+    if store is None:
+        raise UserError("name a stopped node's store; running nodes are asked with -o json", ExitCode.USAGE)
     try:
         _print(store_stats(store_path(store)), as_json)
     except StoreError as error:

@@ -28,13 +28,14 @@ from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders
 from storage.incoming.publishing import Publishing
 from storage.incoming.requests import Requests
+from storage.looks.operators import Operators
+from storage.looks.sources import storage_sources
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Output, Reads
 from storage.state.settings import PartitionSettings
 from wire.decoding import Unreadable
 from wire.links.allowed import TIER, kinds_from
 from wire.links.joined_frames import joined_frames
-from wire.messages.batches import decode_publish, decode_push_acks
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import decode_control, decode_controls
 from wire.messages.frames import FrameKind
@@ -116,7 +117,11 @@ class StorageCore:
         self._dead = DeadSenders(turn, lambda: lease.map)
         self._publishing = Publishing(turn, lease, self._partitions, self._early, self._dead)
         self._requests = Requests(turn, lease, self._partitions, self._early, self._scans)
-        self._control = ControlMessages(turn, lease, self._partitions, self._early, self._requests, self._reports)
+        shown = storage_sources(self.node, self.placements, lambda: lease.map, self.served_ms, self.event_counts)
+        self.operators = Operators(self.node, turn, shown, lambda: lease.map.epoch)
+        self._control = ControlMessages(
+            turn, lease, self._partitions, self._early, self._requests, self._reports, self.operators
+        )
         self._timers = PartitionTimers(turn, self._partitions)
         self._changes = MapChanges()
         self._unreached = Unreached(entry.node)
@@ -202,6 +207,7 @@ class StorageCore:
         self._go_on(idle=all(isinstance(event, Tick) for event in events))
         if len(self._reports):
             self._turn.sends.extend(self._reports.send(now, loading=self.loading))
+        self.operators.desk.turn(now)
         return self._ready(now)
 
     def _begin(self, now: float) -> bool:
@@ -244,6 +250,7 @@ class StorageCore:
         """Whether a turn without events has nothing to do either."""
         turn = self._turn
         left = turn.sends or turn.condemned or turn.orders or self._partitions.active or self._settling or self._slices
+        left = left or now >= self.operators.desk.next_deadline()
         return not left and not self._reports and now < self.placements.window.deadline and not self.placements.loading
 
     def _due_at(self) -> float:
@@ -255,6 +262,7 @@ class StorageCore:
             self._unreached.link_up(peer)
         else:
             self._unreached.link_down(peer)
+            self.operators.gone(peer)
         if peer.tier == TIER_ROUTER:
             if up:
                 self.lease.router_up(peer.node, now)
@@ -279,9 +287,9 @@ class StorageCore:
             elif kind == FrameKind.CONTROLS:
                 self._controls(peer, payload)
             elif kind == FrameKind.PUBLISH:
-                self._publishing.frame(peer, decode_publish(payload))
+                self._publishing.frame(peer, payload)
             elif kind == FrameKind.PUSH_ACK:
-                self._requests.push_acks(peer, decode_push_acks(payload))
+                self._requests.push_acks(peer, payload)
             else:
                 self._replica_message(peer, kind, payload)
         except Unreadable as error:
@@ -446,6 +454,7 @@ class StorageCore:
                 return now + SYNC_REST_S if self._batches.synced < self._batches.newest else now
             due = min(due, max(min(self.placements.window.deadline, self._due_at()), self._next_sweep))
         due = min(due, self._settling.deadline(now))
+        due = min(due, self.operators.desk.next_deadline())
         return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), due)
 
     # --- the map

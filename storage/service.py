@@ -17,13 +17,15 @@ from access.operators.audit_service import AuditService
 from access.operators.audited_verbs import AuditedVerbs
 from access.operators.verbs import operator_of
 from conf.defaults import shared_values
-from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
+from conf.drop_reasons import REASON_OF, REPEATS
 from conf.errors import UserError
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
 from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Tick
 from storage.export.export_desk import ExportDesk
 from storage.hosting.live_copies import LiveCopies
+from storage.looks.shown import Shown
+from storage.partition_families import expose_partitions
 from storage.state.ledger import PartitionLedger
 from storage.state.settings import PartitionSettings
 from storage.store.aside_stores import AsideStores
@@ -36,16 +38,20 @@ from storage.store.errors import (
     damage_in,
 )
 from storage.store.group_committer import GroupCommitter
+from storage.store.log_syncs import LogSyncs
+from storage.store.logged_store import LoggedStore
+from storage.store.put_aside import quarantine
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from storage.store.store import Store, quarantine
 from storage.turn_events import TurnEvents
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
+from wire.messages.looks import Look
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
+from wire.node.node_looks import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
@@ -131,7 +137,7 @@ class StorageService:
         self._created = CreatedMarker(self._process.folder.path)
         self._path = self._process.folder.path / "store"
 
-    def _open_store(self) -> Store:
+    def _open_store(self) -> LoggedStore:
         """Open or create the store.
 
         ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now,
@@ -151,9 +157,9 @@ class StorageService:
         self._whole = not self._created.stands
         return store
 
-    def _connect(self) -> Store:
+    def _connect(self) -> LoggedStore:
         node, settings = self._config.node, self._config.storage
-        return Store.open(
+        return LoggedStore.open(
             self._path,
             node.cluster,
             node.id,
@@ -208,8 +214,9 @@ class StorageService:
                 bound = await nursery.start(self._hub.run, self._process.link_address)
                 self._bound = bound
                 self._hub.set_seeds(self._config.node.seeds)
+                self._syncs = LogSyncs()
                 self._committer = GroupCommitter(
-                    self._store, self._on_durable, self._commit_settings(), then=self._turn_at_once
+                    self._store, self._on_durable, self._commit_settings(), self._syncs, self._turn_at_once
                 )
                 nursery.start_soon(self._committer.run)
                 self.core = StorageCore(
@@ -223,6 +230,7 @@ class StorageService:
                     room=self._room,
                 )
                 self._process.lease = self.core.lease
+                show_process(self.core.operators.desk, self._process, self.core.placements.journal)
                 self._process.links = lambda: [peer.node for peer in self._hub.connected()]
                 nursery.start_soon(self._stop_when_told)
                 self._desk = self._make_desk(nursery)
@@ -266,6 +274,9 @@ class StorageService:
     def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if peer.tier == TIER_OPERATOR:
             question = decode_control(payload)
+            if isinstance(question, Look):
+                self._push(FrameArrived(peer, kind, payload))
+                return
             if not isinstance(question, Admin):
                 raise LinkError("an operator asks, and does nothing else")
             reply = self._verbs.asked(peer, question) or self._desk.ask(question, operator_of(peer))
@@ -452,17 +463,8 @@ class StorageService:
         )
         metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(core.figures.queued()))
         metrics.gauge("retained_messages", "Retained messages.", lambda: float(core.figures.retained()))
-        metrics.counter(
-            "messages_dropped_total",
-            "Copies of messages that somebody should have had and did not get, by reason.",
-            lambda: count_drops(core.event_counts()),
-            ("reason",),
-        )
-        metrics.counter(
-            "repeats_total",
-            "Messages that came again and were dropped: nobody misses them.",
-            lambda: count_repeats(core.event_counts()),
-        )
+        shown = Shown(core.node, core.placements.hosted, lambda: core.map, core.served_ms)
+        expose_partitions(metrics, shown, core.event_counts, self._config.storage.retained_bytes_max)
         metrics.counter(
             "storage_events_total",
             "All other events of this node by name, those of partitions that have left it included.",
@@ -472,6 +474,11 @@ class StorageService:
                 if name not in REASON_OF and name not in REPEATS
             },
             ("event",),
+        )
+        metrics.show(
+            "store_wal_fsync_seconds",
+            "Syncs of the store's log, as long as the disk took.",
+            lambda: self._syncs.lengths,
         )
         metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
         metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))

@@ -23,7 +23,7 @@ from storage.state.partition import Reads
 from storage.state.rows import MetaRow
 from storage.store.aside_stores import AsideStores
 from storage.store.errors import StoreError, StoreFatal
-from storage.store.store import Store
+from storage.store.logged_store import LoggedStore
 from wire.messages.hello import TIER_STORAGE
 from wire.messages.operators import Admin, AdminReply
 
@@ -104,7 +104,7 @@ class ExportDesk:
     def __init__(
         self,
         copies: Copies,
-        store: Store,
+        store: LoggedStore,
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
         export_dir: Path,
         aside: AsideStores,

@@ -26,6 +26,7 @@ from storage.hosting.waiting import UntilServing, Waiting
 from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.origins import edge_sender
+from storage.messages.plain_messages import PlainLane
 from storage.messages.publishers import Publishers
 from storage.messages.retained import RetainedStore
 from storage.sessions.ownership import Owners
@@ -42,6 +43,7 @@ from storage.state.timers import (
     FireWillAgain,
     GiveUpCopies,
     KickAgain,
+    PurgeQueue,
     RedispatchAgain,
     SaveAcks,
     StopWaitingForKick,
@@ -86,6 +88,7 @@ class Tally(NamedTuple):
     queued: int  # unconsumed entries
     keys: int
     bytes: int
+    fill: float  # of the fullest queue, by messages or bytes; 1 is its bound
 
 
 class HostedPartition:
@@ -108,7 +111,9 @@ class HostedPartition:
         self.retained = RetainedStore(self.partition, self.delivery)
         self.inbound = Inbound(self.partition)
         self.publishers = Publishers()
-        self.tally = Tally(0, 0, 0, 0)
+        self.lane = PlainLane(self.partition, self.delivery.origins, self.publishers)
+        self.delivery.targets.forget_routes = self.lane.forget_routes
+        self.tally = Tally(0, 0, 0, 0, 0.0)
         self._size = (0, 0)
         self.changed = True  # since it was counted
         self.phase = Phase.LOADING
@@ -167,16 +172,20 @@ class HostedPartition:
     def _count(self) -> Iterator[int]:
         """Count in slices; yields the sessions of each. None may come or go meanwhile."""
         self.changed = False
-        online = queued = keys = size = 0
+        online = queued = keys = size = most = most_bytes = 0
+        settings = self.partition.settings
         for passed, session in enumerate(self.partition.sessions.values(), 1):
             online += session.edge != ""
             waiting = session.queued
             queued += waiting
             keys += 1 + len(session.made("subscriptions") or ()) + waiting
             size += SESSION_BYTES + session.queue_bytes
+            most, most_bytes = max(most, waiting), max(most_bytes, session.queue_bytes)
             if passed % COUNTED_AT_ONCE == 0:
                 yield COUNTED_AT_ONCE
-        self.tally = tally = Tally(online, queued, keys + len(self.retained), size + self.retained.payload_bytes)
+        fill = max(most / max(1, settings.queue_messages_max), most_bytes / max(1, settings.queue_bytes_max))
+        keys, size = keys + len(self.retained), size + self.retained.payload_bytes
+        self.tally = tally = Tally(online, queued, keys, size, fill)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
 
     @property
@@ -386,6 +395,8 @@ class HostedPartition:
                 steps += self.owners.dead_edges.end_some()
             elif isinstance(work, GiveUpCopies):
                 steps += self.delivery.given_up.go_on(work)
+            elif isinstance(work, PurgeQueue):
+                steps += self.delivery.purges.go_on(work)
             else:
                 steps += self.subscriptions.ask_again(work.request)
         if not self.partition.work:

@@ -44,7 +44,7 @@ SLICE_ROWS = 200  # about 1 ms
 READ_ROWS = 48  # of one look into the store, at most: each may be a quarter of a megabyte
 READ_BYTES = 256 * 1024  # likewise: how many rows a look asks for follows the one before
 ROW_BYTES = 4096  # of a long row that take as long as a short one
-Outline = tuple[bytes, int, int, int, int, int]  # key; qos, state, identifier, body, bytes without a shared body
+Outline = tuple[bytes, int, int, int, int, int, int]  # key; qos, state, identifier, body, bytes without it, arrival
 
 
 class _Rows:
@@ -186,6 +186,7 @@ def _load_sessions(
         session = DurableSession.from_row(number, row)
         partition.sessions[number] = session
         partition.by_client[session.client_id] = session
+        partition.count_owned(session.owner, 1)
         if row.gaps:
             gaps[number] = row.gaps
         if session.edge:
@@ -293,7 +294,7 @@ def _load_entry(
     found: dict[int, dict[int, InFlight | int]],
 ) -> None:
     """Find out what became of one queue row: waiting (its size), in flight, or consumed."""
-    key, qos, entry_state, packet_identifier, body, size = outline
+    key, qos, entry_state, packet_identifier, body, size, arrived = outline
     session = _owner(partition, key)
     if session is None:
         return
@@ -307,6 +308,8 @@ def _load_entry(
     size += ENTRY_OVERHEAD_BYTES
     state = states.pop(key[3:19], None)
     place = found.setdefault(session.number, {})
+    if not place:
+        partition.ages.note(session, arrived)
     if state is not None:
         place[session_seq] = InFlight(state.packet_identifier, qos, state.state, size, True, body)
     elif entry_state == STATE_SENT:

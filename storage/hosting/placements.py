@@ -21,6 +21,7 @@ from storage.state.ledger import PartitionLedger
 from storage.state.partition import Overlay, Reads
 from storage.state.settings import PartitionSettings
 from wire.links.allowed import Standing, standing
+from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_STORAGE
@@ -64,6 +65,7 @@ class Placements:
         ledger: Callable[[int], PartitionLedger | None] = lambda _: None,
     ) -> None:
         self._ledger = ledger
+        self.journal = Journal()
         self.hosted: dict[int, HostedPartition] = {}
         self.left_counts: dict[str, int] = {}  # of partitions that were served here
         self.window = RouteWindow()
@@ -217,7 +219,7 @@ class Placements:
         self._touched.add(number)
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
         hosted.partition.since, hosted.placed_at = since, placed_at
-        hosted.partition.ledger = self._ledger(number)
+        hosted.partition.ledger, hosted.partition.journal = self._ledger(number), self.journal
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.partition, self._node)
         replication.configure(placement, cluster_map.min_in_sync, former)

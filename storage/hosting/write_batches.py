@@ -8,6 +8,7 @@ the batch that holds it is synced.
 from collections import deque
 
 from storage.state.partition import Overlay
+from storage.state.row_lists import add_to_overlay, take_from_overlay
 
 __all__ = ["SyncedOperation", "WriteBatches", "Writes"]
 
@@ -45,8 +46,7 @@ class WriteBatches:
             assert not self._operations or self._operations[-1][0] <= self.newest, "an operation without rows"
             return 0
         self.newest += 1
-        for key, value in writes:
-            self.overlay[key] = (self.newest, value)
+        add_to_overlay(self.overlay, self.newest, writes)
         self._written.append((self.newest, writes))
         return self.newest
 
@@ -74,8 +74,5 @@ class WriteBatches:
             operations.append(self._operations.popleft())
         overlay, written = self.overlay, self._written
         while written and written[0][0] <= batch:
-            for key, _ in written.popleft()[1]:
-                known = overlay.get(key)
-                if known is not None and known[0] <= batch:
-                    del overlay[key]
+            take_from_overlay(overlay, batch, written.popleft()[1])
         return operations

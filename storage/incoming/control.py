@@ -10,12 +10,15 @@ from storage.hosting.route_reports import RouteReports
 from storage.hosting.turn import Turn
 from storage.hosting.waiting import PartitionRequest
 from storage.incoming.requests import Requests
+from storage.incoming.session_orders import SESSION_VERBS, carry_out
+from storage.looks.operators import Operators
 from wire.links.allowed import RELAYED, TIER, fault_of
 from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.looks import Look
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
-from wire.messages.orders import OrderNode
+from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.redispatch import RedispatchAnswer
 from wire.messages.retained import ReadRetainedAll
 from wire.messages.routes import RoutesAdded
@@ -36,6 +39,7 @@ class ControlMessages:
         early: Forgets requests that no newer map can make timely.
         requests: Takes what edges ask.
         reports: Is told of shards whose owner has not taken a report.
+        operators: Takes looks.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ControlMessages:
         early: EarlyRequests,
         requests: Requests,
         reports: RouteReports,
+        operators: Operators,
     ) -> None:
         self._turn = turn
         self._lease = lease
@@ -53,6 +58,7 @@ class ControlMessages:
         self._early = early
         self._requests = requests
         self._reports = reports
+        self._operators = operators
 
     def take(self, peer: PeerKey, message: Control) -> None:
         """Take one message, or condemn a peer that may not send it."""
@@ -85,10 +91,25 @@ class ControlMessages:
                 hosted.subscriptions.routes_added(message)
         elif isinstance(message, Moved):
             self._moved(message)
+        elif isinstance(message, Look):
+            self._operators.take(peer, message)
         elif isinstance(message, OrderNode):
-            self._turn.orders.append((peer.node, message))
+            self._ordered(peer.node, message)
         else:
             self._turn.count("messages_unknown")
+
+    def _ordered(self, router: str, order: OrderNode) -> None:
+        if order.verb not in SESSION_VERBS:
+            self._turn.orders.append((router, order))
+            return
+        cluster_map = self._lease.map
+        number = cluster_map.partition_for(order.subject) if cluster_map.partitions else -1
+        hosted = self._partitions.reach(number)
+        if hosted is None or not hosted.serving or self._turn.fenced:
+            error = f"partition {number} of {order.subject[:64]!r} is not served here now: ask again"
+            self._turn.tell(router, NodeOrdered(order.request, error=error))
+        else:
+            carry_out(hosted, router, order)
 
     def _claims(self, message: Claims, peer: PeerKey) -> None:
         hosted = self._partitions.reach(message.partition)

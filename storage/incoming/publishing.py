@@ -16,8 +16,9 @@ from storage.hosting.partitions import Partitions
 from storage.hosting.turn import Turn
 from storage.hosting.waiting import WaitingMessage
 from storage.incoming.dead_senders import DeadSenders
+from storage.messages.plain_messages import PlainLane, PublishTaker
 from wire.links.allowed import TIER
-from wire.messages.batches import PublishMessage, PublishRun, encode_message, encode_publish_ack
+from wire.messages.batches import PublishMessage, PublishRun, decode_publish, encode_message, encode_publish_ack
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE, PeerKey
 from wire.node.lease_holder import LeaseHolder
@@ -48,27 +49,57 @@ class Publishing:
         self._partitions = partitions
         self._early = early
         self._dead = dead
+        self._taker = PublishTaker(self._lane, self._other, self._run)
+        self._peer: PeerKey | None = None  # whose frame is being taken
         self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
 
-    def frame(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
-        """Take the messages of one PUBLISH frame."""
-        passed_on, here, touch = peer.tier == TIER_STORAGE, self._partitions.here, self._partitions.touch
+    def frame(self, peer: PeerKey, payload: bytes) -> None:
+        """Take the messages of one PUBLISH frame.
+
+        Raises:
+            Unreadable: It is none; nothing of it was taken.
+        """
+        if peer.tier == TIER_STORAGE:
+            self._passed_on(peer, decode_publish(payload))
+        else:
+            self._peer = peer
+            self._taker.take(payload, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
+
+    def _lane(self, number: int) -> PlainLane | None:
+        """Return the lane of a partition that takes plain messages now: there is room, and no ledger."""
+        hosted = self._partitions.here(number)
+        if hosted is None or not hosted.takes or self.full or hosted.publishers.refusing:
+            return None
+        if hosted.partition.ledger is not None:
+            return None
+        self._partitions.touch(number, hosted)
+        return hosted.lane
+
+    def _other(self, record: PublishMessage, number: int, epoch: int) -> None:
+        """Take a message that is not plain into one of its partitions."""
+        peer, hosted = self._peer, self._partitions.here(number)
+        assert peer is not None
+        if hosted is None and self._pass_on(number, record, peer):
+            return
+        if hosted is None or not hosted.takes or not hosted.is_time(epoch):
+            self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
+        else:  # what ``_at`` would come to, for nearly all messages
+            self._partitions.touch(number, hosted)
+            self._take(hosted, record, peer)
+
+    def _run(self) -> None:
+        self._turn.count("runs_refused")  # runs are for edges
+
+    def _passed_on(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
         for record in records:
             if isinstance(record, PublishRun):
-                self._turn.count("runs_refused")  # runs are for edges
+                self._run()
                 continue
-            if passed_on and (record.tag or record.qos):
+            if record.tag or record.qos:
                 self._turn.condemn(peer, "message above QoS 0", TIER)  # a former primary passes on QoS 0 only
                 return
             for number, epoch in zip(record.partitions, record.epochs, strict=True):
-                hosted = here(number)
-                if hosted is None and self._pass_on(number, record, peer):
-                    continue
-                if hosted is None or passed_on or not hosted.takes or not hosted.is_time(epoch):
-                    self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
-                else:  # what ``_at`` would come to, for nearly all messages
-                    touch(number, hosted)
-                    self._take(hosted, record, peer)
+                self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
 
     def waited_for_map(self, message: WaitingMessage) -> None:
         """Take a message that waited for this node's map, unless its edge has died meanwhile."""

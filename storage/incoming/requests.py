@@ -14,6 +14,7 @@ from storage.hosting.partitions import Partitions
 from storage.hosting.retained_scans import RetainedScan, RetainedScans
 from storage.hosting.turn import Turn
 from storage.hosting.waiting import PartitionRequest, WaitingAck, WaitingRequest, WaitingScan
+from storage.messages.plain_acks import AckLane, AckTaker
 from wire.messages.batches import PushAck
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Moved
@@ -52,6 +53,8 @@ class Requests:
         self._partitions = partitions
         self._early = early
         self._scans = scans
+        self._taker = AckTaker(self._ack_lane, self._other_ack)
+        self._peer: PeerKey | None = None  # whose acknowledgements are being taken
 
     # --- of one partition
 
@@ -127,16 +130,31 @@ class Requests:
 
     # --- acknowledgements
 
-    def push_acks(self, peer: PeerKey, acks: list[PushAck]) -> None:
-        """Take the acknowledgements of one PUSH_ACK frame."""
-        for ack in acks:
-            hosted = self._partitions.reach(ack.session >> 48)
-            if hosted is None:
-                self._turn.count("not_primary")
-            elif hosted.takes:
-                self.push_acked(hosted, peer, ack)
-            else:
-                hosted.wait_to_serve(WaitingAck(self._turn.now, peer, ack))
+    def push_acks(self, peer: PeerKey, payload: bytes) -> None:
+        """Take the acknowledgements of one PUSH_ACK frame.
+
+        Raises:
+            Unreadable: It is none; nothing of it was taken.
+        """
+        self._peer = peer
+        self._taker.take(payload, peer.node, peer.incarnation)
+
+    def _ack_lane(self, number: int) -> AckLane | None:
+        hosted = self._partitions.reach(number)
+        if hosted is None or not hosted.takes or hosted.partition.ledger is not None:
+            return None
+        return hosted.delivery.ack_lane
+
+    def _other_ack(self, ack: PushAck) -> None:
+        peer = self._peer
+        assert peer is not None
+        hosted = self._partitions.reach(ack.session >> 48)
+        if hosted is None:
+            self._turn.count("not_primary")
+        elif hosted.takes:
+            self.push_acked(hosted, peer, ack)
+        else:
+            hosted.wait_to_serve(WaitingAck(self._turn.now, peer, ack))
 
     def push_acked(self, hosted: HostedPartition, peer: PeerKey, ack: PushAck) -> None:
         """Take an acknowledgement of the edge that holds the session's connection; of no other."""

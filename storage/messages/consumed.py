@@ -27,7 +27,7 @@ class Consumed:
     def __init__(self, partition: Partition, bodies: Bodies) -> None:
         self._partition = partition
         self._bodies = bodies
-        self._lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
+        self.lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
         self._since = 0.0  # when the first of them came
         self._timed = False  # a SaveAcks is to come
         self.saving: dict[int, DurableSession] = {}  # those of them that have waited long enough: for ``save_some``
@@ -39,10 +39,10 @@ class Consumed:
             self.save(session)  # no row may outlive the body that it names
         elif len(session.acked_rows) >= self._partition.settings.acks_per_row:
             self.save(session)
-        elif session.number not in self._lazy and session.number not in self.saving:
-            if not self._lazy:
+        elif session.number not in self.lazy and session.number not in self.saving:
+            if not self.lazy:
                 self._since = self._partition.now
-            self._lazy[session.number] = session
+            self.lazy[session.number] = session
             if not self._timed:
                 self._set_timer()
 
@@ -68,17 +68,17 @@ class Consumed:
 
     def ride(self) -> None:
         """An operation is about to be closed that is written anyway: save with it what has waited for a while."""
-        if self._lazy and self._partition.now >= self._since + RIDE_AFTER_S:
-            for session in list(islice(self._lazy.values(), RIDERS_MAX)):
+        if self.lazy and self._partition.now >= self._since + RIDE_AFTER_S:
+            for session in list(islice(self.lazy.values(), RIDERS_MAX)):
                 self.save(session)
 
     def begin_to_save(self) -> None:
         """Let ``save_some`` save what has waited for ``ack_delay_s``; what came later waits on."""
         self._timed = False
         if self._partition.now >= self._since + self._partition.settings.ack_delay_s:
-            self.saving |= self._lazy
-            self._lazy = {}
-        elif self._lazy:
+            self.saving |= self.lazy
+            self.lazy = {}
+        elif self.lazy:
             self._set_timer()
 
     def save_some(self, steps_max: int) -> int:
@@ -93,5 +93,5 @@ class Consumed:
 
     def forget_session(self, session: DurableSession) -> None:
         """No acknowledgement of the session is pending any more."""
-        self._lazy.pop(session.number, None)
+        self.lazy.pop(session.number, None)
         self.saving.pop(session.number, None)

@@ -14,6 +14,8 @@ from storage.messages.consumed import Consumed
 from storage.messages.given_up import GivenUpCopies
 from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
+from storage.messages.plain_acks import AckLane
+from storage.messages.purges import Purges
 from storage.messages.redispatch import RedispatchQueue
 from storage.messages.targets import Target, Targets
 from storage.state import keys
@@ -52,7 +54,9 @@ class Delivery:
         self.consumed = Consumed(partition, self.bodies)
         self.redispatches = RedispatchQueue(partition, self.bodies, live)
         self.outbound = Outbound(partition, self.bodies, self.consumed, self.targets.groups, self.redispatches)
+        self.ack_lane = AckLane(partition, self.consumed, self.outbound)
         self.given_up = GivenUpCopies(partition, self.consumed, self.outbound, self.redispatches)
+        self.purges = Purges(partition, self.consumed)
 
     # --- in
 
@@ -67,6 +71,9 @@ class Delivery:
         refusal = self._refusal(message, targets)
         if refusal:
             partition.count("refused_queue_full" if targets else "refused_no_member")
+            origin = message.origin_kind, message.origin_a or incarnation, message.origin_b or message.tag
+            reason = "queue_full" if targets else "no_subscriber_took"
+            partition.note("refused", reason, topic=message.topic, origin=origin)
             self.acknowledge(message, node, refusal)
             return
         if message.qos:
@@ -190,6 +197,9 @@ class Delivery:
         if life_s:
             latest = partition.deadline_in(life_s)
             entry.deadline = latest if entry.deadline == NEVER else min(entry.deadline, latest)
+        entry.arrived = max(1, partition.served_ms)
+        if not session.aged:
+            partition.ages.note(session, entry.arrived)
         session.next_seq += 1
         session.queue_bytes += size
         if session.window_open and session.caught_up:
@@ -212,6 +222,7 @@ class Delivery:
         session.drop_oldest_waiting()
         session.dropped += 1
         self._partition.count("dropped_queue_full")
+        self._partition.note("drop", "queue_full", session.client_id, detail=f"entry {session.push_seq}, the oldest")
         self.consumed.note(session, body)
 
     # --- retained copies and their live twins

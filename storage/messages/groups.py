@@ -29,6 +29,11 @@ class Groups:
         self._groups: dict[bytes, _Group] = {}
         self._resting: dict[int, list[bytes]] = {}  # session number -> the groups in which it rests
 
+    @property
+    def rest(self) -> bool:
+        """Whether any member rests."""
+        return bool(self._resting)
+
     def join(self, share: bytes, session: DurableSession) -> None:
         """Add a member, at the end of the turn; one that is there already stays where it is."""
         group = self._groups.setdefault(share, _Group())
@@ -52,6 +57,10 @@ class Groups:
                 del self._resting[session.number]
         if not (group.ready or group.resting):
             del self._groups[share]
+
+    def shown(self) -> list[tuple[bytes, list[DurableSession]]]:
+        """Return the groups with their members: whose turn it is first, those that rest last."""
+        return [(share, [*group.ready.values(), *group.resting.values()]) for share, group in self._groups.items()]
 
     def wake(self, session: DurableSession) -> None:
         """Note that a session may have room again: it takes part in the turns of its groups if it has."""

@@ -84,6 +84,16 @@ class Origins:
             if len(self._will_origins) > WILL_ORIGINS_MAX:
                 self.forget_sender(kind, self._will_origins.popleft())
 
+    def highest(self, sender: int) -> int:
+        """Return the highest counter that was taken of an edge's incarnation (``edge_sender``), 0 for none."""
+        return self._origins.get((OriginKind.EDGE, sender), 0)
+
+    def remember_edge(self, sender: int, counter: int) -> None:
+        """Take the messages of an edge's incarnation up to a counter with the operation being built."""
+        self._origins[OriginKind.EDGE, sender] = counter
+        key = keys.origin_key(self._partition.number, OriginKind.EDGE, sender)
+        self._partition.put(key, counter.to_bytes(8, "big"))
+
     def _remember_exactly(self, kind: int, sender: int, counter: int) -> None:
         partition, windows = self._partition, self._windows[kind]
         window = windows.pop(sender, None) or OriginWindow(partition.settings.inbound_unreleased_max)

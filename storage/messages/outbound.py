@@ -44,7 +44,7 @@ class Outbound:
         self._partition = partition
         self._bodies = bodies
         self._consumed = consumed
-        self._groups = groups
+        self.groups = groups
         self._redispatches = redispatches
         self.freed: dict[int, DurableSession] = {}  # sessions whose window may have room: for ``pump_freed``
 
@@ -123,12 +123,12 @@ class Outbound:
                 self._push_pubrel(session, session_seq, flight)
             else:
                 session.unsent.append((session_seq, None, 0))
-        self._free(session)
+        self.free(session)
 
-    def _free(self, session: DurableSession) -> None:
+    def free(self, session: DurableSession) -> None:
         """Note that a session's window may have room."""
         self.freed[session.number] = session
-        self._groups.wake(session)
+        self.groups.wake(session)
 
     def pump_freed(self, steps_max: int) -> int:
         """Fill the windows that have room; return the steps of about ten microseconds that it took.
@@ -140,7 +140,7 @@ class Outbound:
             session = self.freed.pop(next(iter(self.freed)))
             if self._partition.sessions.get(session.number) is session:
                 steps += 1 + self._pump(session, steps_max - steps)
-                self._groups.wake(session)
+                self.groups.wake(session)
                 if steps >= steps_max and session.window_open and not session.caught_up:
                     self.freed[session.number] = session
         return steps
@@ -198,6 +198,7 @@ class Outbound:
                 if partition.ledger is not None:
                     partition.ledger.dropped("expired", session.number, entry.session_seq, "message expiry")
                 partition.count("dropped_expired")
+                self._note_drop(session, "expired", entry)
                 self._pass_over(session, entry, size)
                 continue
             session.give(entry, size)
@@ -218,8 +219,14 @@ class Outbound:
             self._partition.ledger.dropped(event, session.number, session_seq, reason)
         session.consume(session_seq)
         self._partition.count(count)
+        if event == "expired":
+            self._note_drop(session, "expired", entry)
         self._consumed.note(session, entry.body)
         return True
+
+    def _note_drop(self, session: DurableSession, reason: str, entry: Entry) -> None:
+        origin = entry.origin_kind, entry.origin_a, entry.origin_b
+        self._partition.note("drop", reason, session.client_id, entry.topic, origin, f"entry {entry.session_seq}")
 
     def _drop_refused(self, session: DurableSession, session_seq: int, flight: InFlight) -> None:
         """Drop an entry that the edge did not write: the client may not receive it any more.
@@ -233,8 +240,10 @@ class Outbound:
             self._partition.ledger.dropped("dropped", session.number, session_seq, reason)
         session.consume(session_seq)
         self._partition.count("shares_revoked" if handed else "pushes_refused")
+        if not handed:
+            self._partition.note("drop", "not_authorized", session.client_id, detail=f"entry {session_seq}")
         self._consumed.note(session, flight.body)
-        self._free(session)
+        self.free(session)
 
     def _redispatch(self, session: DurableSession, session_seq: int, flight: InFlight) -> bool:
         value = self._partition.get(keys.queue_key(self._partition.number, session.number, session_seq))
@@ -292,14 +301,14 @@ class Outbound:
             if not session.reads:
                 session.reads = None
         if not session.held:
-            self._free(session)
+            self.free(session)
 
     def hold_expired(self, session: DurableSession) -> None:
         """Live messages have waited long enough for one read; for later ones they go on waiting."""
         if session.reads is not None:
             session.reads.expire(self._partition.served_ms)
         if not session.held:
-            self._free(session)
+            self.free(session)
 
     def push_retained(self, session: DurableSession, message: RetainedMessage) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""
@@ -338,7 +347,7 @@ class Outbound:
         if ack.packet_type == 5 and ack.reason_code < 0x80:
             if flight.state != STATE_RELEASED:
                 session.received(flight)
-                self._groups.wake(session)
+                self.groups.wake(session)
                 partition.put(
                     keys.inflight_key(partition.number, session.number, ack.session_seq),
                     pack(InflightRow(flight.packet_identifier, STATE_RELEASED, flight.qos)),
@@ -350,4 +359,4 @@ class Outbound:
         body = flight.body if flight.state != STATE_RELEASED else 0
         session.consume(ack.session_seq)
         self._consumed.note(session, body)
-        self._free(session)
+        self.free(session)

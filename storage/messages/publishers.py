@@ -17,15 +17,19 @@ PUBLISHERS_MAX = 100_000
 
 
 class Publishers:
-    """The newest connection of each session that published here lately."""
+    """The newest connection of each session that published here lately.
+
+    Attributes:
+        heard: Session -> its owner_epoch and when it was noted; another dict after each ``hear``.
+    """
 
     def __init__(self) -> None:
-        self._heard: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when
+        self.heard: dict[int, tuple[int, float]] = {}
         self._refused: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when for want of room
         self._forget_at = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self.heard)
 
     def hear(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
         """Hear of a publisher; return whether a newer connection of it was heard before.
@@ -41,14 +45,14 @@ class Publishers:
         remembered_s = LEASES_REMEMBERED * lease_s
         if now >= self._forget_at:  # all together and seldom: a dict whose first entry is deleted each time gets slow
             self._forget_at = now + remembered_s
-            self._heard = {one: heard for one, heard in self._heard.items() if heard[1] > now - remembered_s}
-        known = self._heard.get(session)
+            self.heard = {one: heard for one, heard in self.heard.items() if heard[1] > now - remembered_s}
+        known = self.heard.get(session)
         if known is not None and owner_epoch < known[0] and now - known[1] < remembered_s:
             return True
-        if known is None and len(self._heard) >= PUBLISHERS_MAX:
-            for one in list(self._heard)[: PUBLISHERS_MAX // 2]:
-                del self._heard[one]
-        self._heard[session] = (owner_epoch, now)
+        if known is None and len(self.heard) >= PUBLISHERS_MAX:
+            for one in list(self.heard)[: PUBLISHERS_MAX // 2]:
+                del self.heard[one]
+        self.heard[session] = (owner_epoch, now)
         return False
 
     @property

@@ -87,12 +87,15 @@ class RedispatchQueue:
         partition = self._partition
         if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
+            partition.note("drop", "expired", topic=entry.topic, detail=f"group {entry.share!r}")
             return
         if size > MESSAGE_BYTES_MAX:
             partition.count("shares_dropped_large")
+            partition.note("drop", "too_large", topic=entry.topic, detail=f"group {entry.share!r}")
             return
         if len(self._sizes) >= MESSAGES_MAX or self._bytes + size > BYTES_MAX:
             partition.count("shares_dropped_full")
+            partition.note("drop", "queue_full", topic=entry.topic, detail=f"group {entry.share!r}")
             return
         properties = entry.properties[: len(entry.properties) - entry.own_bytes]
         qos, retain = entry.published & 3, bool(entry.published & 4)
@@ -154,6 +157,7 @@ class RedispatchQueue:
         row = unpack(HandedRow, value) if value is not None else None
         if row is None or 0 < row.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
+            partition.note("drop", "expired", topic=row.topic if row is not None else b"", detail="of a group")
             self._finish(number)
             return False
         expiry_s = NO_EXPIRY if row.deadline == NEVER else (row.deadline - partition.served_ms + 999) // 1000

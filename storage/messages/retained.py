@@ -73,6 +73,7 @@ class RetainedStore:
         is_more = owner and (known is None or known[3] != owner)
         if is_more and self._owned.get(owner, 0) >= settings.retained_per_user_max:
             self._partition.count("refused_retained_user")
+            self._partition.note("refused", "retained_per_user_max", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED
         if known is not None:
             return 0
@@ -81,6 +82,7 @@ class RetainedStore:
             or self.payload_bytes + len(message.payload) > settings.retained_bytes_max
         ):
             self._partition.count("refused_retained_full")
+            self._partition.note("refused", "retained_full", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED
         return 0
 
@@ -88,6 +90,8 @@ class RetainedStore:
         """Set a topic's retained message; an empty payload clears it [MQTT-3.3.1-6]."""
         partition = self._partition
         topic = message.topic.decode()
+        if not message.payload and topic in self._topics:
+            partition.note("purge", "retained", topic=message.topic)
         self._unindex(topic)
         if not message.payload:
             partition.delete(keys.retained_key(partition.number, topic))
@@ -122,6 +126,14 @@ class RetainedStore:
     def page(self, topic_filter: str, after: str | None, visits_max: int) -> Page[Known]:
         """Return topics that a filter matches, with what is known of each."""
         return self._topics.page(topic_filter, after=after, visits_max=visits_max)
+
+    def topics(self, after: str | None, count: int) -> tuple[list[str], str | None]:
+        """Return up to ``count`` topics behind one, in order, and where to go on; None at the end."""
+        return self._topics.topics(after, count)
+
+    def known(self, topic: str) -> Known | None:
+        """Return what is known of a topic's retained message without its row."""
+        return self._topics.get(topic)
 
     def message(self, topic: str, deadline: int) -> RetainedMessage | None:
         """Return the retained message of a topic, with its remaining time; None if that is over."""

@@ -3,7 +3,7 @@
 Source: MQTT 5.0 section 3.3.4. Members of shared groups are in ``groups``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mqtt.properties import encode_subscription_identifiers
 from mqtt.topics import parse_shared
@@ -24,6 +24,7 @@ class Targets:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.groups = Groups()
+        self.forget_routes: Callable[[], None] = lambda: None  # called whenever a subscription has changed
 
     def forget_session(self, session: DurableSession) -> None:
         """The session ends: it is no member of any group."""
@@ -64,6 +65,7 @@ class Targets:
         member = self.groups.pick(share, absent=qos > 0)
         if member is None and not qos:
             self._partition.count("dropped_no_member")
+            self._partition.note("drop", "no_subscriber_took", detail=f"group {share!r}")
         return member
 
 

@@ -68,31 +68,31 @@ class Owners:
         self._live = live  # (tier, number): some live node's name; "" if there is none
         self._repeats = 0
         self.opened = OpenedConnects(partition)
-        self._holders: dict[str, Holder] = {}
-        self._openings: dict[str, deque[Opening]] = {}
+        self.holders: dict[str, Holder] = {}
+        self.openings: dict[str, deque[Opening]] = {}
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
         self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
         self.wills = Wills(partition, live)
-        self._ends = SessionEnds(partition, delivery, subscriptions, self.wills.session_over)
+        self.ends = SessionEnds(partition, delivery, subscriptions, self.wills.session_over)
         self.dead_edges = DeadEdges(partition)
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self.holders)
 
     # --- restore
 
     def restore_session(self, session: DurableSession) -> None:
         """A durable session says that a connection was open."""
         owner = Owner(session.owner, session.owner_made)
-        self._holders[session.client_id] = Holder(
+        self.holders[session.client_id] = Holder(
             session.edge, session.incarnation, session.connection, session.owner_epoch, session.number, owner
         )
 
     def restore_will(self, key: bytes, row: WillRow) -> None:
         """Take over a will from disk: waiting for its connection, delayed, or firing."""
-        if self.wills.restore(key, row) and row.client_id not in self._holders:
+        if self.wills.restore(key, row) and row.client_id not in self.holders:
             owner = Owner(row.owner, row.owner_made)
-            self._holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0, owner)
+            self.holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0, owner)
 
     def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> Iterator[int]:
         """Take what an edge told: which connections of this partition it holds; yields the steps that it takes."""
@@ -101,10 +101,10 @@ class Owners:
         for new in claims:  # one client may have several that are opening
             if not new.owner_epoch:
                 opening.setdefault(new.client_id, set()).add(new.connection)
-        for passed, client_id in enumerate(sorted(self._holders), 1):
+        for passed, client_id in enumerate(sorted(self.holders), 1):
             if passed % PASSED_PER_STEP == 0:
                 yield 1
-            holder = self._holders.get(client_id)
+            holder = self.holders.get(client_id)
             if holder is None or holder.edge != edge or holder.incarnation != incarnation:
                 continue
             if (client_id, holder.owner_epoch) in self._reported:
@@ -117,7 +117,7 @@ class Owners:
                 yield STEPS_PER_END
         for claim in held.values():
             yield STEPS_PER_CLAIM
-            current = self._holders.get(claim.client_id)
+            current = self.holders.get(claim.client_id)
             known = current.owner if current is not None and current.owner_epoch == claim.owner_epoch else NOBODY
             owner = owner_by_claim(known, claim)
             holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session, owner)
@@ -126,7 +126,7 @@ class Owners:
             if replaced or (current is not None and current.owner_epoch > claim.owner_epoch):
                 self._kick(claim.client_id, holder)  # taken over: the former primary may not have told it
                 continue
-            self._holders[claim.client_id] = holder
+            self.holders[claim.client_id] = holder
             if session is not None and session.owner_epoch == claim.owner_epoch:
                 self._bind(session, holder)
                 self._delivery.outbound.resume(session)
@@ -144,8 +144,8 @@ class Owners:
             return
         opening = Opening(request, edge, incarnation)
         was_carried_out = self.opened.take_up(edge, incarnation, request)
-        waiting = self._openings.get(request.client_id)
-        holder = self._holders.get(request.client_id)
+        waiting = self.openings.get(request.client_id)
+        holder = self.holders.get(request.client_id)
         for other in waiting or ():
             if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
                 return  # it is answered when its turn comes
@@ -167,7 +167,7 @@ class Owners:
             else:
                 waiting.append(opening)
             return
-        if len(self._openings) >= self._partition.settings.waiting_opens_max:
+        if len(self.openings) >= self._partition.settings.waiting_opens_max:
             self._refuse(opening)
             return
         self._start(opening)
@@ -187,6 +187,8 @@ class Owners:
             return ""
         if not request.may_create:
             return "refused_session_rate"
+        if partition.sessions_of.get(request.owner, 0) >= partition.settings.sessions_per_user_max:
+            return "refused_sessions_user"
         return "refused_sessions_max" if len(partition.sessions) >= partition.settings.sessions_max else ""
 
     def _is_refused(self, opening: Opening) -> bool:
@@ -205,7 +207,7 @@ class Owners:
         A session that ends in slices counts until it is gone: the CONNECT that replaces it may be its owner's.
         """
         asks = owner_of(request)
-        holder = self._holders.get(request.client_id)
+        holder = self.holders.get(request.client_id)
         session = self._partition.by_client.get(request.client_id)
         if holder is not None and not holder.owner.admits(asks):
             return True
@@ -219,14 +221,14 @@ class Owners:
         if self._is_refused(opening):  # before the older connection is asked to end
             return
         client_id = opening.request.client_id
-        holder = self._holders.get(client_id)
+        holder = self.holders.get(client_id)
         if holder is None or not self._is_alive(holder.edge, holder.incarnation):
             self._finish(opening, clean=False)
             return
         if holder.is_for(opening):  # committed by a former primary, whose answer did not arrive
             self._finish(opening, clean=True)
             return
-        self._openings[client_id] = deque((opening,))
+        self.openings[client_id] = deque((opening,))
         self._kick(client_id, holder)
         partition = self._partition
         partition.set_timer(partition.deadline_in(partition.settings.kick_wait_s), StopWaitingForKick(client_id))
@@ -246,7 +248,7 @@ class Owners:
         if kicked is None or kicked.edge != edge or kicked.incarnation != incarnation:
             return
         del self._kicks[answer.client_id, answer.owner_epoch]
-        holder = self._holders.get(answer.client_id)
+        holder = self.holders.get(answer.client_id)
         if holder is None or holder.owner_epoch == answer.owner_epoch:  # not an older one, of which it says nothing
             self._proceed(answer.client_id, clean=answer.clean)
 
@@ -268,7 +270,7 @@ class Owners:
         self._kick(client_id, holder)
 
     def _proceed(self, client_id: str, *, clean: bool) -> None:
-        waiting = self._openings.pop(client_id, None)
+        waiting = self.openings.pop(client_id, None)
         if not waiting:
             return
         self._finish(waiting.popleft(), clean=clean)
@@ -290,7 +292,7 @@ class Owners:
         owner_epoch = partition.epoch << 32 | partition.owner_counter
         session = partition.by_client.get(client_id)
         resumed = session is not None and not request.clean_start and session.deadline != ENDING
-        former = self._holders.get(client_id)
+        former = self.holders.get(client_id)
         present = resumed
         if session is not None and former is not None and former.is_for(opening):
             present = resumed and session.session_present  # a former primary made the session for this very CONNECT
@@ -305,7 +307,7 @@ class Owners:
         number = session.number if session else 0
         owner = owner_of(request)
         holder = Holder(opening.edge, opening.incarnation, request.connection, owner_epoch, number, owner)
-        self._holders[client_id] = holder
+        self.holders[client_id] = holder
         if session is not None:
             session.ephemeral_end = request.expiry_s == 0
             if request.expiry_s:
@@ -313,7 +315,7 @@ class Owners:
             session.owner_epoch = owner_epoch
             if owner != (session.owner, session.owner_made):
                 session.judged = 0  # its filters were granted to nobody with a name
-            session.owner, session.owner_made = owner
+            partition.give(session, *owner)
             if not session.made("subscriptions"):
                 judge_all(session, request.judged)
             session.session_present = present
@@ -340,19 +342,19 @@ class Owners:
         One that ends in slices belongs to no connection from now on, whatever an edge claims to a later primary.
         """
         if session.deadline == ENDING:
-            return not self._ends.goes_on(session)
+            return not self.ends.goes_on(session)
         session.edge = ""
         session.unbind()
         session.reads = None
         session.owner_epoch = owner_epoch
-        return self._ends.end(session)
+        return self.ends.end(session)
 
     def _wait_for_end(self, opening: Opening) -> None:
         """Answer a CONNECT when the session that it replaces is gone; the client's next ones wait behind it."""
         client_id = opening.request.client_id
         opening.ends = True
-        self._holders.pop(client_id, None)
-        self._openings.setdefault(client_id, deque()).appendleft(opening)
+        self.holders.pop(client_id, None)
+        self.openings.setdefault(client_id, deque()).appendleft(opening)
 
     def _answer(self, opening: Opening, holder: Holder) -> None:
         partition = self._partition
@@ -396,7 +398,7 @@ class Owners:
 
     def close(self, request: CloseSession, edge: str) -> None:
         """A connection ended; a lower owner_epoch than the current one changes nothing."""
-        holder = self._holders.get(request.client_id)
+        holder = self.holders.get(request.client_id)
         accepted = holder is not None and holder.owner_epoch == request.owner_epoch
         if accepted and holder is not None:
             session = self._partition.sessions.get(holder.session)
@@ -407,27 +409,27 @@ class Owners:
 
     def is_held_by(self, client_id: str, edge: str, incarnation: int) -> bool:
         """Whether the connection that owns a client ID is at this incarnation of an edge."""
-        holder = self._holders.get(client_id)
+        holder = self.holders.get(client_id)
         return holder is not None and (holder.edge, holder.incarnation) == (edge, incarnation)
 
     def edge_dead(self, edge: str, incarnation: int) -> None:
         """The map declares an edge's incarnation dead: its connections ended without DISCONNECT."""
         for key in [key for key, holder in self._kicks.items() if holder.edge == edge]:
             del self._kicks[key]
-        for client_id in sorted(self._openings):
-            waiting = self._openings[client_id]
+        for client_id in sorted(self.openings):
+            waiting = self.openings[client_id]
             while waiting and waiting[0].edge == edge and waiting[0].incarnation == incarnation:
                 waiting.popleft()
             if not waiting:
-                del self._openings[client_id]
+                del self.openings[client_id]
         self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
         self._delivery.redispatches.edge_dead(edge)
         self.dead_edges.add(self._end_of(edge, incarnation))
 
     def _end_of(self, edge: str, incarnation: int) -> Iterator[int]:
         """End the connections of a dead edge, on which no CONNECT waits; yields the steps that it takes."""
-        for passed, client_id in enumerate(list(self._holders), 1):
-            holder = self._holders.get(client_id)
+        for passed, client_id in enumerate(list(self.holders), 1):
+            holder = self.holders.get(client_id)
             if holder is not None and holder.edge == edge and holder.incarnation == incarnation:
                 self._end(client_id, holder, clean=False)
                 yield STEPS_PER_END
@@ -439,10 +441,10 @@ class Owners:
 
     def absent(self, is_alive: Callable[[str, int], bool]) -> Iterator[int]:
         """End what the rows say is open on edges that are gone (after the claims poll); yields the steps it takes."""
-        for passed, client_id in enumerate(sorted(self._holders), 1):
+        for passed, client_id in enumerate(sorted(self.holders), 1):
             if passed % PASSED_PER_STEP == 0:
                 yield 1
-            holder = self._holders.get(client_id)
+            holder = self.holders.get(client_id)
             if holder is None or (client_id, holder.owner_epoch) in self._reported:
                 continue
             if not is_alive(holder.edge, holder.incarnation):
@@ -456,7 +458,7 @@ class Owners:
 
     def _end(self, client_id: str, holder: Holder, *, clean: bool) -> None:
         partition = self._partition
-        del self._holders[client_id]
+        del self.holders[client_id]
         session = partition.sessions.get(holder.session)
         ends = session is None or session.ephemeral_end or session.expiry_s == 0
         session_s = 0 if ends or session is None else session.expiry_s
@@ -468,7 +470,7 @@ class Owners:
         session.reads = None
         self._delivery.consumed.save(session)
         if ends:
-            self._ends.end(session)
+            self.ends.end(session)
         elif session.expiry_s != NO_EXPIRY_INTERVAL:
             session.deadline = partition.deadline_in(session.expiry_s)  # [MQTT-3.1.2-23]
             partition.set_timer(session.deadline, EndSession(session.number))
@@ -487,8 +489,8 @@ class Owners:
             self._partition.count("sessions_expired")
             if self._partition.settings.events:
                 self._tell_expired(session)
-        steps, more = self._ends.go_on(session)
-        waiting = self._openings.get(session.client_id) or (None,)
+        steps, more = self.ends.go_on(session)
+        waiting = self.openings.get(session.client_id) or (None,)
         awaited = waiting[0] is not None and waiting[0].ends
         work = self._partition.work
         if more:

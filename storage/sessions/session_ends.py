@@ -13,6 +13,7 @@ from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
+from storage.state.rows import NEVER
 from storage.state.timers import EndSession
 from wire.messages.batches import OriginKind
 
@@ -92,6 +93,7 @@ class SessionEnds:
     def _mark(self, session: DurableSession) -> None:
         if session.deadline == ENDING:
             return
+        self._note(session)
         self._over(session.client_id)
         if self._partition.ledger is not None:
             self._partition.ledger.ended(session.number)
@@ -100,11 +102,17 @@ class SessionEnds:
         self._delivery.targets.forget_session(session)
         self._partition.touch(session)
 
+    def _note(self, session: DurableSession) -> None:
+        over = NEVER < session.deadline <= self._partition.served_ms
+        detail = f"{session.queued} messages in its queue"
+        self._partition.note("session_end", "expired" if over else "ended", session.client_id, detail=detail)
+
     def delete(self, session: DurableSession) -> None:
         """Delete every row of a session; its number is never used again."""
         partition = self._partition
         marked = session.deadline == ENDING
         if not marked:
+            self._note(session)
             self._over(session.client_id)
         self._delivery.consumed.save(session)
         if partition.ledger is not None and not marked:
@@ -117,6 +125,7 @@ class SessionEnds:
         partition.touched.pop(session.number, None)
         del partition.sessions[session.number]
         del partition.by_client[session.client_id]
+        partition.count_owned(session.owner, -1)
         self._delivery.origins.forget_sender(OriginKind.SESSION, session.number)
 
     def _drop_inbound(self, session: DurableSession, most: int) -> None:

@@ -201,6 +201,7 @@ class Subscriptions:
         session.subscriptions[name] = subscription
         if shared is None:
             self._partition.trie.add(name, session.number, (session, subscription))
+            self._delivery.targets.forget_routes()
         else:
             self._delivery.targets.groups.join(f"{shared[0]}/{shared[1]}".encode(), session)
 
@@ -255,6 +256,7 @@ class Subscriptions:
         shared = parse_shared(name)
         if shared is None:
             partition.trie.remove(name, session.number)
+            self._delivery.targets.forget_routes()
         else:
             self._delivery.targets.groups.leave(f"{shared[0]}/{shared[1]}".encode(), session)
         self.members[name] -= 1

@@ -16,7 +16,8 @@ from storage.state import keys
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, WillRow, pack
 from storage.state.timers import FireWillAgain, WillDelayOver
-from wire.messages.wills import FireWill, WillFired
+from wire.messages.batches import OriginKind
+from wire.messages.wills import FireWill, Will, WillFired
 
 __all__ = ["Wills"]
 
@@ -50,6 +51,11 @@ class Wills:
             self._partition.set_timer(row.deadline, WillDelayOver(row.client_id))
             return False
         return True
+
+    def of(self, client_id: str) -> Will | None:
+        """Return the will that is kept for a client ID."""
+        row = self._wills.get(client_id)
+        return row.will if row is not None else None
 
     def add(self, row: WillRow) -> None:
         """Keep the will of a connection that opens with this operation."""
@@ -129,6 +135,8 @@ class Wills:
         partition.delete(keys.will_key(partition.number, will.client_id))
         partition.put(key, pack(will))
         partition.count("wills_fired")
+        origin = OriginKind.WILL, partition.number << 32 | partition.epoch, op_index
+        partition.note("will", "fired", will.client_id, will.will.topic.encode(), origin)
         self._firing[op_index] = (key, will, "")
         self._send(op_index)
 

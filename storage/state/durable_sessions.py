@@ -55,6 +55,7 @@ class DurableSession:
 
     __slots__ = (
         "acked_rows",
+        "aged",
         "behind",
         "client_id",
         "connection",
@@ -148,6 +149,7 @@ class DurableSession:
         self.behind = 0  # operation that must be committed before anything more is pushed
         self.queue_bytes = 0  # of all unconsumed entries
         self.dropped = 0
+        self.aged = False  # its queue stands among those whose age is known
         self.shared = False  # an entry may be a group's copy
 
     def __getattr__(self, name: str) -> Any:
@@ -348,7 +350,7 @@ class DurableSession:
         """Give the entry its packet identifier, in a run of the session row; it will enter the window later."""
         flight = self._identify(entry, size)
         session_seq = entry.session_seq
-        run = self.runs[-1] if self.runs else [0, 0, 0]
+        run = self.runs[len(self.runs) - 1] if self.runs else [0, 0, 0]
         if run[0] + run[2] == session_seq and run[1] + run[2] == flight.packet_identifier:
             run[2] += 1
         else:

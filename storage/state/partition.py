@@ -20,9 +20,12 @@ from mqtt.topic_trie import TopicTrie
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.ledger import PartitionLedger
+from storage.state.queue_ages import QueueAges
+from storage.state.row_lists import cut
 from storage.state.rows import LocalRow, LogRow, MetaRow, pack
 from storage.state.settings import PartitionSettings
 from storage.state.timers import Timer, Work
+from wire.looks.journal import Journal
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 
@@ -62,6 +65,7 @@ class Partition:
         self.log_needed = NO_REPLICA  # every replica has this op_index and all below: the log may forget them
         self.sessions: dict[int, DurableSession] = {}
         self.by_client: dict[str, DurableSession] = {}
+        self.sessions_of: dict[str, int] = {}  # by the user that owns them; nobody's are not counted
         self.trie = TopicTrie()
         self.body_references: dict[int, int] = {}
         self.owner_counter = 0
@@ -72,8 +76,10 @@ class Partition:
         self.commit_index = 0
         self.acknowledges = True  # False while fewer than the minimum are in sync
         self.counts: dict[str, int] = {}
+        self.ages = QueueAges()
         self.crowded = False  # since its node looked: an entry of a connected session waits for room in a window
         self.ledger: PartitionLedger | None = None
+        self.journal: Journal | None = None
         self.building = 1  # number of the operation being built, counted here and in this incarnation only
         self.released = 0  # everything emitted behind operations up to this number has left
         self._outputs: list[Output] = []
@@ -86,6 +92,21 @@ class Partition:
         self._now = now
         self._saved_at = now
         self._local_saved = LocalRow()
+
+    # --- owners
+
+    def give(self, session: DurableSession, user: str, made: int) -> None:
+        """Make a session a user's, or another one's."""
+        self.count_owned(session.owner, -1)
+        session.owner, session.owner_made = user, made
+        self.count_owned(user, 1)
+
+    def count_owned(self, user: str, by: int) -> None:
+        """Note that a user has sessions more, or fewer."""
+        if user and (count := self.sessions_of.get(user, 0) + by):
+            self.sessions_of[user] = count
+        else:
+            self.sessions_of.pop(user, None)
 
     # --- time
 
@@ -152,6 +173,20 @@ class Partition:
         """Count an event of this partition (dropped entries by reason, repeats ...)."""
         self.counts[what] = self.counts.get(what, 0) + amount
 
+    def note(
+        self,
+        event: str,
+        reason: str,
+        client_id: str = "",
+        topic: bytes = b"",
+        origin: tuple[int, int, int] = (0, 0, 0),
+        detail: str = "",
+    ) -> None:
+        """Write down what happened, for operators."""
+        if self.journal is not None:
+            text = topic.decode("utf-8", "replace")
+            self.journal.note(event, reason, client_id, text, origin, detail or f"partition {self.number}")
+
     def emit(self, node: str, kind: int, payload: bytes) -> None:
         """Send whole records to a node once this operation is committed."""
         self._outputs.append((node, kind, payload))
@@ -192,7 +227,7 @@ class Partition:
             self._gate(self.meta.op_index)
             return []
         meta = self.meta
-        pieces = _pieces(self.writes)
+        pieces = cut(self.writes, LOG_ROW_BYTES)  # nothing leaves before the last of them is committed
         previous_epoch, meta.partition_epoch = meta.partition_epoch, self.epoch
         served_ms = self.served_ms  # whole milliseconds are saved, the rest runs on
         self._running_since += (served_ms - meta.served_ms) / 1000
@@ -288,17 +323,3 @@ class Partition:
     def dirty(self) -> bool:
         """True while something was written, touched or emitted since the last operation."""
         return bool(self.writes or self.touched or self._outputs)
-
-
-def _pieces(writes: dict[bytes, bytes | None]) -> list[list[tuple[bytes, bytes | None]]]:
-    """Cut an operation so that each piece fits a log row; nothing leaves before the last piece is committed."""
-    pieces: list[list[tuple[bytes, bytes | None]]] = [[]]
-    size = 0
-    for key, value in writes.items():
-        weight = len(key) + len(value or b"") + 16
-        if size and size + weight > LOG_ROW_BYTES:
-            pieces.append([])
-            size = 0
-        pieces[-1].append((key, value))
-        size += weight
-    return pieces

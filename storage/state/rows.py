@@ -206,6 +206,7 @@ class Entry(msgspec.Struct, gc=False):
     published: int = 0  # of a group's copy: QoS as published, plus 4 if published with RETAIN
     own_bytes: int = 0  # of a group's copy: at the end of properties, the member's subscription identifiers
     handed: bool = False  # a group's copy that went to another member: it leaves the queue unsent
+    arrived: int = 0  # when it came into the queue, by the served clock; 0: a row of an older version
 
 
 ENTRY_OVERHEAD_BYTES = 64  # of a queue row beside topic, properties and payload, for the queue's byte bound
@@ -215,6 +216,8 @@ _RETAIN = 0x04
 _COPY = 0x08
 _SHARED = 0x10
 _HANDED = 0x20
+_ARRIVED = 0x40
+_ARRIVED_BYTES = 6  # behind properties and share: an older reader would take them for payload
 _SHARE = struct.Struct(">BBH")  # of a group's copy, behind its properties: published, own_bytes, length of share
 
 
@@ -227,6 +230,10 @@ def encode_entry(entry: Entry) -> bytes:
     if entry.share:
         flags |= _SHARED
         share = _SHARE.pack(entry.published, entry.own_bytes, len(entry.share)) + entry.share
+    arrived = b""
+    if entry.arrived:
+        flags |= _ARRIVED
+        arrived = entry.arrived.to_bytes(_ARRIVED_BYTES, "big")
     head = _ENTRY.pack(
         flags,
         entry.state,
@@ -239,7 +246,7 @@ def encode_entry(entry: Entry) -> bytes:
         len(entry.topic),
         len(entry.properties),
     )
-    return b"".join((head, entry.topic, entry.properties, share, b"" if entry.body else entry.payload))
+    return b"".join((head, entry.topic, entry.properties, share, arrived, b"" if entry.body else entry.payload))
 
 
 def decode_entry(session_seq: int, value: bytes) -> Entry:
@@ -256,6 +263,10 @@ def decode_entry(session_seq: int, value: bytes) -> Entry:
         published, own_bytes, size = _SHARE.unpack_from(value, property_end)
         payload_at = property_end + _SHARE.size + size
         share = value[property_end + _SHARE.size : payload_at]
+    arrived = 0
+    if flags & _ARRIVED:
+        arrived = int.from_bytes(value[payload_at : payload_at + _ARRIVED_BYTES], "big")
+        payload_at += _ARRIVED_BYTES
     return Entry(
         session_seq,
         value[_ENTRY.size : topic_end],
@@ -275,22 +286,29 @@ def decode_entry(session_seq: int, value: bytes) -> Entry:
         published,
         own_bytes,
         bool(flags & _HANDED),
+        arrived,
     )
 
 
-def outline_entry(value: bytes) -> tuple[int, int, int, int, int]:
-    """Return what a queue needs of a row that it does not read: qos, state, identifier, body, bytes in the row.
+def outline_entry(value: bytes) -> tuple[int, int, int, int, int, int]:
+    """Return what a queue needs of a row that it does not read: qos, state, identifier, body, bytes, arrival.
 
     Raises:
         struct.error: If the value is shorter than its head.
     """
     flags, state, identifier, _, _, _, _, body, topics, properties = _ENTRY.unpack_from(value)
     size = topics + properties
+    behind = _ENTRY.size + size  # the share, if it has one
+    extra = 0
+    if flags & _SHARED:
+        extra = _SHARE.size + int(_SHARE.unpack_from(value, behind)[2])
+    arrived = 0
+    if flags & _ARRIVED:
+        arrived = int.from_bytes(value[behind + extra : behind + extra + _ARRIVED_BYTES], "big")
+        extra += _ARRIVED_BYTES
     if not body:
-        size = len(value) - _ENTRY.size
-        if flags & _SHARED:
-            size -= _SHARE.size + _SHARE.unpack_from(value, _ENTRY.size + topics + properties)[2]
-    return flags & 0x03, state, identifier, body, size
+        size = len(value) - _ENTRY.size - extra
+    return flags & 0x03, state, identifier, body, size, arrived
 
 
 _encoder = msgspec.msgpack.Encoder()

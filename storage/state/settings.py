@@ -20,6 +20,7 @@ class PartitionSettings:
     outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
     inbound_unreleased_max: int = DEFAULT.inbound_unreleased_max  # QoS 2 counters above the lowest unreleased one
     sessions_max: int = DEFAULT.sessions_max  # stored ones; CONNECTs for more get 0x97
+    sessions_per_user_max: int = DEFAULT.sessions_per_user_max  # of them, of one user
     filters_per_session_max: int = DEFAULT.filters_per_session_max  # subscriptions; more are refused (0x97)
     events: bool = DEFAULT.events  # edges are told of sessions that expire
     retained_messages_max: int = DEFAULT.retained_messages_max  # topics, per partition

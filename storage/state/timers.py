@@ -15,6 +15,7 @@ __all__ = [
     "FireWillAgain",
     "GiveUpCopies",
     "KickAgain",
+    "PurgeQueue",
     "RedispatchAgain",
     "SaveAcks",
     "StopWaitingForKick",
@@ -96,7 +97,17 @@ class GiveUpCopies(msgspec.Struct, frozen=True, gc=False):
     below: int  # session_seq behind the last one
 
 
-Work = EndSession | AskRoutesAgain | EndConnections | GiveUpCopies
+class PurgeQueue(msgspec.Struct, frozen=True, gc=False):
+    """An operator has a queue emptied, up to what stood in it when the order came."""
+
+    session: int
+    below: int  # session_seq behind the last one
+    router: str  # that passed the order on
+    request: int
+    dropped: int  # until now
+
+
+Work = EndSession | AskRoutesAgain | EndConnections | GiveUpCopies | PurgeQueue
 Timer = (
     SaveAcks
     | StopWaitingForKick

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conf.errors import ExitCode, UserError
 from conf.synced_folder import sync_folder
-from storage.store.store import QUARANTINED_MAX, quarantined, store_files
+from storage.store.put_aside import QUARANTINED_MAX, quarantined, store_files
 
 __all__ = ["AsideStores"]
 

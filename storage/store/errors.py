@@ -4,6 +4,9 @@
 it is repaired from a replica. ``StoreFatal`` ends the process: nothing read or written after it proves anything.
 """
 
+import contextlib
+import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "SyncFailed",
     "ValueTooLarge",
     "damage_in",
+    "system_errors",
 ]
 
 
@@ -118,3 +122,14 @@ def damage_in(error: BaseException) -> StoreDamaged | StoreShort | None:
         return error
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__,)
     return next((found for part in parts if part is not None and (found := damage_in(part)) is not None), None)
+
+
+@contextlib.contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Translate what the system says while opening."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        code = errno.errorcode.get(error.errno or 0, "OSError")
+        raise StoreUnavailable(f"store {path}: {reason} ({code})") from error

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from storage.state.row_lists import octets_of
 from storage.store.protocol import Batch
 from storage.store.settings import GroupCommitSettings
 
@@ -109,7 +110,7 @@ class GroupCommit:
         if not self._waiting:
             self._waiting_since = now
         for rows in operations:
-            size = sum(len(key) + (len(value) if value is not None else 0) for key, value in rows)
+            size = octets_of(rows)
             self.submitted += 1
             self._waiting.append((rows, size))
             self._waiting_rows += len(rows)

@@ -10,6 +10,7 @@ import os
 import trio
 
 from conf.compiled import NotCompiled
+from conf.metrics import PowersOfTwo
 from storage.store.errors import SyncFailed
 from storage.store.protocol import SyncTicket
 from storage.store.store_sync import StoreSync
@@ -27,11 +28,16 @@ _MEAN_WEIGHT = 0.25  # of the newest sync in the running mean
 
 
 class LogSyncs:
-    """The thread of one store."""
+    """The thread of one store.
+
+    Attributes:
+        lengths: Of its syncs.
+    """
 
     def __init__(self) -> None:
         self._thread = SyncThread()
         self._mean_s = 0.0
+        self.lengths = PowersOfTwo()
 
     def begin(self, ticket: SyncTicket) -> bool:
         """Begin a sync, none may be under way; return whether it has ended already. Raises SyncFailed likewise."""
@@ -56,6 +62,7 @@ class LogSyncs:
     def _judge(self, failed: int, took_s: float) -> None:
         if failed:
             raise SyncFailed(f"fdatasync: {os.strerror(failed)}")
+        self.lengths.observe(took_s)
         self._mean_s += _MEAN_WEIGHT * (took_s - self._mean_s)
 
     def close(self) -> None:

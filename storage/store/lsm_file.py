@@ -165,6 +165,18 @@ class LsmFile:
         self._require_sound()
         return record
 
+    def find_below(self, key: bytes) -> bytes:
+        """Return the last key that is at or before this one, b"" if there is none."""
+        cursor = self.handle().cursor()
+        try:
+            found = bytes(cursor.key()) if _seek(cursor, key, lsm.SEEK_LE) else b""
+        except Exception as error:
+            raise StoreDamaged(self.path, str(error), key) from error
+        finally:
+            cursor.close()
+        self._require_sound()
+        return found
+
     @contextlib.contextmanager
     def records_from(self, key: bytes) -> Iterator[Iterator[Row]]:
         """Iterate records from the first key at or after this one.

@@ -13,6 +13,7 @@ from typing import Literal
 from zlib import crc32
 
 from storage.store.errors import StoreDamaged, StoreError, StoreUnproven
+from storage.store.logged_store import LoggedStore
 from storage.store.protocol import Row
 from storage.store.record import RECORD_OVERHEAD_BYTES, RESERVED_PREFIX, decode_record
 from storage.store.settings import StoreSettings
@@ -92,7 +93,7 @@ class Scrub:
     Rows written behind the reading point meanwhile are not seen by this pass.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | LoggedStore) -> None:
         self.report = ScrubReport()
         self._store = store
         self._next = b"\x00"
@@ -163,7 +164,7 @@ def verify(path: Path, settings: StoreSettings | None = None) -> ScrubReport:
         store.close()
 
 
-def _store_findings(store: Store) -> Iterator[Finding]:
+def _store_findings(store: Store | LoggedStore) -> Iterator[Finding]:
     """Yield what sentinel, newest commit and marker say against each other."""
     try:
         store.check_identity()

@@ -6,17 +6,15 @@ hazards are in ``storage/store/lsm_file.py``; what keys and values mean and when
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from conf.synced_folder import sync_folder
 from storage.store.acked_marker import AckedMarker
 from storage.store.errors import (
     BatchUnknown,
@@ -30,9 +28,9 @@ from storage.store.errors import (
     StoreUnavailable,
     SyncFailed,
     ValueTooLarge,
+    system_errors,
 )
 from storage.store.lsm_file import LsmFile, require_library
-from storage.store.page_sums import SUMS_SUFFIX
 from storage.store.protocol import Batch, Row
 from storage.store.record import (
     RECORD_OVERHEAD_BYTES,
@@ -44,18 +42,18 @@ from storage.store.record import (
 )
 from storage.store.settings import StoreSettings
 from storage.store.store_sync import StoreSync
+from storage.store.write_ahead import WriteAhead, logged_commits
 
-__all__ = ["QUARANTINED_MAX", "Store", "quarantine", "quarantined", "store_files"]
+__all__ = ["Store"]
 
 FORMAT_VERSION = 1
-QUARANTINED_MAX = 8
 ROOM_KNOWN_S = 0.1  # after a look at the free space: a look per commit costs as much as the commit's write
 ROOM_FACTOR = 8  # bytes that a written byte may take of the disk, with the log, merges and page sums
 
-_SUFFIXES = ("-log", SUMS_SUFFIX, "-acked", "-lock")
-
 _META_KEY = RESERVED_PREFIX + b"\x00meta"
 _HEAD_KEY = RESERVED_PREFIX + b"\x00head"
+_LOG_KEY = RESERVED_PREFIX + b"\x00log"  # label of the write-ahead log
+REPLAYED_ROWS = 5_000  # in one transaction, at least
 
 
 class Store:
@@ -101,7 +99,7 @@ class Store:
     def _open(cls, path: Path, identity: tuple[str, str] | None, settings: StoreSettings) -> "Store":
         store = cls(path, settings)
         try:
-            with _system_errors(path):
+            with system_errors(path):
                 store._lock()
                 store._connect_first(identity)
         except BaseException:
@@ -130,8 +128,21 @@ class Store:
         """Commit a batch as one transaction; see ``KeyValueStore.write``."""
         records = [(key, self._record(key, value)) for key, value in batch]
         self._require_open()
-        self._require_room_for(records, reclaiming=reclaiming)
-        transaction_no = self._transaction_no + 1
+        octets = sum(len(key) + len(record or b"") for key, record in records)
+        self.require_room_for(octets, reclaiming=reclaiming)
+        return self._commit(records, self._transaction_no + 1)
+
+    def move(self, rows: Batch, transaction_no: int) -> None:
+        """Take rows out of the write-ahead log, in which they are durable; raises what ``write`` raises.
+
+        Args:
+            rows: Written again in any order, they leave the same state.
+            transaction_no: Of the newest commit all of whose rows are here then.
+        """
+        self._require_open()
+        self._commit([(key, self._record(key, value)) for key, value in rows], transaction_no)
+
+    def _commit(self, records: list[tuple[bytes, bytes | None]], transaction_no: int) -> int:
         try:
             self._transact(records, transaction_no)
         except BaseException as error:
@@ -167,9 +178,9 @@ class Store:
         if free_bytes < (floor_bytes // 4 if reclaiming else floor_bytes):
             raise StoreFull(free_bytes, floor_bytes)
 
-    def _require_room_for(self, records: list[tuple[bytes, bytes | None]], *, reclaiming: bool) -> None:
+    def require_room_for(self, octets: int, *, reclaiming: bool) -> None:
         """Ask ``require_room``, unless it was asked just now and what was written since cannot have filled the rest."""
-        self._room_left -= ROOM_FACTOR * sum(len(key) + len(record or b"") for key, record in records)
+        self._room_left -= ROOM_FACTOR * octets
         if self._room_left > self._floor_bytes() and time.monotonic() < self._room_until:
             return
         self.require_room(reclaiming=reclaiming)
@@ -217,6 +228,11 @@ class Store:
                 rows.append((key, value))
         return rows
 
+    def highest(self, head: bytes) -> bytes:
+        """Return the highest key that begins so, b"" if none does."""
+        found = self._file.find_below(head + b"\xff" * 8)
+        return found if found.startswith(head) else b""
+
     def raw_scan(self, start: bytes, limit: int) -> list[Row]:
         """Return stored records from start on, unchecked and those of the store itself included: for the scrub."""
         rows: list[Row] = []
@@ -245,17 +261,23 @@ class Store:
 
     def begin_sync(self, *, marker: bool = False) -> StoreSync:
         """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
-        descriptor = os.dup(self.sync_descriptor())
-        behind = self._transaction_no - self._marker_synced_at >= self.settings.marker_sync_commits
-        if marker or behind:
-            self._marker_synced_at = self._transaction_no
-            return StoreSync(self._transaction_no, descriptor, self._open_marker())
-        return StoreSync(self._transaction_no, descriptor, None)
+        return self.ticket(self.sync_descriptor(), self._transaction_no, marker=marker)
+
+    def ticket(self, descriptor: int, transaction_no: int, *, marker: bool) -> StoreSync:
+        """Prepare a sync of a file whose commits reach so far, and of the marker likewise."""
+        if not marker and transaction_no - self._marker_synced_at < self.settings.marker_sync_commits:
+            return StoreSync(transaction_no, os.dup(descriptor), None)
+        self._marker_synced_at = transaction_no
+        return StoreSync(transaction_no, os.dup(descriptor), self._open_marker())
 
     def acked(self, transaction_no: int) -> None:
         """Raise the marker to a commit that was synced, before anybody is told (``acked_marker.py``)."""
         if transaction_no > self._transaction_no:
             raise ValueError(f"commit {transaction_no} is not written, the newest is {self._transaction_no}")
+        self.raise_marker(transaction_no)
+
+    def raise_marker(self, transaction_no: int) -> None:
+        """Raise the marker to a commit that is durable here or in the write-ahead log. Raises SyncFailed."""
         try:
             self._open_marker().write(transaction_no)
         except OSError as error:
@@ -327,17 +349,47 @@ class Store:
             self._create_sentinel(identity)
         self._check_sentinel(identity)
         self._transaction_no = self._recovered_head()
+        replayed = self._replay()
         if self._transaction_no < self._marker.acked_up_to:
             raise StoreShort(self.path, self._transaction_no, self._marker.acked_up_to)
-        self._settle()
+        self._settle(replayed=replayed)
 
-    def _settle(self) -> None:
+    def _replay(self) -> bool:
+        """Take over the commits that stand in the write-ahead log alone; return whether there were any."""
+        label = self._get(_LOG_KEY)
+        if label is None:
+            return False
+        records: list[tuple[bytes, bytes | None]] = []
+        newest = first = self._transaction_no
+        for newest, rows in logged_commits(self._sibling("-ahead"), label, first):
+            records += [(key, None if value is None else encode_record(key, value)) for key, value in rows]
+            if len(records) >= REPLAYED_ROWS:
+                self._transact(records, newest)
+                records, self._transaction_no = [], newest
+        if newest > self._transaction_no:
+            self._transact(records, newest)
+            self._transaction_no = newest
+        return newest > first
+
+    def begin_log(self) -> WriteAhead:
+        """Begin a write-ahead log under a new label, durably; what stood in the one before is in the data file."""
+        with system_errors(self.path):
+            ahead = WriteAhead(self._sibling("-ahead"))
+        try:
+            self._transact([(_LOG_KEY, encode_record(_LOG_KEY, ahead.label))], self._transaction_no)
+            self.begin_sync().run()
+        except BaseException:
+            ahead.close()
+            raise
+        return ahead
+
+    def _settle(self, *, replayed: bool = False) -> None:
         """Write what was recovered from the log into the data file, synced, before others may be told of it.
 
         A sync of the log alone would not do: if the process ended because a sync failed, the log's pages may be marked
         clean in the page cache without being on the disk, and a later sync would return without writing them.
         """
-        if self._file.replayed_bytes > 0:
+        if replayed or self._file.replayed_bytes > 0:
             self._transact([], self._transaction_no)  # so that there is something newer than the last checkpoint
             self._file.disconnect()  # flushes and checkpoints
             self._file.connect()
@@ -385,16 +437,20 @@ class Store:
         found = self._sentinel() or {}
         return {name: str(found.get(name, "")) for name in ("cluster_id", "node_id", "store_id")}
 
-    def check_identity(self) -> None:
-        """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree."""
+    def check_identity(self, logged_to: int = 0) -> None:
+        """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree.
+
+        Args:
+            logged_to: Newest commit of the write-ahead log.
+        """
         self._require_open()
         self._check_sentinel(None)
         head, marker = self._recovered_head(), AckedMarker.open(self._sibling("-acked"))
         marker.close()
         if head != self._transaction_no:
             raise StoreDamaged(self.path, f"its newest commit reads as {head}, it was {self._transaction_no}")
-        if head < marker.acked_up_to:
-            raise StoreShort(self.path, head, marker.acked_up_to)
+        if max(head, logged_to) < marker.acked_up_to:
+            raise StoreShort(self.path, max(head, logged_to), marker.acked_up_to)
         if marker.damaged_slots:
             raise StoreDamaged(self.path, f"{marker.damaged_slots} slots of its marker fail their checksum")
 
@@ -441,57 +497,3 @@ class Store:
         if self._lock_descriptor >= 0:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
-
-
-def store_files(path: Path) -> list[Path]:
-    """Return the files of a store: data, log, page sums, marker, lock."""
-    return [path, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES)]
-
-
-def _targets(path: Path) -> list[Path]:
-    return [path.with_name(f"{path.name}.quarantined-{number}") for number in range(1, QUARANTINED_MAX + 1)]
-
-
-def quarantined(path: Path) -> list[Path]:
-    """Return the data files of the stores that were put aside beside a store."""
-    return [target for target in _targets(path) if target.exists()]
-
-
-def quarantine(path: Path) -> Path:
-    """Put an unproven store aside, so that an empty one can take its place; return where its data file went.
-
-    Raises:
-        StoreBusy: It is open.
-        StoreUnavailable: ``QUARANTINED_MAX`` of its name stand there already. None is ever deleted here: the oldest of
-            them may be the only whole one.
-    """
-    lock = os.open(path.with_name(path.name + "-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        target = next((target for target in _targets(path) if not target.exists()), None)
-        if target is None:
-            raise StoreUnavailable(
-                f"{QUARANTINED_MAX} stores were put aside in {path.parent} before it: is the disk sound? "
-                "Look at them with `stratamq store aside`, and remove what is of no use"
-            )
-        for source, goal in zip(store_files(path), store_files(target), strict=True):
-            # The marker is moved last but for the lock: without it, what is left is refused, not taken for a store.
-            if source.exists():
-                source.rename(goal)
-        sync_folder(path.parent)
-    except BlockingIOError as error:
-        raise StoreBusy(f"store {path} is open") from error
-    finally:
-        os.close(lock)
-    return target
-
-
-@contextlib.contextmanager
-def _system_errors(path: Path) -> Iterator[None]:
-    """Translate what the system says while opening."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        code = errno.errorcode.get(error.errno or 0, "OSError")
-        raise StoreUnavailable(f"store {path}: {reason} ({code})") from error

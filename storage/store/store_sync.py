@@ -11,10 +11,17 @@ __all__ = ["StoreSync"]
 class StoreSync:
     """One sync of the log, and of the marker when it is due; made on the owner's thread, run once on any."""
 
-    def __init__(self, transaction_no: int, log_descriptor: int, marker: AckedMarker | None) -> None:
+    def __init__(self, transaction_no: int, log_descriptor: int, marker: AckedMarker | None, *, also: int = -1) -> None:
+        """Args:
+        transaction_no: Newest commit that it makes durable.
+        log_descriptor: A duplicate, to be closed.
+        marker: To be synced too, after the log.
+        also: Descriptor of another file, in its place; the store does not close it while a sync runs.
+        """
         self.transaction_no = transaction_no
         self._log_descriptor = log_descriptor  # a duplicate: the store may be reopened meanwhile
         self._marker = marker
+        self._also = also
 
     def run(self) -> None:
         """Sync, blocking; os.fdatasync lets go of the interpreter lock."""
@@ -29,8 +36,8 @@ class StoreSync:
             os.close(log)
 
     def hand_over(self) -> tuple[int, int]:
-        """Return the descriptors to sync, in this order: the log's, to be closed, and the marker's or -1.
+        """Return the descriptors to sync, in this order: the log's, to be closed, and the other's or -1.
 
         On the owner's thread, or while that waits: the marker's next value goes to another slot from here on.
         """
-        return self._log_descriptor, -1 if self._marker is None else self._marker.begin_sync()
+        return self._log_descriptor, self._also if self._marker is None else self._marker.begin_sync()

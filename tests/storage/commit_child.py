@@ -3,15 +3,16 @@
 Commit n puts rows that follow from n alone and deletes those of commit n - WINDOW, so the newest commit number of a
 recovered store decides its whole content: a lost, torn or half-applied transaction shows as a difference.
 
-Run: python commit_child.py PATH [SYNC_EVERY]; prints the number of each acknowledged commit.
+Run: python commit_child.py PATH [SYNC_EVERY [logged]]; prints the number of each acknowledged commit.
 """
 
 import random
 import sys
 from pathlib import Path
 
-from storage.store import lsm_file
+from storage.store import logged_store, lsm_file, write_ahead
 from storage.store.errors import StoreFatal
+from storage.store.logged_store import LoggedStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 
@@ -37,6 +38,8 @@ def expected_rows(transaction_no: int) -> list[tuple[bytes, bytes]]:
 def smaller_steps() -> None:
     """Flush, merge and checkpoint often, so that kills hit them."""
     lsm_file.OPTIONS.update(autoflush=256, autocheckpoint=512)
+    logged_store.GENERATION_BYTES = 100_000
+    write_ahead.REGION_BYTES = 400_000
 
 
 def main() -> None:
@@ -44,12 +47,13 @@ def main() -> None:
     smaller_steps()
     sync_every = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     try:
-        store = Store.open(Path(sys.argv[1]), "c", "n", SETTINGS)
+        kind = LoggedStore if sys.argv[3:] == ["logged"] else Store
+        store = kind.open(Path(sys.argv[1]), "c", "n", SETTINGS)
         while True:
             number = store.transaction_no + 1
             deletes = [(key, None) for key, _ in rows_of(number - WINDOW)]
             assert store.write([*rows_of(number), *deletes]) == number
-            if number % 17 == 0:
+            if number % 170 == 0 or (number % 17 == 0 and kind is Store):
                 store.flush()
             if number % 5 == 0:
                 store.work()

@@ -19,6 +19,7 @@ from wire.messages.nodes import (
     Registered,
     RequestChange,
 )
+from wire.messages.orders import NodeOrdered
 from wire.messages.routes import AddRoutes, RoutesAdded
 
 __all__ = ["LEASE_S", "ROUTER", "ScriptedRouter"]
@@ -44,6 +45,7 @@ class ScriptedRouter:
         self.acknowledged: dict[str, int] = {}  # node -> epoch of the map
         self.added: list[AddRoutes] = []
         self.routes_answered = True
+        self.ordered: list[NodeOrdered] = []
         self.routes: dict[tuple[int, int], set[str]] = {}  # partition, shard -> filters
         self._tell, self._moved = tell, moved
         self.machine.apply(bootstrap)
@@ -83,6 +85,8 @@ class ScriptedRouter:
             names.update(entry.topic_filter for entry in message.routes)
             if self.routes_answered:
                 self.answer(node, message)
+        elif isinstance(message, NodeOrdered):
+            self.ordered.append(message)
         elif isinstance(message, RequestChange):
             entry, refusal = placement_change(self.machine.map, node, message)
             if entry is None:

@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import ExitCode, UserError
 from storage.store.aside_stores import AsideStores
-from storage.store.store import quarantine, store_files
+from storage.store.put_aside import quarantine, store_files
 
 
 def test_listed_and_removed_by_name(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from access.operators.verbs import Operator, Role
 from storage.export.export_desk import ExportDesk
 from storage.state.rows import MetaRow
 from storage.store.aside_stores import AsideStores
-from storage.store.store import Store, quarantine
+from storage.store.logged_store import LoggedStore
+from storage.store.put_aside import quarantine
 from wire.messages.operators import Admin
 
 
@@ -38,7 +39,9 @@ ADMIN = Operator(Role.ADMIN, "ann")
 
 def desk_of(folder: Path, counted: list[int]) -> ExportDesk:
     aside = AsideStores(folder / "store.db")
-    return ExportDesk(MadeUpCopies(), cast(Store, None), cast(Any, None), folder / "exports", aside, counted.append)
+    return ExportDesk(
+        MadeUpCopies(), cast(LoggedStore, None), cast(Any, None), folder / "exports", aside, counted.append
+    )
 
 
 def test_stores_put_aside_before_the_start_are_counted_at_once(tmp_path: Path) -> None:

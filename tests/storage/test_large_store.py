@@ -73,9 +73,11 @@ def test_the_outline_of_an_entry_is_what_the_entry_says() -> None:
         Entry(1, b"a/b", b"payload", b"props", 2, True, 5, 9, 1, 1, 2, 3),
         Entry(2, b"topic", b"", b"", 1),
         Entry(3, b"a", b"", b"pp", 1, body=12),
+        Entry(4, b"a", b"payload", b"pp", 1, share=b"g/a", published=1, own_bytes=2, arrived=1 << 40),
+        Entry(5, b"a", b"", b"", 2, body=12, arrived=1),
     ):
         size = len(entry.topic) + len(entry.properties) + (0 if entry.body else len(entry.payload))
-        outline = (entry.qos, entry.state, entry.packet_identifier, entry.body, size)
+        outline = (entry.qos, entry.state, entry.packet_identifier, entry.body, size, entry.arrived)
         assert outline_entry(encode_entry(entry)) == outline
 
 

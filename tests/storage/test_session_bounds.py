@@ -38,6 +38,26 @@ def test_stored_sessions_are_bounded_per_partition() -> None:
     assert cluster.nodes["s1"].core.event_counts()["refused_sessions_max"] >= 1
 
 
+def test_stored_sessions_of_one_user_are_bounded_per_partition() -> None:
+    """0x97 for one more of that user; others go on, nobody's are not counted, and an end makes room."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(sessions_per_user_max=2))
+    first = connect(edge, "a1", owner="ann")
+    assert [first.reason_code, connect(edge, "a2", owner="ann").reason_code] == [0, 0]
+    assert connect(edge, "a3", owner="ann").reason_code == 0x97
+    cluster.crash_all()
+    assert connect(edge, "a3", owner="ann").reason_code == 0x97
+    assert connect(edge, "a3", owner="ann", expiry_s=0).reason_code == 0
+    assert connect(edge, "a1", owner="ann").session_present
+    assert [connect(edge, f"n{at}").reason_code for at in range(4)] == [0] * 4
+    assert connect(edge, "b1", owner="bob").reason_code == 0
+    last = connect(edge, "a2", owner="ann", clean_start=True)
+    edge.ask(CloseSession(*edge.head(0), "a2", last.owner_epoch, True, 0))
+    cluster.settle()
+    assert connect(edge, "n0", owner="ann").session_present, "nobody's session goes to the first user that opens it"
+    assert connect(edge, "a4", owner="ann").reason_code == 0x97
+    assert cluster.nodes["s1"].core.event_counts()["refused_sessions_user"] >= 1
+
+
 def test_an_address_without_tokens_may_resume() -> None:
     """``may_create`` refuses nothing but a new stored session, and the older connection of that client goes on."""
     cluster, edge = with_edge(partitions=1)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.store.errors import StoreBusy, StoreClosed, StoreMismatch, ValueTooLarge
+from storage.store.logged_store import LoggedStore
 from storage.store.protocol import KeyValueStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
@@ -15,7 +16,7 @@ SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 Opener = Callable[..., KeyValueStore]
 
 
-@pytest.fixture(params=["lsm-db", "model"])
+@pytest.fixture(params=["lsm-db", "logged", "model"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Open the same store again and again, by default as the node it belongs to."""
     disk = ModelDisk()
@@ -23,7 +24,8 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     def open_store(cluster_id: str = "cluster", node_id: str = "s1") -> KeyValueStore:
         if request.param == "model":
             return ModelStore.open(disk, cluster_id, node_id, SETTINGS)
-        return Store.open(tmp_path / "store.lsm", cluster_id, node_id, SETTINGS)
+        kind = LoggedStore if request.param == "logged" else Store
+        return kind.open(tmp_path / "store.lsm", cluster_id, node_id, SETTINGS)
 
     return open_store
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from storage.store.errors import StoreDamaged, StoreShort, StoreUnproven
+from storage.store.put_aside import store_files
 from storage.store.scrub import Scrub, verify
 from storage.store.settings import StoreSettings
-from storage.store.store import Store, store_files
+from storage.store.store import Store
 from tests.storage.damaged_child import DAMAGED
 from tests.storage.faulty_library import FaultyLibrary
 

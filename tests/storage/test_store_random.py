@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from storage.store import logged_store, write_ahead
+from storage.store.logged_store import LoggedStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 
+OPERATIONS = ("write", "compare", "work", "flush", "reopen", "sync", "kill")
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 
 
@@ -22,7 +25,7 @@ def _random_batch(rng: random.Random) -> list[tuple[bytes, bytes | None]]:
     ]
 
 
-def _compare(store: Store, model: dict[bytes, bytes], rng: random.Random) -> None:
+def _compare(store: Store | LoggedStore, model: dict[bytes, bytes], rng: random.Random) -> None:
     start, stop = sorted((_random_key(rng), _random_key(rng)))
     expected = [(key, model[key]) for key in sorted(model) if start <= key < stop]
     limit = rng.choice((1, 10, 10_000))
@@ -31,12 +34,12 @@ def _compare(store: Store, model: dict[bytes, bytes], rng: random.Random) -> Non
     assert store.get(key) == model.get(key)
 
 
-def _run(path: Path, seed: int, operations: int) -> None:
+def _run(path: Path, seed: int, operations: int, kind: type[Store] | type[LoggedStore] = Store) -> None:
     rng = random.Random(seed)
     model: dict[bytes, bytes] = {}
-    store = Store.open(path, "c", "n", SETTINGS)
+    store: Store | LoggedStore = kind.open(path, "c", "n", SETTINGS)
     for _ in range(operations):
-        match rng.choices(("write", "compare", "work", "flush", "reopen"), (50, 30, 6, 6, 2))[0]:
+        match rng.choices(OPERATIONS, (50, 30, 6, 6, 2, 40, 2))[0]:
             case "write":
                 batch = _random_batch(rng)
                 store.write(batch)
@@ -52,7 +55,13 @@ def _run(path: Path, seed: int, operations: int) -> None:
                 store.flush()
             case "reopen":
                 store.close()
-                store = Store.open(path, "c", "n", SETTINGS)
+                store = kind.open(path, "c", "n", SETTINGS)
+            case "sync":
+                store.begin_sync(marker=rng.random() < 0.2).run()
+                store.acked(store.transaction_no)
+            case "kill":
+                store.abandon()
+                store = kind.open(path, "c", "n", SETTINGS)
     assert dict(store.scan(b"", None, 1 << 30)) == model
     store.close()
 
@@ -61,6 +70,28 @@ def _run(path: Path, seed: int, operations: int) -> None:
 def test_random_operations_match_a_dict(tmp_path: Path, seed: int) -> None:
     """Writes, deletes, lookups and scans, with flushes, merges and reopening between them."""
     _run(tmp_path / "store.lsm", seed, 400)
+
+
+@pytest.fixture
+def small_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let generations and regions of the write-ahead log be so small that all of its ways are taken."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 30_000)
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 120_000)
+
+
+@pytest.mark.usefixtures("small_generations")
+@pytest.mark.parametrize("seed", range(10))
+def test_random_operations_behind_a_log_match_a_dict(tmp_path: Path, seed: int) -> None:
+    """The same behind a write-ahead log: generations, moves, commits without room, kills and replays."""
+    _run(tmp_path / "store.lsm", seed, 600, LoggedStore)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_generations")
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_random_operations_behind_a_log_match_a_dict_for_long(tmp_path: Path, seed: int) -> None:
+    """The same for longer."""
+    _run(tmp_path / "store.lsm", seed, 3000, LoggedStore)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
  * Every fsync/fdatasync of a file below SHIM_FOLDER copies the file to SHIM_IMAGE (write to a side name, then rename),
  * so that SHIM_IMAGE holds exactly what was synced; renames reach it with the next sync of the folder. The library under test knows nothing of it.
  *   SHIM_SYNC_US=n      each sync takes n microseconds longer
- *   SHIM_EIO_AT=n       the n-th sync of a file ending in "-log" fails with EIO, once
+ *   SHIM_EIO_AT=n       the n-th sync of a file ending in "-log" or "-ahead" fails with EIO, once
  *   SHIM_LIE_AFTER=n    from the n-th such sync on, syncs return 0 and nothing is copied
  */
 #define _GNU_SOURCE
@@ -70,7 +70,7 @@ static int sync_file(int descriptor, long call) {
   path[n] = 0;
   if (strncmp(path, folder, strlen(folder)) != 0) return (int)syscall(call, descriptor);
   if (setting("SHIM_SYNC_US")) usleep((useconds_t)setting("SHIM_SYNC_US"));
-  if (ends_with(path, "-log")) {
+  if (ends_with(path, "-log") || ends_with(path, "-ahead")) {
     log_syncs++;
     if (setting("SHIM_EIO_AT") == log_syncs) {
       errno = EIO;

@@ -1,0 +1,139 @@
+"""This node's partitions as looks see them: those that it serves, their clocks, ages of queues, names of origins."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from storage.hosting.hosted_partition import HostedPartition
+from storage.state import keys
+from storage.state.durable_sessions import DurableSession
+from storage.state.rows import STATE_RELEASED, Entry, decode_entry, outline_entry
+from wire.looks.ordered_keys import OrderedKeys
+from wire.looks.origins import origin_text
+from wire.looks.source import LookRefused
+from wire.messages.cluster_map import ClusterMap
+
+__all__ = ["Shown"]
+
+
+class Shown:
+    """The partitions of one node.
+
+    Args:
+        node: Its name.
+        hosted: Partitions whose primary it is.
+        cluster_map: The map as it has it.
+        served_ms: The served clock of one of them now.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        hosted: Mapping[int, HostedPartition],
+        cluster_map: Callable[[], ClusterMap],
+        served_ms: Callable[[int], int],
+    ) -> None:
+        self.node = node
+        self._hosted = hosted
+        self.map = cluster_map
+        self.served_ms = served_ms
+        self._sessions: dict[int, OrderedKeys[int]] = {}  # by partition
+
+    def from_partition(self, number: int) -> Iterator[HostedPartition]:
+        """Yield the partitions from a number on that serve."""
+        for found in sorted(self._hosted):
+            hosted = self._hosted.get(found)
+            if found >= number and hosted is not None and hosted.serving:
+                yield hosted
+
+    def of_client(self, client_id: str) -> HostedPartition:
+        """Return the partition of a client ID.
+
+        Raises:
+            LookRefused: This node is not its primary, or does not serve it yet.
+        """
+        cluster_map = self.map()
+        number = cluster_map.partition_for(client_id) if cluster_map.partitions else -1
+        hosted = self._hosted.get(number)
+        if hosted is None:
+            primary = cluster_map.partitions[number].primary if number >= 0 else ""
+            raise LookRefused(f"{client_id[:64]!r} is of partition {number}: its primary is {primary or 'none'}")
+        if not hosted.serving:
+            raise LookRefused(f"partition {number} of {client_id[:64]!r} does not serve yet", 4)
+        return hosted
+
+    def session_of(self, client_id: str) -> tuple[HostedPartition, DurableSession]:
+        """Return the durable session of a client ID.
+
+        Raises:
+            LookRefused: There is none.
+        """
+        hosted = self.of_client(client_id)
+        session = hosted.partition.by_client.get(client_id)
+        if session is None:
+            raise LookRefused(f"client {client_id[:64]!r} has no stored session")
+        return hosted, session
+
+    def sessions_behind(
+        self, partition: int, number: int, now: float
+    ) -> Iterator[tuple[HostedPartition, DurableSession]]:
+        """Yield sessions behind a place, by partition and number."""
+        for hosted in self.from_partition(max(0, partition)):
+            found = hosted.partition.number
+            sessions = hosted.partition.sessions
+            behind = number if found == partition else None
+            for each in self._keys(hosted).behind(behind, now):
+                session = sessions.get(each)
+                if session is not None:
+                    yield hosted, session
+        for gone in self._sessions.keys() - self._hosted.keys():
+            del self._sessions[gone]
+
+    def _keys(self, hosted: HostedPartition) -> OrderedKeys[int]:
+        partition = hosted.partition
+        known = self._sessions.get(partition.number)
+        if known is None:
+            known = self._sessions[partition.number] = OrderedKeys(lambda: list(partition.sessions))
+        return known
+
+    # --- queues
+
+    def entry(self, hosted: HostedPartition, session: DurableSession, session_seq: int) -> Entry | None:
+        """Return an entry of a queue as it is stored, None if it is gone."""
+        partition = hosted.partition
+        value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+        return decode_entry(session_seq, value) if value is not None else None
+
+    def head_arrival(self, hosted: HostedPartition, session: DurableSession) -> int | None:
+        """Return when the oldest message of a queue came, 0 if nobody knows, None for an empty queue."""
+        session_seq = oldest_seq(session)
+        if session_seq is None:
+            return None
+        partition = hosted.partition
+        value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
+        return outline_entry(value)[5] if value is not None else 0
+
+    def age_s(self, hosted: HostedPartition, arrived: int | None) -> float | None:
+        """Return the age of an arrival; of one that nobody knows, how long this partition was served since then."""
+        if arrived is None:
+            return None
+        return max(0, self.served_ms(hosted.partition.number) - arrived) / 1000 if arrived else 0.0
+
+    def oldest_s(self, hosted: HostedPartition) -> float | None:
+        """Return the age of the oldest queued message of a partition, None where nothing is queued."""
+        partition = hosted.partition
+
+        def head(session: DurableSession) -> int | None:
+            return self.head_arrival(hosted, session)
+
+        return self.age_s(hosted, partition.ages.oldest(partition.number, partition.sessions, head))
+
+    def origin(self, kind: int, a: int, b: int) -> str:
+        """Return the text of an origin."""
+        return origin_text(kind, a, b, self.map())
+
+
+def oldest_seq(session: DurableSession) -> int | None:
+    """Return the oldest entry of a queue that still has its row: what is released has none."""
+    for session_seq, flight in (session.made("inflight") or {}).items():
+        if flight.state != STATE_RELEASED:
+            return int(session_seq)
+    return session.push_seq if session.made("sizes") else None

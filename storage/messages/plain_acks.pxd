@@ -1,0 +1,27 @@
+# C form of plain_acks.py.
+from storage.state.durable_sessions cimport InFlight
+from wire.messages.octets cimport get64
+
+
+cdef enum:
+    PUSH_ACK = 30
+    OWNER_EPOCH_AT = 8
+    SEQ_AT = 20
+    TYPE_AT = 28
+    PUBACK = 4
+
+
+cdef class AckLane:
+    cdef object partition
+    cdef object consumed
+    cdef object outbound
+    cdef Py_ssize_t acks_per_row
+
+
+cdef class AckTaker:
+    cdef object lane_of
+    cdef object others
+
+
+cdef bint take_puback(
+    AckLane lane, unsigned char* data, Py_ssize_t at, str node, unsigned long long incarnation) except -1

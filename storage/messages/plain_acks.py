@@ -1,0 +1,108 @@
+"""PUBACKs of subscribers, taken from the bytes of a frame without an object for each of them.
+
+A PUBACK of a message of QoS 1 that is in flight on the connection that owns its session consumes it. Everything else in
+a PUSH_ACK frame is taken by ``Outbound.acknowledged``, which has all rules. Compiled: ``plain_acks.pxd``.
+"""
+
+from collections.abc import Callable
+
+import cython
+
+from storage.messages.consumed import Consumed
+from storage.messages.outbound import Outbound
+from storage.state.durable_sessions import DurableSession, InFlight
+from storage.state.partition import Partition
+from wire.messages.batches import PushAck, decode_push_acks
+
+if not cython.compiled:
+    from wire.messages.octets import get64
+
+__all__ = ["AckLane", "AckTaker"]
+
+if not cython.compiled:  # compiled, these are C constants: plain_acks.pxd
+    PUSH_ACK = 30
+    OWNER_EPOCH_AT, SEQ_AT, TYPE_AT = 8, 20, 28
+    PUBACK = 4
+
+
+class AckLane:
+    """Acknowledgements to one partition."""
+
+    def __init__(self, partition: Partition, consumed: Consumed, outbound: Outbound) -> None:
+        self.partition = partition
+        self.consumed = consumed
+        self.outbound = outbound
+        self.acks_per_row = partition.settings.acks_per_row
+
+
+class AckTaker:
+    """Takes PUSH_ACK frames of edges.
+
+    Args:
+        lane_of: Returns the lane of a partition that takes acknowledgements now, None otherwise.
+        others: Takes what is none of those.
+    """
+
+    def __init__(self, lane_of: Callable[[int], AckLane | None], others: Callable[[PushAck], None]) -> None:
+        self.lane_of = lane_of
+        self.others = others
+
+    def take(self, payload: bytes, node: str, incarnation: int) -> None:
+        """Take the acknowledgements of a frame, all of them or none.
+
+        Args:
+            payload: Of the frame.
+            node: The edge that sent it.
+            incarnation: The edge's.
+
+        Raises:
+            Unreadable: The payload is not a whole number of records.
+        """
+        data: cython.p_uchar = payload
+        at: cython.Py_ssize_t = 0
+        end: cython.Py_ssize_t = len(payload)
+        if end % PUSH_ACK:
+            decode_push_acks(payload)  # which raises
+        number: cython.ulonglong
+        lanes: dict[int, AckLane | None] = {}
+        lane: AckLane | None
+        while at < end:
+            number = get64(data, at) >> 48
+            lane = lanes.get(number)
+            if lane is None and number not in lanes:
+                lane = self.lane_of(number)
+                lanes[number] = lane
+            if lane is None or not take_puback(lane, data, at, node, incarnation):
+                self.others(decode_push_acks(payload[at : at + PUSH_ACK])[0])
+            at += PUSH_ACK
+
+
+def take_puback(
+    lane: AckLane, data: cython.p_uchar, at: cython.Py_ssize_t, node: str, incarnation: cython.ulonglong
+) -> cython.bint:
+    """Consume the entry of a PUBACK; false, and nothing was done, if it is another acknowledgement."""
+    number: cython.ulonglong = get64(data, at)
+    session: DurableSession | None = lane.partition.sessions.get(number)
+    if session is None or data[at + TYPE_AT] != PUBACK or session.owner_epoch != get64(data, at + OWNER_EPOCH_AT):
+        return False
+    if session.edge != node or session.incarnation != incarnation:
+        return False
+    session_seq: cython.ulonglong = get64(data, at + SEQ_AT)
+    flight: InFlight | None = session.inflight.get(session_seq)
+    if flight is None or flight.qos != 1 or flight.body:
+        return False
+    del session.inflight[session_seq]
+    session.identifiers.release(flight.packet_identifier)
+    if flight.out:
+        session.out -= 1
+        session.out_bytes -= flight.size
+    if flight.stored:
+        session.stored_rows.add(session_seq)
+    session.queue_bytes -= flight.size
+    acked_rows: list[int] = session.acked_rows
+    acked_rows.append(session_seq)
+    if len(acked_rows) >= lane.acks_per_row or number not in lane.consumed.lazy:
+        lane.consumed.note(session, 0)
+    if session.sizes or session.unsent or lane.outbound.groups.rest:
+        lane.outbound.free(session)
+    return True

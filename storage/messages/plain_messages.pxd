@@ -1,0 +1,97 @@
+# C form of plain_messages.py.
+from storage.state.durable_sessions cimport InFlight
+from wire.messages.octets cimport (
+    Octets, add8, add16, add32, add64, add_bytes, add_span, get16, get32, get64, take_all)
+
+
+cdef enum:
+    RUN = 0
+    MESSAGE = 1
+    RUN_HEAD = 9
+    MESSAGE_HEAD = 60
+    PLACE = 6
+    FLAGS_AT = 2
+    KIND_AT = 3
+    TAG_AT = 4
+    ORIGIN_A_AT = 12
+    ORIGIN_B_AT = 20
+    SESSION_AT = 28
+    OWNER_EPOCH_AT = 36
+    EXPIRY_AT = 44
+    PLACES_AT = 48
+    TOPIC_AT = 50
+    PROPERTIES_AT = 52
+    PAYLOAD_AT = 56
+    SHARE_FLAG = 0x08
+    OWNER_FLAG = 0x10
+    ENTRY_OVERHEAD = 64
+    WINDOW_ANY_SIZE = 64
+    WINDOW_BYTES = 131072
+    SENT = 1
+    ARRIVED_FLAG = 0x40
+    NO_EXPIRY = 0xFFFFFFFF
+    QUEUE_KIND = 113
+
+
+cdef class PlainRoute:
+    cdef object session
+    cdef bytes identifiers
+
+
+cdef class PlainLane:
+    cdef public unsigned int number
+    cdef public object partition
+    cdef object origins
+    cdef object publishers
+    cdef dict routes
+    cdef Py_ssize_t queue_messages_max
+    cdef Py_ssize_t queue_bytes_max
+    cdef Py_ssize_t payload_max
+    cdef unsigned long long life_ms
+    cdef Octets pushes
+    cdef Octets answers
+    cdef str node
+    cdef str push_node
+    cdef unsigned long since
+    cdef unsigned long epoch
+    cdef unsigned long long served_ms
+    cdef dict writes
+    cdef dict heard
+    cdef unsigned long long first
+    cdef unsigned long long counter
+    cdef double now
+
+
+cdef class PublishTaker:
+    cdef object lane_of
+    cdef object others
+    cdef object runs
+    cdef dict lanes
+    cdef list pool
+    cdef Octets scratch
+    cdef str node
+    cdef object sender
+    cdef double now
+    cdef double lease_s
+
+
+cdef object open_lane(PublishTaker taker, PlainLane lane)
+cdef object close_lane(PublishTaker taker, PlainLane lane)
+cdef int send_pushes(PlainLane lane) except -1
+cdef PlainRoute find_route(PlainLane lane, bytes topic)
+cdef bint take_plain(
+    PublishTaker taker, PlainLane lane, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
+cdef bint hear_publisher(
+    PublishTaker taker, PlainLane lane, unsigned long long publisher, unsigned long long owner_epoch) except -1
+cdef bint has_room(PlainLane lane, object session, Py_ssize_t size) except -1
+cdef int write_row(
+    Octets scratch, PlainLane lane, object session, unsigned long long session_seq, PlainRoute route,
+    unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier,
+    unsigned long long deadline) except -1
+cdef int write_push(
+    PlainLane lane, object session, unsigned long long session_seq, PlainRoute route,
+    unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier, unsigned long expiry_s) except -1
+cdef Py_ssize_t record_end(unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef bint is_simple(unsigned char* data, Py_ssize_t at) noexcept
+cdef int take_record(PublishTaker taker, bytes payload, Py_ssize_t at, Py_ssize_t stop) except -1
+cdef PlainLane lane_at(PublishTaker taker, unsigned int number)

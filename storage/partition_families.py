@@ -1,0 +1,79 @@
+"""Families of a storage node's partitions on its metrics page: drops, queues, retained bytes, lag, epochs."""
+
+from collections.abc import Callable, Mapping
+
+from conf.drop_reasons import count_drops, count_repeats
+from conf.metrics import Metrics
+from storage.hosting.hosted_partition import HostedPartition
+from storage.looks.copies import lag_ops
+from storage.looks.shown import Shown
+
+__all__ = ["expose_partitions"]
+
+Read = Callable[[HostedPartition], float | None]
+
+
+def expose_partitions(
+    metrics: Metrics, shown: Shown, event_counts: Callable[[], Mapping[str, int]], budget_bytes: int
+) -> None:
+    """Show what a node's partitions hold.
+
+    Args:
+        metrics: The page.
+        shown: The partitions that this node serves.
+        event_counts: Events of this node and of its partitions by name.
+        budget_bytes: Of one partition's retained payloads.
+    """
+
+    def each(read: Read) -> Callable[[], Mapping[tuple[str, ...], float]]:
+        def found() -> Mapping[tuple[str, ...], float]:
+            values = ((hosted.partition.number, read(hosted)) for hosted in shown.from_partition(0))
+            return {(str(number),): float(value) for number, value in values if value is not None}
+
+        return found
+
+    def total(read: Read) -> Callable[[], float]:
+        return lambda: float(sum(read(hosted) or 0.0 for hosted in shown.from_partition(0)))
+
+    metrics.counter(
+        "messages_dropped_total",
+        "Copies of messages that somebody should have had and did not get, by reason.",
+        lambda: count_drops(event_counts()),
+        ("reason",),
+    )
+    metrics.counter(
+        "repeats_total",
+        "Messages that came again and were dropped: nobody misses them.",
+        lambda: count_repeats(event_counts()),
+    )
+    metrics.gauge(
+        "queue_oldest_seconds",
+        "Age of the oldest queued message of a partition; none where nothing is queued.",
+        each(shown.oldest_s),
+        ("partition",),
+    )
+    metrics.gauge(
+        "queue_fill_ratio",
+        "Of the sessions served here, how full the fullest queue is, by messages or bytes; 1 is its bound.",
+        lambda: max((hosted.tally.fill for hosted in shown.from_partition(0)), default=0.0),
+    )
+    metrics.gauge(
+        "retained_bytes", "Payloads of retained messages.", total(lambda hosted: hosted.retained.payload_bytes)
+    )
+    metrics.gauge(
+        "retained_budget_bytes",
+        "Bound of retained payloads in the partitions served here.",
+        total(lambda _: budget_bytes),
+    )
+    metrics.gauge(
+        "partition_lag_ops",
+        "Operations of a partition that its slowest copy in sync has not on its disk.",
+        each(lag_ops),
+        ("partition",),
+    )
+    metrics.gauge(
+        "partition_epoch",
+        "Epoch under which a partition is served here.",
+        each(lambda hosted: hosted.partition.epoch),
+        ("partition",),
+    )

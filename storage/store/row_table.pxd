@@ -1,0 +1,31 @@
+# C form of row_table.py.
+from wire.messages.octets cimport Octets, add16, add32, add_bytes, take_all
+
+
+cdef enum:
+    DELETED = 0xFFFFFFFF
+
+
+cdef class Below:
+    cdef bytes ascending
+    cdef object highest
+    cdef dict tops
+
+
+cdef class PartRows:
+    cdef dict fresh
+    cdef dict rows
+    cdef list ordered
+
+
+cdef class RowTable:
+    cdef public unsigned long long number
+    cdef Below below
+    cdef dict parts
+
+
+cdef PartRows part_of(RowTable table, bytes head)
+cdef object put_row(RowTable table, PartRows part, bytes key, bytes value)
+cdef bint note_new(Below below, bytes key) except -1
+cdef object delete_row(PartRows part, bytes key)
+cdef list keys_between(PartRows part, bytes start, bytes stop)

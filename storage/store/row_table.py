@@ -1,0 +1,220 @@
+"""Rows that were written to the log and not to the data file yet: one generation of them, by partition.
+
+A row that is deleted before it reaches the data file never has to: most messages are consumed within a second. That
+holds only for a key that does not stand below, in the data file or in the generation before. Keys that ascend (a
+session's queue, a partition's log) are known to be new by the highest key of their head below; others are not, and
+their deletion goes down as one. Compiled, with the same results uncompiled: ``row_table.pxd``.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+import cython
+
+from storage.store.errors import ValueTooLarge
+from storage.store.record import RESERVED_PREFIX
+from wire.messages.octets import Octets
+
+if not cython.compiled:
+    from wire.messages.octets import add16, add32, add_bytes, take_all
+
+__all__ = ["ABSENT", "Below", "RowTable", "encode_rows"]
+
+HEADS_MAX = 100_000  # of which the highest key below is known
+ABSENT = object()  # of a key of which a generation says nothing
+TAIL = 8  # bytes behind the head of an ascending key
+
+if not cython.compiled:  # compiled, this is a C constant: row_table.pxd
+    DELETED = 0xFFFFFFFF
+
+
+class Below:
+    """The highest key of each head that stands below, or did.
+
+    Args:
+        ascending: Kinds (third byte of a key) whose keys ascend within their head.
+        highest: Returns the highest key of a head in the data file, b"" for none.
+    """
+
+    def __init__(self, ascending: bytes, highest: Callable[[bytes], bytes]) -> None:
+        self.ascending = ascending
+        self.highest = highest
+        self.tops: dict[bytes, bytes] = {}
+
+
+class PartRows:
+    """Rows of one partition: ``fresh`` are those whose keys do not stand below, ``rows`` all others (None: deleted)."""
+
+    def __init__(self) -> None:
+        self.fresh: dict[bytes, bytes] = {}
+        self.rows: dict[bytes, bytes | None] = {}
+        self.ordered: list[bytes] | None = None
+
+
+class RowTable:
+    """One generation.
+
+    Attributes:
+        number: Of the newest commit in it.
+    """
+
+    def __init__(self, below: Below, number: int) -> None:
+        self.number = number
+        self.below = below
+        self.parts: dict[bytes, PartRows] = {}
+
+    def __len__(self) -> int:
+        count: cython.Py_ssize_t = 0
+        part: PartRows
+        for part in self.parts.values():
+            count += len(part.fresh) + len(part.rows)
+        return int(count)
+
+    def apply(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Take the rows of a commit."""
+        part: PartRows | None = None
+        last: bytes = b""
+        for key, value in batch:
+            if part is None or key[:2] != last:
+                last = key[:2]
+                part = part_of(self, last)
+            if value is None:
+                delete_row(part, key)
+            else:
+                put_row(self, part, key, value)
+
+    def get(self, key: bytes) -> object:
+        """Return the value of a key, None if it was deleted, ABSENT if this generation says nothing of it."""
+        part: PartRows | None = self.parts.get(key[:2])
+        if part is None:
+            return ABSENT
+        value: object = part.fresh.get(key, ABSENT)
+        if value is ABSENT:
+            value = part.rows.get(key, ABSENT)
+        return value
+
+    def collect(self, start: bytes, stop: bytes, found: dict[bytes, bytes | None]) -> None:
+        """Add what this generation says of [start, stop) to a dict, over what stands there."""
+        for head in self.heads(start[:2], stop[:2]):
+            part: PartRows = self.parts[head]
+            for key in keys_between(part, start, stop):
+                found[key] = part.fresh[key] if key in part.fresh else part.rows[key]
+
+    def heads(self, first: bytes, last: bytes) -> list[bytes]:
+        """Return the partitions of a range that have rows here, in order; mostly it is one, of thousands."""
+        if len(first) == len(last) == 2 and first[0] == last[0] and last[1] <= first[1] + 1:
+            near = [first] if first == last else [first, last]
+            return [head for head in near if head in self.parts]
+        return [head for head in sorted(self.parts) if first <= head <= last]
+
+    def some(self, most: int) -> list[tuple[bytes, bytes | None]]:
+        """Return some of the rows, to be moved to the data file."""
+        moved: list[tuple[bytes, bytes | None]] = []
+        part: PartRows
+        for part in self.parts.values():
+            for rows in (part.fresh, part.rows):
+                for row in rows.items():
+                    if len(moved) >= most:
+                        return moved
+                    moved.append(row)
+        return moved
+
+    def forget(self, moved: list[tuple[bytes, bytes | None]]) -> None:
+        """Forget rows that stand in the data file now."""
+        for key, _ in moved:
+            part: PartRows = self.parts[key[:2]]
+            if key in part.fresh:
+                del part.fresh[key]
+            else:
+                del part.rows[key]
+            part.ordered = None
+            if not part.fresh and not part.rows:
+                del self.parts[key[:2]]
+
+
+def part_of(table: RowTable, head: bytes) -> PartRows:
+    """Return the rows of a partition."""
+    part: PartRows | None = table.parts.get(head)
+    if part is None:
+        part = PartRows()
+        table.parts[head] = part
+    return part
+
+
+def put_row(table: RowTable, part: PartRows, key: bytes, value: bytes) -> None:
+    """Take a row."""
+    if key in part.fresh:
+        part.fresh[key] = value
+        return
+    part.ordered = None
+    if key not in part.rows and note_new(table.below, key):
+        part.fresh[key] = value
+    else:
+        part.rows[key] = value
+
+
+def note_new(below: Below, key: bytes) -> cython.bint:
+    """Note that a key may stand below from now on; return True if it stands nowhere there yet, for sure."""
+    size: cython.Py_ssize_t = len(key)
+    if size < TAIL + 3 or key[2] not in below.ascending:
+        return False
+    head: bytes = key[: size - TAIL]
+    top: bytes | None = below.tops.get(head)
+    if top is None:
+        if len(below.tops) >= HEADS_MAX:
+            return False
+        top = below.highest(head)
+    if key <= top:
+        below.tops[head] = top
+        return False
+    below.tops[head] = key
+    return True
+
+
+def delete_row(part: PartRows, key: bytes) -> None:
+    """Take the deletion of a row.
+
+    A row of the generation before stays there: its deletion may be lost with the power, when that generation is not.
+    """
+    if key in part.fresh:
+        del part.fresh[key]
+        part.ordered = None
+        return
+    if key not in part.rows:
+        part.ordered = None
+    part.rows[key] = None
+
+
+def keys_between(part: PartRows, start: bytes, stop: bytes) -> list[bytes]:
+    """Return the keys of a range, in order."""
+    if part.ordered is None:
+        part.ordered = sorted([*part.fresh, *part.rows])
+    ordered: list[bytes] = part.ordered
+    return ordered[bisect_left(ordered, start) : bisect_left(ordered, stop)]
+
+
+def encode_rows(
+    octets: Octets, batch: Sequence[tuple[bytes, bytes | None]], key_bytes_max: int, value_bytes_max: int
+) -> bytes:
+    """Return the rows of a commit as they stand in the log.
+
+    Raises:
+        ValueTooLarge: A key or value is longer than allowed.
+        ValueError: A key is empty, or reserved for the store itself.
+    """
+    longest: cython.Py_ssize_t = key_bytes_max
+    largest: cython.Py_ssize_t = value_bytes_max
+    octets.used = 0
+    for key, value in batch:
+        if not key or key.startswith(RESERVED_PREFIX):
+            raise ValueError("key is empty or reserved for the store itself")
+        if len(key) > longest:
+            raise ValueTooLarge(f"key of {len(key)} bytes, at most {longest}")
+        if value is not None and len(value) > largest:
+            raise ValueTooLarge(f"value of {len(value)} bytes, at most {largest}")
+        add16(octets, len(key))
+        add32(octets, DELETED if value is None else len(value))
+        add_bytes(octets, key)
+        if value is not None:
+            add_bytes(octets, value)
+    return take_all(octets)

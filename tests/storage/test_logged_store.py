@@ -1,0 +1,222 @@
+"""The write-ahead log before the store: what it keeps from the data file, and what it does when files are damaged.
+
+That it keeps the store's contract, and loses nothing by kills and power losses: ``test_store_contract.py``,
+``test_store_random.py``, ``test_store_crash.py``.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from storage.state import keys
+from storage.store import logged_store, write_ahead
+from storage.store.errors import BatchUnknown, StoreDamaged, StoreShort
+from storage.store.logged_store import LoggedStore
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
+from tests.storage.faulty_library import FaultyLibrary
+
+SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where the store of a test lives."""
+    return tmp_path / "store.lsm"
+
+
+def _sync(store: LoggedStore) -> None:
+    store.begin_sync().run()
+    store.acked(store.transaction_no)
+
+
+def _kill(path: Path, target: Path) -> Path:
+    """Copy the files of an open store: what kill -9 would leave."""
+    target.mkdir()
+    for suffix in ("", "-log", "-sums", "-acked", "-ahead"):
+        (target / f"store.lsm{suffix}").write_bytes(path.with_name(path.name + suffix).read_bytes())
+    return target / "store.lsm"
+
+
+def _in_data_file(store: LoggedStore) -> list[bytes]:
+    """Return the keys that the data file has, those of the store itself left out."""
+    return [key for key, _ in store.raw_scan(b"\x00", 1 << 30) if not key.startswith(b"\xff\xff")]
+
+
+def test_messages_that_are_consumed_soon_never_reach_the_data_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a queue come and go in one generation: what is moved is what stands at its end, and the newest META."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    for number in range(1, 2_000):
+        consumed = [(keys.queue_key(1, 7, number - 3), None)] if number > 3 else []
+        meta = (keys.meta_key(1), number.to_bytes(8, "big"))
+        store.write([(keys.queue_key(1, 7, number), b"x" * 100), meta, *consumed])
+        _sync(store)
+    store.close()
+    kept = Store.open(path, "c", "n", SETTINGS)
+    assert [key for key, _ in kept.scan(b"", None, 100)] == [
+        keys.meta_key(1),
+        *(keys.queue_key(1, 7, number) for number in range(1_997, 2_000)),
+    ]
+    kept.close()
+
+
+def test_a_key_that_was_there_before_is_deleted_below(path: Path) -> None:
+    """A queue's row in the data file, written again in this life and deleted then, does not come back."""
+    key = keys.queue_key(1, 7, 5)
+    first = Store.open(path, "c", "n", SETTINGS)
+    first.write([(key, b"old"), (keys.queue_key(1, 7, 6), b"other")])
+    first.close()
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store.write([(key, b"again")])
+    assert store.get(key) == b"again"
+    store.write([(key, None)])
+    assert store.get(key) is None
+    store.close()
+    again = LoggedStore.open(path, "c", "n", SETTINGS)
+    assert again.scan(b"", None, 9) == [(keys.queue_key(1, 7, 6), b"other")]
+    again.close()
+
+
+def test_rows_are_not_moved_before_their_commits_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library may write its log to the disk at any time; after a power loss ours would be behind it."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 2_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    for number in range(200):
+        store.write([(b"\x00\x01s%05d" % number, b"v" * 50)])
+    assert _in_data_file(store) == []
+    _sync(store)
+    store.write([])
+    assert _in_data_file(store) != []
+    store.abandon()
+
+
+def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
+    """Wherever a bit flips, what is recovered ends before it, and the marker says so."""
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    for number in range(200):
+        store.write([(b"k%05d" % number, b"v" * 100)])
+    _sync(store)
+    size = path.with_name("store.lsm-ahead").stat().st_size
+    for trial in range(20):
+        copy = _kill(path, tmp_path / f"copy{trial}")
+        ahead = copy.with_name("store.lsm-ahead")
+        data = bytearray(ahead.read_bytes())
+        data[(size * trial) // 20 + trial % 13] ^= 1 << trial % 8
+        ahead.write_bytes(data)
+        with pytest.raises(StoreShort):
+            LoggedStore.open(copy, "c", "n", SETTINGS)
+    lost = _kill(path, tmp_path / "lost")
+    lost.with_name("store.lsm-ahead").unlink()
+    with pytest.raises(StoreShort):
+        Store.open(lost, "c", "n", SETTINGS)
+    whole = _kill(path, tmp_path / "whole")
+    opened = Store.open(whole, "c", "n", SETTINGS)  # as the tools do
+    assert opened.scan(b"", None, 1_000) == store.scan(b"", None, 1_000)
+    opened.close()
+    store.close()
+
+
+def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path: Path) -> None:
+    """Torn by a power loss, commits of the life before stand behind the new ones, with the numbers that come next."""
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    for number in range(50):
+        store.write([(b"k%05d" % number, b"old")])
+    copy = _kill(path, tmp_path / "torn")
+    ahead = copy.with_name("store.lsm-ahead")
+    data = bytearray(ahead.read_bytes())
+    record = len(data) // 50
+    data[record * 10 + 20] ^= 1  # commits from the 11th on were not whole
+    ahead.write_bytes(data)
+    store.abandon()
+    again = LoggedStore.open(copy, "c", "n", SETTINGS)
+    newest = again.transaction_no
+    for number in range(5):
+        again.write([(b"n%05d" % number, b"new")])  # as long as the old ones, and in their places
+    last = _kill(copy, tmp_path / "last")
+    opened = Store.open(last, "c", "n", SETTINGS)
+    assert opened.transaction_no == newest + 5
+    assert [value for _, value in opened.scan(b"n", b"o", 9)] == [b"new"] * 5
+    opened.close()
+    again.close()
+
+
+def test_a_commit_that_is_larger_than_the_log_goes_to_the_data_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a commit, and those before it is durable, are whole after a kill; then the log is used again."""
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    model: dict[bytes, bytes] = {}
+    rng = random.Random(1)
+    for number in range(60):
+        key, value = b"k%03d" % rng.randrange(30), rng.randbytes(rng.choice([10, 9_000, 15_000]))
+        model[key] = value
+        store.write([(key, value)])
+        if number % 3 == 0:
+            _sync(store)
+        if number % 10 == 9:
+            copy = Store.open(_kill(path, tmp_path / f"kill{number}"), "c", "n", SETTINGS)
+            assert dict(copy.scan(b"", None, 100)) == model
+            copy.close()
+    store.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("method", ["begin", "insert", "commit"])
+def test_an_exception_while_rows_are_moved_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, method: str, after: bool
+) -> None:
+    """The data file is opened again and the rows are moved once more; the commit at hand is in the log."""
+    library = FaultyLibrary(monkeypatch)
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 1_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    for number in range(40):
+        if number == 20:
+            library.fail(method, after=after)
+        store.write([(b"k%03d" % number, b"v" * 50)])
+        _sync(store)
+    assert len(store.scan(b"", None, 100)) == 40
+    store.close()
+    again = LoggedStore.open(path, "c", "n", SETTINGS)
+    assert len(again.scan(b"", None, 100)) == 40
+    again.close()
+
+
+def test_a_log_that_cannot_be_written_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outcome is known: the commit is not in the store, and the next one takes its number."""
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    number = store.write([(b"a", b"1")])
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.store.write_ahead.os.pwrite", full)
+        with pytest.raises(BatchUnknown):
+            store.write([(b"b", b"2")])
+    assert (store.transaction_no, store.get(b"b")) == (number, None)
+    assert store.write([(b"c", b"3")]) == number + 1
+    store.close()
+    again = LoggedStore.open(path, "c", "n", SETTINGS)
+    assert again.scan(b"", None, 9) == [(b"a", b"1"), (b"c", b"3")]
+    again.close()
+
+
+def test_a_damaged_page_is_found_when_rows_are_moved_or_read(path: Path) -> None:
+    """The data file's own checks hold behind the log."""
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    for number in range(3_000):
+        store.write([(b"k%05d" % number, b"v" * 200)])
+    store.close()
+    data = bytearray(path.read_bytes())
+    for at in range(8_192 + 100, len(data), 4_096):
+        data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreDamaged):
+        again = LoggedStore.open(path, "c", "n", SETTINGS)
+        try:
+            again.scan(b"", None, 1 << 30)
+        finally:
+            again.abandon()
