@@ -3,14 +3,17 @@
 from collections.abc import Callable
 
 from access.operators.verbs import Refusal, operator_of
+from router.looks.operators import Operators
 from router.map.commands import Command
 from router.map.proposals import Asker
+from router.operators.for_nodes import ForNodes
 from router.operators.node_orders import NodeOrders
-from router.operators.queries import NOT_READY, AboutPolicy, Change, ForNodes, RouterView, decide, refused
+from router.operators.queries import NOT_READY, AboutPolicy, Change, RouterView, decide, refused
 from router.policy.forgetting import refusal_to_forget
 from router.policy.policy_desk import Leads, PolicyDesk
 from wire.messages.control import Control
 from wire.messages.hello import PeerKey
+from wire.messages.looks import Look
 from wire.messages.operators import Admin, AdminReply
 
 __all__ = ["Answering"]
@@ -26,6 +29,7 @@ class Answering:
         propose: Gives a command to Raft, with the node that waits for it.
         tell: Sends a message to a node.
         count: Counts an event by name.
+        utc: Seconds since the epoch, by this machine's clock.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class Answering:
         propose: Callable[[Command, Asker], None],
         tell: Callable[[str, Control], None],
         count: Callable[[str], None],
+        utc: Callable[[], float],
     ) -> None:
         self._view = view
         self._policy = policy
@@ -44,14 +49,19 @@ class Answering:
         self._tell = tell
         self._count = count
         self._for_process: list[tuple[str, Admin]] = []
+        self.desk = Operators(view.node, lambda: view.shards, lambda: view.machine.map, tell, utc)
 
-    def ask(self, node: str, peer: PeerKey | None, question: Admin) -> None:
+    def ask(self, node: str, peer: PeerKey | None, question: Admin | Look) -> None:
         """Take a question; ``peer`` is the link that it came over."""
         view = self._view
+        if isinstance(question, Look):
+            self.desk.take(view.now, node, peer, question)
+            return
         try:
             decision = decide(question, operator_of(peer), view)
         except Refusal as refusal:
             self._count("verbs_refused")
+            self.desk.journal.note("refused", "verb", detail=f"{question.verb[:64]} of {node}: {refusal}")
             decision = refused(question, view.node, refusal)
         if isinstance(decision, AdminReply):
             self._tell(node, decision)

@@ -29,6 +29,7 @@ from router.placement.successor import Successor
 from router.policy import router_snapshot
 from router.policy.log_entry import read_entry
 from router.policy.policy_desk import PolicyDesk, PolicyQuestion
+from router.policy.pruning import Pruning
 from router.proposing import Proposing
 from router.relaying import Relaying
 from router.routes.owned_shards import OwnedShards
@@ -41,6 +42,7 @@ from wire.links.refusals import Refusals
 from wire.messages.cluster_map import MapDelta, NodeEntry
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
+from wire.messages.looks import Look
 from wire.messages.message import name_of
 from wire.messages.nodes import (
     Drain,
@@ -107,11 +109,13 @@ class RouterCore:
         self._registrations = Registrations()
         self._proposing = Proposing(self.machine, lambda: self.policy.epoch, self.tell, self._refuse, self.count)
         self.propose = self._proposing.propose
+        pruning = Pruning(utc, settings.prune_late_s)
         self.policy = PolicyDesk(
-            self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes
+            self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes, pruning
         )
         self._orders = NodeOrders(self.tell)
-        self._answering = Answering(self, self.policy, self._orders, self.propose, self.tell, self.count)
+        self._answering = Answering(self, self.policy, self._orders, self.propose, self.tell, self.count, utc)
+        self.looks, self.journal = self._answering.desk.desk, self._answering.desk.journal
         self._placement_requests = PlacementRequests()
         self._rounds: list[int] = []
         self._bootstrapping = False
@@ -158,6 +162,7 @@ class RouterCore:
             self._owned.turn(Judge(now, self.machine.map, leased))
         if self._changed or now >= self._next_time or not events or self.stop.begun:
             self._time(now)  # also what a Suspected asks for: leases and links are looked at, by their own rules
+        self.looks.turn(now)
         return self._ready()
 
     def _ready(self) -> Ready:
@@ -184,19 +189,17 @@ class RouterCore:
         if self._changed:
             self._deadline = self._parts_deadline()
             self._next_time = min(self._deadline, self._next_look)
-        if self._owned.has_work:
+        if self._owned.has_work or self.looks.next_deadline() <= self._now:
             return min(self._now, self._deadline)
         # A look must not wait for the next heartbeat where somebody has not answered, or may fall silent.
-        return self._next_time if self.leads and self._owned.waits else self._deadline
+        return min(self._next_time if self.leads and self._owned.waits else self._deadline, self.looks.next_deadline())
 
     def _parts_deadline(self) -> float:
         deadline = min(self.holder.next_deadline(), self.stop.next_deadline(), self._orders.next_deadline())
         if not self.leads:
             return deadline
         looks = self._has_peers or self.leases.ending
-        deadline = min(
-            deadline, self.leases.next_deadline(), self._stops.next_deadline(), self.policy.waits.next_deadline()
-        )
+        deadline = min(deadline, self.leases.next_deadline(), self._stops.next_deadline(), self.policy.next_deadline())
         return min(deadline, self._next_look) if looks else deadline
 
     def _time(self, now: float) -> None:
@@ -392,6 +395,8 @@ class RouterCore:
         self._changed = True
         if isinstance(message, Heartbeat):
             self._heartbeat(node, message)
+        elif isinstance(message, Register | RequestChange) and not self.leads:
+            self._refuse(node, message.request, "not_leader", "this router does not lead")
         elif isinstance(message, Register):
             self._register(node, message)
         elif isinstance(message, FollowMap):
@@ -406,7 +411,7 @@ class RouterCore:
         elif isinstance(message, Relay):
             if not self._relaying.take(peer, message, self.machine.map):
                 self._gate.condemn(self._now, cast(PeerKey, peer), name_of(message), TIER)
-        elif isinstance(message, Admin):
+        elif isinstance(message, Admin | Look):
             self._answering.ask(node, peer, message)
         elif isinstance(message, Orders):
             self._orders.take(node, message)
@@ -443,9 +448,6 @@ class RouterCore:
             )
 
     def _register(self, node: str, message: Register) -> None:
-        if not self.leads:
-            self._refuse(node, message.request, "not_leader", "this router does not lead")
-            return
         former = self.machine.map.nodes.get(node)
         if former is not None and former.incarnation <= message.ended_incarnation:
             self.policy.waits.proved((node, former.incarnation))
@@ -464,13 +466,11 @@ class RouterCore:
         self.reach.link_down(peer, self._now)
         self._stream.link_down(peer)
         self.policy.link_down(peer)
+        self.looks.gone(peer.node)
         if peer.tier == TIER_ROUTER:
             self.holder.router_down(peer.node)
 
     def _request_change(self, node: str, message: RequestChange) -> None:
-        if not self.leads:
-            self._refuse(node, message.request, "not_leader", "this router does not lead")
-            return
         refusal = self._placement_requests.add(self.machine.map, node, message)
         if refusal is not None:
             self._refuse(node, message.request, "invalid", refusal)

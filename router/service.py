@@ -19,6 +19,7 @@ from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.core import RouterCore
 from router.events import Applied, Event, OrderDone, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
+from router.looks.consensus import consensus_source
 from router.operators.group_verbs import GroupVerbs
 from router.policy.router_snapshot import snapshot_fault
 from router.raft.events import ChangeMembership, RaftConfig, Role
@@ -31,12 +32,13 @@ from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
 from wire.links.joined_frames import joined_frames
-from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.node_looks import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import EXIT_DAMAGED, NodeProcess, run_process
 from wire.node.waiting import MapGaps, WaitingLog
@@ -138,10 +140,13 @@ class RouterService:
                 utc=time.time,
             )
             self._raft = self._make_raft()
+            raft, core, node = self._raft.core, self.core, self._config.node.id
+            self.core.looks.show("raft", consensus_source(node, raft, core, lambda: core.machine.map))
             self._group_verbs = GroupVerbs(self._config.node.id, self._raft, self._gossip)
             self._bound = bound
             self._register_metrics()
             self._process.lease = self.core.holder
+            show_process(self.core.looks, self._process, self.core.journal)
             self._process.links = lambda: sorted(self._connected)
             await nursery.start(self._raft.run)
             nursery.start_soon(self._stop_when_told)
@@ -223,15 +228,19 @@ class RouterService:
 
     def _send_all(self, sends: list[tuple[str, int, bytes]]) -> None:
         """Send what the core sends; the replies to verbs that leave a line wait for it."""
-        waiting = [send for send in sends if self._verbs.waits(send[0])]
-        if waiting:
-            sends = [send for send in sends if send not in waiting]
-        self._hub.send_all(joined_frames(sends, self.core.machine.map.nodes))
-        for node, _, payload in waiting:
-            self._audited(node, decode_control(payload))
+        waiting: list[tuple[str, AdminReply]] = []
+        others = []
+        for send in sends:
+            said = decode_control(send[2]) if self._verbs.waits(send[0]) else None
+            if isinstance(said, AdminReply):
+                waiting.append((send[0], said))
+            else:
+                others.append(send)
+        self._hub.send_all(joined_frames(others, self.core.machine.map.nodes))
+        for node, reply in waiting:
+            self._audited(node, reply)
 
-    def _audited(self, node: str, reply: Control) -> None:
-        assert isinstance(reply, AdminReply), "an operator gets replies only"
+    def _audited(self, node: str, reply: AdminReply) -> None:
         self._verbs.replied(node, reply, partial(self._reply, node))
 
     def _on_up(self, peer: PeerKey) -> None:
@@ -406,6 +415,11 @@ class RouterService:
         metrics, core = self._process.metrics, self.core
         metrics.gauge("raft_leader", "1 while this router leads.", lambda: float(core.leads))
         metrics.gauge("raft_term", "Raft term.", lambda: float(self._raft.core.term))
+        metrics.gauge(
+            "raft_commit_lag_entries",
+            "Entries of this router's log that are not committed, as it knows.",
+            lambda: float(self._raft.core.log.last_index - self._raft.core.commit_index),
+        )
         metrics.counter(
             "raft_dropped_total",
             "Messages of other routers that Raft did not take, by reason.",
@@ -413,6 +427,22 @@ class RouterService:
             ("reason",),
         )
         metrics.gauge("map_epoch", "Epoch of the ClusterMap.", lambda: float(core.machine.map.epoch))
+        metrics.gauge("ring_version", "Epoch of the placement: that of the map.", lambda: float(core.machine.map.epoch))
+        metrics.gauge(
+            "ring_moves_pending",
+            "Moves of the rebalance that runs which are not done yet.",
+            lambda: float(core.rebalancer.moves_pending()),
+        )
+        metrics.gauge(
+            "partitions_without_primary",
+            "Partitions that nobody serves, by this router's map.",
+            lambda: float(sum(not placement.primary for placement in core.machine.map.partitions)),
+        )
+        metrics.gauge(
+            "partitions_under_replicated",
+            "Partitions with fewer live copies in sync than the cluster wants, by this router's map.",
+            lambda: float(core.machine.map.under_replicated()),
+        )
         metrics.gauge("route_shards", "Route shards owned here.", lambda: float(len(core.shards)))
         metrics.gauge("routes", "Routes held here.", lambda: float(sum(s.routes for s in core.shards.values())))
         metrics.gauge(

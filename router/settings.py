@@ -24,6 +24,7 @@ class RouterSettings:
     lease_margin_s: float = DEFAULT.lease_margin_s
     cached_topics_max: int = DEFAULT.cached_topics_max
     map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
+    prune_late_s: float = 3_600.0  # that what has ended stays in the policy: clocks may differ by as much
 
     def bootstrap(self) -> Bootstrap:
         """Return the first command of a cluster with these settings."""

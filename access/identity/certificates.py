@@ -75,6 +75,7 @@ def certificate_facts(der: bytes, kinds: Collection[NameKind] = ALL_KINDS, ocsp:
         certificate = x509.load_der_x509_certificate(der)
         names, authority_key = _names(certificate, kinds, ocsp)
         expires_at_utc = certificate.not_valid_after_utc.timestamp()
+        issuer = issuer_digest(certificate.issuer)
         serial = certificate.serial_number
         if serial <= 0:  # RFC 5280 section 4.1.2.2; "-5" would be a name of its own in no list
             raise ValueError("serial")
@@ -84,7 +85,7 @@ def certificate_facts(der: bytes, kinds: Collection[NameKind] = ALL_KINDS, ocsp:
         names,
         f"{serial:x}",
         hashlib.sha256(der).hexdigest(),
-        issuer_digest(certificate.issuer),
+        issuer,
         authority_key,
         _is_of_cluster(der),
         expires_at_utc=expires_at_utc,

@@ -63,11 +63,14 @@ class UserRecord:
     password: PasswordRecord | None
     version: int = 0
     made: int = 0
+    since: int = 0
     disabled: bool = False
     roles: tuple[str, ...] = ()
     attributes: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    own_roles: tuple[str, ...] = ()
+    own_limits: Mapping[str, int] = field(default_factory=dict)
     verifier: str = field(default="", repr=False)
 
     def principal(self, user: str, method: str, client_id: str, data: bytes = b"") -> Principal:
@@ -81,8 +84,10 @@ class UserRecord:
             limits=self.limits,
             data=data,
             made=self.made,
-            version=self.version,
+            since=self.since,
             groups=self.groups,
+            own_roles=self.own_roles,
+            own_limits=self.own_limits,
         )
 
 

@@ -128,8 +128,10 @@ class Principal(msgspec.Struct, frozen=True):  # likewise
         data: For the client: the last message of an exchange.
         made: Policy epoch at which the cluster's user was added: with ``user`` the owner of a session, so that a name
             that is given again owns nothing of the former one. 0 for a user that is none of the cluster's.
-        version: Policy epoch of the user's last change, under which it was let in.
-        groups: Of the cluster, whose roles are among its own.
+        since: Policy epoch of that user's last ``disable`` or other password, under which it was let in.
+        groups: Of the cluster, whose roles are among ``roles``, and whose limits are in ``limits``.
+        own_roles: Those of that user itself.
+        own_limits: Likewise.
         token_id: ``jti`` of its token, empty without one: the name by which that is revoked.
     """
 
@@ -147,8 +149,10 @@ class Principal(msgspec.Struct, frozen=True):  # likewise
     common_name: str = ""
     data: bytes = b""
     made: int = 0
-    version: int = 0
+    since: int = 0
     groups: tuple[str, ...] = ()
+    own_roles: tuple[str, ...] = ()
+    own_limits: Mapping[str, int] = {}
     token_id: str = ""
 
 

@@ -16,6 +16,7 @@ from cryptography.x509.oid import CRLEntryExtensionOID, ExtensionOID
 
 from access.files import AccessFileError, read_access_file
 from access.identity.certificates import issuer_digest
+from wire.links.pem_faults import damaged_line
 
 __all__ = ["RevocationSet", "read_authorities", "read_crl_files", "revocation_set"]
 
@@ -98,7 +99,7 @@ def read_authorities(path: Path) -> tuple[x509.Certificate, ...]:
     try:
         return tuple(x509.load_pem_x509_certificates(content))
     except Exception:  # the library documents ValueError only
-        raise AccessFileError(path, 0, "holds no certificate in PEM, or a damaged one") from None
+        raise AccessFileError(path, damaged_line(content), "holds no certificate in PEM, or a damaged one") from None
 
 
 def read_crl_files(paths: Sequence[Path], authorities: Sequence[x509.Certificate], utc: float) -> RevocationSet:

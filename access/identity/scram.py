@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from access.files import read_access_file, text_lines
-from conf.errors import UserError
+from access.files import AccessFileError, read_access_file, text_lines
 
 __all__ = ["Answer", "Scram", "ScramUser", "load_users", "make_verifier", "read_verifier", "saslprep", "user_line"]
 
@@ -154,14 +153,11 @@ def load_users(path: Path) -> dict[str, ScramUser]:
     """Read the file of users.
 
     Raises:
-        UserError: It is missing, readable by others than its owner, or a line (named by number) is malformed.
+        AccessFileError: It is missing, readable by others than its owner, or a line (named by number) is malformed.
     """
-    try:
-        if path.stat().st_mode & 0o077:
-            raise UserError(f"{path}: readable by others; run chmod 600 {path}")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    content = read_access_file(path, FILE_BYTES_MAX, secret=True)
+    content = read_access_file(path, FILE_BYTES_MAX)
+    if path.stat().st_mode & 0o077:
+        raise AccessFileError(path, 0, f"readable by others; run chmod 600 {path}")
     users: dict[str, ScramUser] = {}
     for number, line in text_lines(path, content):
         if not line.strip() or line.startswith("#"):
@@ -175,10 +171,12 @@ def load_users(path: Path) -> dict[str, ScramUser]:
             if len(stored_key) != 32 or len(server_key) != 32:
                 raise ValueError
         except (ValueError, binascii.Error):
-            raise UserError(
-                f"{path}:{number}: expected name:iterations:salt:stored_key:server_key, each name once"
+            raise AccessFileError(
+                path, number, "expected name:iterations:salt:stored_key:server_key, each name once"
             ) from None
         users[name] = user
+    if not users:
+        raise AccessFileError(path, 0, "names no user; add one, or take the file out of the settings")
     return users
 
 

@@ -10,9 +10,11 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from conf.limit_names import LIMIT_NAMES
+from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, SENT_TOPICS_MAX
 from wire.messages.ranges import NodeName, SomeNode
 
 __all__ = [
+    "SECONDS_MAX",
     "AboutGroup",
     "AboutRole",
     "AboutUser",
@@ -22,11 +24,16 @@ __all__ = [
     "GroupPut",
     "Kick",
     "List",
+    "MsgSend",
     "PolicyStatus",
     "Reload",
+    "RetainedClear",
     "Revoke",
     "RolePut",
     "RuleText",
+    "TokenCheck",
+    "TokenCreate",
+    "TokenRevoke",
     "Unrevoke",
     "UserAdd",
     "UserChange",
@@ -41,7 +48,10 @@ LimitName = Annotated[str, Meta(pattern=rf"^({'|'.join(LIMIT_NAMES)})\Z")]
 Limits = dict[LimitName, Annotated[int, Meta(ge=0, lt=1 << 62)]]
 Subject = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Reason = Annotated[str, Meta(max_length=256)]
-Seconds = Annotated[float, Meta(ge=0, le=315_360_000)]  # ten years; 0: until it is taken back
+KickReason = Annotated[str, Meta(pattern=rf"^({'|'.join(KICK_REASONS)})\Z")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+SECONDS_MAX = 315_360_000  # ten years
+Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]  # 0: until it is taken back
 
 
 class _Arguments(Struct, forbid_unknown_fields=True):
@@ -175,6 +185,29 @@ class Unrevoke(_Arguments):
     dry_run: bool = False
 
 
+class TokenCreate(_Arguments):
+    """``token create``: the command line makes the token; what leaves it is its SHA-256."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    role: Literal["viewer", "operator", "admin"]
+    digest: Digest
+    for_s: Seconds = 0.0
+    dry_run: bool = False
+
+
+class TokenRevoke(_Arguments):
+    """``token revoke``."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    dry_run: bool = False
+
+
+class TokenCheck(_Arguments):
+    """``token check``: which token a SHA-256 is of; the HTTP service asks for each request."""
+
+    digest: Digest
+
+
 class PolicyStatus(_Arguments):
     """``policy status``: which nodes have yet to acknowledge an epoch; 0 is the newest."""
 
@@ -182,9 +215,36 @@ class PolicyStatus(_Arguments):
 
 
 class Kick(_Arguments):
-    """``client kick``."""
+    """``client kick``; ``reason`` is one of KICK_REASONS."""
 
     client_id: Subject
+    reason: KickReason = "administrative_action"
+    dry_run: bool = False
+
+
+class AboutSession(_Arguments):
+    """``session delete``, ``session expire``, ``queue purge``."""
+
+    client_id: Subject
+    dry_run: bool = False
+
+
+class MsgSend(_Arguments):
+    """``msg send``: a message that an edge publishes; which one is the router's choice where none is named."""
+
+    topic: Subject
+    payload: Annotated[bytes, Meta(max_length=SENT_BYTES_MAX)] = b""
+    qos: Annotated[int, Meta(ge=0, le=2)] = 1
+    retain: bool = False
+    expiry_s: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1
+    node: SomeNode = ""
+    dry_run: bool = False
+
+
+class RetainedClear(_Arguments):
+    """``retained clear``: topics to which an edge publishes an empty retained message."""
+
+    topics: Annotated[list[Subject], Meta(min_length=1, max_length=SENT_TOPICS_MAX)]
     dry_run: bool = False
 
 

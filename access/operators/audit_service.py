@@ -1,10 +1,12 @@
 """The audit of one node while it runs: what is written goes to the disk in a thread, in order, many lines in one sync.
 
 Bounded: ``LINES_MAX`` lines wait at most. What strangers cause is left out, and counted, while there is no room or too
-much waits; a verb is told so instead. At the end of the process all that waits is written.
+much waits; a verb is told so instead. After a write that failed a line is tried again and again that says how many are
+missing: a disk that was full for a moment refuses verbs no longer. At the end of the process all that waits is written.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,7 @@ __all__ = ["AuditService"]
 logger = logging.getLogger(__name__)
 
 LINES_MAX = 1_024
+RETRY_S = 1.0  # between tries of a file that cannot be written
 NAME = "audit.jsonl"
 
 
@@ -51,7 +54,9 @@ class AuditService:
         self._notes = AuditNotes()
         self._waiting: list[tuple[AuditRecord, Callable[[str], None]]] = []
         self._came = trio.Event()
-        self._said = ""
+        self._said = ""  # why the last write failed
+        self._retry_at = 0.0
+        self._missing = 0  # lines since the last one that was written
         self.came: Callable[[], None] = lambda: None  # of a loop that has to be woken, as the edge's
         self.counts = {"written": 0, "left_out": 0, "failed": 0}
         if self._file.torn is not None:
@@ -102,11 +107,14 @@ class AuditService:
         try:
             while True:
                 self._take_notes(self._notes.take(boot_time()))
+                if self._said and not self._waiting and boot_time() >= self._retry_at:
+                    self._waiting.append((self._gap(), _nobody))
                 if self._waiting:
                     await self._write()
                     continue
                 self._came = trio.Event()
-                with trio.move_on_after(max(0.0, self._notes.next_deadline() - boot_time())):
+                deadline = min(self._notes.next_deadline(), self._retry_at if self._said else math.inf)
+                with trio.move_on_after(max(0.0, deadline - boot_time())):
                     await self._came.wait()
         finally:
             self._take_notes(self._notes.take_all())
@@ -114,25 +122,39 @@ class AuditService:
                 await self._write()
             self._file.close()
 
+    def _gap(self) -> AuditRecord:
+        """Return the line that stands for those that could not be written."""
+        return AuditRecord("gap", "done", reason=self._said, count=max(1, self._missing))
+
     def _take_notes(self, records: list[AuditRecord]) -> None:
         for record in records:
             if self.refusal():
                 self.counts["left_out"] += record.count
+                self._missing += record.count
             else:
                 self._waiting.append((record, _nobody))
 
     async def _write(self) -> None:
         batch, self._waiting = self._waiting, []
         problem = ""
+        if self._said and batch[0][0].kind != "gap":
+            batch.insert(0, (self._gap(), _nobody))
+        records = [record for record, _ in batch]
         try:
-            records = [record for record, _ in batch]
             with trio.CancelScope(shield=True):  # what was taken is written, or its askers are told
                 await trio.to_thread.run_sync(self._file.append, records, time.time())
         except AuditFileError as error:
             problem = str(error)
         except (RuntimeError, OSError, MemoryError) as error:  # no thread to be had
             problem = f"the audit was not written: {error or type(error).__name__}"
-        self.counts["failed" if problem else "written"] += len(batch)
+        if problem:
+            failed = sum(record.kind != "gap" for record in records)  # what only tries is no line that is missing
+            self.counts["failed"] += failed
+            self._missing += failed
+            self._retry_at = boot_time() + RETRY_S
+        else:
+            self.counts["written"] += len(batch)
+            self._missing = 0
         if problem and problem != self._said:
             logger.error("%s", problem)
         elif self._said and not problem:

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from access.operators.audit_chain import AuditRecord
-from access.operators.verbs import Operator, Refusal, audit_arguments, judge, operator_of
+from access.operators.verbs import Operator, Refusal, audit_arguments, judge, operator_of, speaker
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin, AdminReply
 
@@ -54,9 +54,9 @@ class AuditedVerbs:
 
     def asked(self, peer: PeerKey, question: Admin) -> AdminReply | None:
         """Take note of a question; returns the reply to one that is refused for want of room."""
-        operator = operator_of(peer)
+        operator = speaker(question, operator_of(peer))
         try:
-            verb, arguments = judge(question, operator, self._tier)
+            verb, arguments = judge(question, operator_of(peer), self._tier)
         except Refusal as refusal:
             if len(self._open) < OPEN_MAX:
                 self._note(peer, operator, question, AuditRecord("verb", "refused", reason=str(refusal)))

@@ -16,6 +16,7 @@ from wire.messages.hello import OPERATOR_ROLES, TIER_GATEWAY, TIER_OPERATOR, TIE
 from wire.messages.operators import Admin
 
 __all__ = [
+    "ROLES",
     "VERBS",
     "Operator",
     "Refusal",
@@ -26,6 +27,7 @@ __all__ = [
     "changes",
     "judge",
     "operator_of",
+    "speaker",
     "tier_of",
 ]
 
@@ -129,8 +131,17 @@ VERBS: dict[str, Verb] = {
     "ban del": _row(Role.OPERATOR, our.BanDelete),
     "revoke": _row(Role.OPERATOR, our.Revoke),
     "unrevoke": _row(Role.ADMIN, our.Unrevoke),
+    "token list": _reads(our.List),
+    "token create": _row(Role.ADMIN, our.TokenCreate),
+    "token revoke": _row(Role.ADMIN, our.TokenRevoke),
+    "token check": _reads(our.TokenCheck, Role.ADMIN),
     "policy status": _reads(our.PolicyStatus),
     "client kick": _row(Role.OPERATOR, our.Kick),
+    "msg send": _row(Role.OPERATOR, our.MsgSend),
+    "retained clear": _row(Role.ADMIN, our.RetainedClear),
+    "queue purge": _row(Role.ADMIN, our.AboutSession),
+    "session delete": _row(Role.ADMIN, our.AboutSession),
+    "session expire": _row(Role.ADMIN, our.AboutSession),
     "client drain": _row(Role.OPERATOR, our.DrainClients),
     "reload": _row(Role.OPERATOR, our.Reload),
 }
@@ -149,6 +160,7 @@ SHOWN = frozenset(
         "drain",
         "dry_run",
         "epoch",
+        "expiry_s",
         "filter",
         "folder",
         "for_s",
@@ -169,16 +181,20 @@ SHOWN = frozenset(
         "pin",
         "prefix",
         "priority",
+        "qos",
         "rate",
         "reason",
         "redirect",
         "replicas",
+        "retain",
         "role",
         "roles",
         "root",
         "rules",
         "since",
         "throttle_bytes_s",
+        "topic",
+        "topics",
         "user",
         "value",
     }
@@ -203,6 +219,15 @@ def operator_of(peer: PeerKey | None) -> Operator | None:
     return Operator(ROLES[role], name)
 
 
+def speaker(question: Admin, operator: Operator | None) -> Operator | None:
+    """Return whom a question speaks for: a service names another one, whose role never exceeds its own."""
+    if operator is None or not (question.actor or question.role):
+        return operator
+    role = min(operator.role, ROLES.get(question.role, Role.VIEWER)) if question.role else operator.role
+    name = f"{question.actor} by {operator.name}" if question.actor else operator.name
+    return Operator(role, name)
+
+
 def judge(question: Admin, operator: Operator | None, tier: str) -> tuple[Verb, msgspec.Struct]:
     """Return the row of a question and its arguments, checked, if this operator may ask this tier for it.
 
@@ -211,6 +236,7 @@ def judge(question: Admin, operator: Operator | None, tier: str) -> tuple[Verb, 
             its range. The role is judged before the arguments.
     """
     verb = _row_of(question, tier)
+    operator = speaker(question, operator)
     if operator is None:
         raise Refusal(f"`{question.verb}` wants an operator's certificate: {SCHEME}<cluster>/<role>/<name>")
     if operator.role < verb.role:

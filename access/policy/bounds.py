@@ -15,7 +15,7 @@ from typing import Any
 from access.limits.addresses import parse_network
 from access.limits.bans import Ban, normal_value
 from access.policy import commands as c
-from access.policy.records import Revoked, Rule
+from access.policy.records import Revoked, Rule, Token
 from access.policy.role_tiers import role_fault
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "GROUPS_MAX",
     "REVOKED_MAX",
     "ROLES_MAX",
+    "TOKENS_MAX",
     "USERS_BYTES_MAX",
     "USERS_MAX",
     "VIEW_BYTES_MAX",
@@ -36,6 +37,8 @@ ROLES_MAX = 1_024
 GROUPS_MAX = 10_000
 BANS_MAX = 100_000
 REVOKED_MAX = 100_000
+TOKENS_MAX = 1_000
+TOKEN_NAME_BYTES_MAX = 64
 NAME_BYTES_MAX = 256
 NAMES_MAX = 64  # roles or groups of one user
 LIMITS_MAX = 32
@@ -52,6 +55,7 @@ NUMBER_MAX = 1 << 62
 TIME_MAX = 1e12
 ACTIONS_MAX = 63
 PRIORITY_MAX = 1_000
+DIGEST_DIGITS = 64  # of a SHA-256
 SERIAL_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -138,6 +142,23 @@ def _unrevoke(command: c.Unrevoke) -> str:
     return _revoked(command.kind, command.issuer, command.value)
 
 
+def _add_token(command: c.AddToken) -> str:
+    token: Token = command.token
+    if token.role not in ("viewer", "operator", "admin") or len(token.digest) != DIGEST_DIGITS:
+        return "a token has the role viewer, operator or admin, and a SHA-256"
+    if not SERIAL_DIGITS.issuperset(token.digest):
+        return "a SHA-256 is written in hexadecimal, in small letters"
+    return (
+        _name("a token's name", token.name, TOKEN_NAME_BYTES_MAX)
+        or _time("the end of a token", token.until_utc)
+        or _time("the time of a token", token.made_utc)
+    )
+
+
+def _delete_token(command: c.DeleteToken) -> str:
+    return _name("a token's name", command.name, TOKEN_NAME_BYTES_MAX)
+
+
 def _prune(command: c.Prune) -> str:
     return _time("the time of a clean-up", command.now_utc)
 
@@ -157,6 +178,8 @@ RANGES: dict[type[c.PolicyCommand], Callable[[Any], str]] = {
     c.DeleteBan: _delete_ban,
     c.Revoke: _revoke,
     c.Unrevoke: _unrevoke,
+    c.AddToken: _add_token,
+    c.DeleteToken: _delete_token,
     c.Prune: _prune,
 }
 

@@ -10,8 +10,17 @@ import msgspec
 
 from access.policy import bounds
 from access.policy import commands as c
-from access.policy.records import Ban, Group, Revoked, Role, User
-from access.policy.tables import R, Table, bans_table, groups_table, revoked_table, roles_table, users_table
+from access.policy.records import Ban, Group, Revoked, Role, Standing, Token, User
+from access.policy.tables import (
+    R,
+    Table,
+    bans_table,
+    groups_table,
+    revoked_table,
+    roles_table,
+    tokens_table,
+    users_table,
+)
 
 __all__ = ["Changes", "Tables"]
 
@@ -27,16 +36,18 @@ class Changes:
         self.roles: dict[str, Role | None] = {}
         self.bans: dict[str, Ban | None] = {}
         self.revoked: dict[str, Revoked | None] = {}
+        self.tokens: dict[str, Token | None] = {}
         self.takes_users: list[str] = []
         self.takes_groups: list[str] = []
         self.takes_roles: list[str] = []
         self.takes_bans: list[str] = []
         self.takes_revoked: list[str] = []
+        self.changed_users: dict[str, Standing] = {}
 
     @property
     def changed(self) -> bool:
         """True if the policy would be another one."""
-        return bool(self.users or self.groups or self.roles or self.bans or self.revoked)
+        return bool(self.users or self.groups or self.roles or self.bans or self.revoked or self.tokens)
 
     def lacking(self, roles: Iterable[str], groups: Iterable[str] = ()) -> str:
         """Return why a record may not refer to roles and groups, "" if all are there."""
@@ -56,10 +67,15 @@ class Tables:
         self.users: Table[User] = users_table()
         self.groups: Table[Group] = groups_table()
         self.roles: Table[Role] = roles_table()
-        self.bans: Table[Ban] = bans_table()
-        self.revoked: Table[Revoked] = revoked_table()
+        self.bans: Table[Ban] = bans_table(with_ends=True)
+        self.revoked: Table[Revoked] = revoked_table(with_ends=True)
+        self.tokens: Table[Token] = tokens_table()  # of the routers alone: no node lets an operator in by one
         self.role_uses: Counter[str] = Counter()
         self.group_uses: Counter[str] = Counter()
+
+    def has_ended(self, by_utc: float) -> bool:
+        """Return whether a ban, a revocation or a token has ended by a time."""
+        return any(table.ended(by_utc, 1) for table in (self.bans, self.revoked, self.tokens))
 
     @property
     def view_octets(self) -> int:
@@ -79,6 +95,7 @@ class Tables:
         _put(self.roles, changes.roles)
         _put(self.bans, changes.bans)
         _put(self.revoked, changes.revoked)
+        _put(self.tokens, changes.tokens)
 
     def too_large(self, changes: Changes | None = None) -> str:
         """Return why the policy has no room for changes, "" if it has; a command that adds no byte always has."""
@@ -96,11 +113,12 @@ class Tables:
         return ""
 
     def view_commands(self) -> Iterator[c.SimpleCommand]:
-        """Yield the command that makes each record that every node holds; a snapshot is judged by their ranges."""
+        """Yield the command that makes each record but the users; a snapshot is judged by their ranges."""
         yield from (c.PutGroup(group.name, group.roles, group.limits) for group in self.groups.records())
         yield from (c.PutRole(role.name, role.rules, role.priority, role.limits) for role in self.roles.records())
         yield from (c.AddBan(ban) for ban in self.bans.records())
         yield from (c.Revoke(revoked) for revoked in self.revoked.records())
+        yield from (c.AddToken(token) for token in self.tokens.records())
 
     def _count(self, record: User | Group | None, by: int) -> None:
         if record is None:

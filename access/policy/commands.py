@@ -9,16 +9,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from access.policy.records import Ban, Revoked, Rule
+from access.policy.records import Ban, Revoked, Rule, Token
 from wire.decoding import Payload, Unreadable, strictly
 
 __all__ = [
     "AddBan",
+    "AddToken",
     "AddUser",
     "ChangeUser",
     "DeleteBan",
     "DeleteGroup",
     "DeleteRole",
+    "DeleteToken",
     "DeleteUser",
     "PolicyCommand",
     "PolicyOrder",
@@ -137,8 +139,20 @@ class Unrevoke(_Command, tag="Unrevoke"):
     value: str
 
 
+class AddToken(_Command, tag="AddToken"):
+    """A new token of an operator; one of that name that stands is refused."""
+
+    token: Token
+
+
+class DeleteToken(_Command, tag="DeleteToken"):
+    """Make an operator's token void."""
+
+    name: str
+
+
 class Prune(_Command, tag="Prune"):
-    """The leader's: remove bans and revocations that ended before this time, some of them at a time."""
+    """The leader's: remove bans, revocations and tokens that had ended at this time, some of them at a time."""
 
     now_utc: float
 
@@ -157,6 +171,8 @@ SimpleCommand: TypeAlias = (
     | DeleteBan
     | Revoke
     | Unrevoke
+    | AddToken
+    | DeleteToken
     | Prune
 )
 

@@ -51,6 +51,7 @@ class _State(msgspec.Struct, array_like=True):
     bans: list[msgspec.Raw]
     revoked: list[msgspec.Raw]
     orders: dict[str, OrderOutcome]
+    tokens: list[msgspec.Raw] = []  # the snapshots of before had none
 
 
 _decoder = msgspec.msgpack.Decoder(_State)
@@ -64,6 +65,7 @@ def _read(data: Payload) -> tuple[int, Tables, dict[str, OrderOutcome]]:
     tables.roles.load(state.roles)
     tables.bans.load(state.bans)
     tables.revoked.load(state.revoked)
+    tables.tokens.load(state.tokens)
     tables.count_uses()
     newest = max((user.version for user in tables.users.records()), default=0)
     if not newest <= state.epoch < bounds.NUMBER_MAX or len(state.orders) > ORDERS_MAX:
@@ -110,6 +112,7 @@ class PolicyMachine:
             tables.bans.raw(),
             tables.revoked.raw(),
             self._orders,
+            tables.tokens.raw(),
         )
         return msgspec.msgpack.encode(state)
 
@@ -124,12 +127,13 @@ class PolicyMachine:
         Only references are copied, so that the machine may go on.
         """
         tables = self._tables
-        parts: list[bytes | list[bytes]] = [ARRAY_OF_7, msgspec.msgpack.encode(self.epoch)]
+        parts: list[bytes | list[bytes]] = [ARRAY_OF_8, msgspec.msgpack.encode(self.epoch)]
         for table in (tables.users, tables.groups, tables.roles, tables.bans, tables.revoked):
             encoded = table.encoded()
             parts += [_array_of(len(encoded)), encoded]
         parts.append(msgspec.msgpack.encode(self._orders))
-        return parts
+        tokens = tables.tokens.encoded()
+        return [*parts, _array_of(len(tokens)), tokens]
 
     def restore(self, data: Payload) -> None:
         """Replace the whole state.
@@ -217,7 +221,7 @@ def _array_of(length: int) -> bytes:
     return b"\xdc" + length.to_bytes(2, "big") if length < 1 << 16 else b"\xdd" + length.to_bytes(4, "big")
 
 
-ARRAY_OF_7 = _array_of(7)  # the fields of _State
+ARRAY_OF_8 = _array_of(8)  # the fields of _State
 
 
 def _cannot(command: PolicyCommand, error: Exception) -> str:
@@ -231,6 +235,7 @@ def _step(changes: Changes) -> PolicyStep:
         tuple(changes.takes_roles),
         tuple(changes.takes_bans),
         tuple(changes.takes_revoked),
+        changes.changed_users,
     )
     users = tuple(changes.users)
     return PolicyStep(changes.epoch, users, changes.groups, changes.roles, changes.bans, changes.revoked, takes)

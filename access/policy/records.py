@@ -1,9 +1,10 @@
-"""The records of the policy: users, groups, roles, bans, and revoked certificates and tokens.
+"""The records of the policy: users, groups, roles, bans, revoked certificates and tokens, and operators' tokens.
 
 Every string and list has its length here, checked when a record is decoded, and again by ``access/policy/bounds.py``
-before a command makes one. ``version`` is the policy_epoch at which a user was changed last: whoever was admitted under
-another one is judged anew, and a cached check of a password is void. ``made`` is the epoch at which a user was added: a
-name that was deleted and added again is another user, who does not own the sessions of the first.
+before a command makes one. ``version`` is the policy_epoch at which a user was changed last: a cached check of a
+password of another one is void. ``since`` is the epoch of its last ``disable`` or other password, 0 for none: who was
+let in under another one is ended. ``made`` is the epoch at which a user was added: a name that was deleted and added
+again is another user, who does not own the sessions of the first.
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -22,6 +23,8 @@ __all__ = [
     "Revoked",
     "Role",
     "Rule",
+    "Standing",
+    "Token",
     "User",
     "ban_key",
     "revoked_key",
@@ -44,6 +47,16 @@ class User(Struct, frozen=True, array_like=True, omit_defaults=True):
     disabled: bool = False
     record: Secret = ""
     verifier: Secret = ""
+    roles: Names = ()
+    groups: Names = ()
+    limits: Limits = {}
+    since: Epoch = 0
+
+
+class Standing(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Roles, groups and limits of a user: a step tells them to the nodes whose clients are of that user."""
+
+    made: Epoch
     roles: Names = ()
     groups: Names = ()
     limits: Limits = {}
@@ -85,6 +98,16 @@ class Revoked(Struct, frozen=True, array_like=True, omit_defaults=True):
     issuer: Annotated[str, Meta(max_length=1_024)] = ""
     until_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # when it ends by itself; 0: not known
     reason: Annotated[str, Meta(max_length=256)] = ""
+
+
+class Token(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """An operator's token for the HTTP service. Only the SHA-256 of its 256 random bits is kept, in hexadecimal."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    role: Literal["viewer", "operator", "admin"]
+    digest: Annotated[str, Meta(max_length=64)]
+    until_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # when it ends by itself; 0: not by itself
+    made_utc: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
 
 
 def ban_key(kind: str, value: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from access.policy import bounds
 from access.policy import commands as c
 from access.policy.changes import Changes
-from access.policy.records import Group, Role, User, ban_key, revoked_key
+from access.policy.records import Group, Role, Standing, User, ban_key, revoked_key
 from access.policy.step import RECORDS_MAX
 
 __all__ = ["RULES"]
@@ -42,13 +42,16 @@ def _user(changes: Changes, name: str) -> User | str:
     return changes.tables.users.get(name) or f"no user {name!r}"
 
 
-def _set_user(changes: Changes, before: User, *, takes: bool = True, **fields: Any) -> None:
-    """Set fields of a user; without a difference nothing changes."""
+def _set_user(changes: Changes, before: User, *, ends: bool = False, **fields: Any) -> User | None:
+    """Set fields of a user and return it, None without a difference; ``ends``: connections of before do not stay."""
     if all(getattr(before, name) == value for name, value in fields.items()):
-        return
-    changes.users[before.name] = msgspec.structs.replace(before, version=changes.epoch, **fields)
-    if takes:
+        return None
+    since = changes.epoch if ends else before.since
+    after = msgspec.structs.replace(before, version=changes.epoch, since=since, **fields)
+    changes.users[before.name] = after
+    if ends:
         changes.takes_users.append(before.name)
+    return after
 
 
 def _change_user(changes: Changes, command: c.ChangeUser) -> str:
@@ -56,7 +59,9 @@ def _change_user(changes: Changes, command: c.ChangeUser) -> str:
     if isinstance(user, str):
         return user
     given = {name: getattr(command, name) for name in ("roles", "groups", "limits")}
-    _set_user(changes, user, **{name: value for name, value in given.items() if value is not None})
+    after = _set_user(changes, user, **{name: value for name, value in given.items() if value is not None})
+    if after is not None:
+        changes.changed_users[after.name] = Standing(after.made, after.roles, after.groups, after.limits)
     return changes.lacking(command.roles or (), command.groups or ())
 
 
@@ -64,7 +69,7 @@ def _set_password(changes: Changes, command: c.SetPassword) -> str:
     user = _user(changes, command.name)
     if isinstance(user, str):
         return user
-    _set_user(changes, user, record=command.record, verifier=command.verifier)
+    _set_user(changes, user, ends=True, record=command.record, verifier=command.verifier)
     return ""
 
 
@@ -72,7 +77,7 @@ def _set_disabled(changes: Changes, command: c.SetDisabled) -> str:
     user = _user(changes, command.name)
     if isinstance(user, str):
         return user
-    _set_user(changes, user, takes=command.disabled, disabled=command.disabled)
+    _set_user(changes, user, ends=command.disabled, disabled=command.disabled)
     return ""
 
 
@@ -167,17 +172,31 @@ def _unrevoke(changes: Changes, command: c.Unrevoke) -> str:
     return ""
 
 
+def _add_token(changes: Changes, command: c.AddToken) -> str:
+    tokens = changes.tables.tokens
+    token = command.token
+    if token.name in tokens:
+        return f"token {token.name!r} is there already: revoke it first, or choose another name"
+    if len(tokens) >= bounds.TOKENS_MAX:
+        return f"the policy holds {bounds.TOKENS_MAX} tokens: revoke one first"
+    changes.tokens[token.name] = token
+    return ""
+
+
+def _delete_token(changes: Changes, command: c.DeleteToken) -> str:
+    if command.name not in changes.tables.tokens:
+        return f"no token {command.name!r}"
+    changes.tokens[command.name] = None
+    return ""
+
+
 def _prune(changes: Changes, command: c.Prune) -> str:
-    for key, ban in zip(changes.tables.bans.keys(), changes.tables.bans.records(), strict=True):
-        if len(changes.bans) >= RECORDS_MAX:
-            break
-        if not ban.holds(command.now_utc):
-            changes.bans[key] = None
-    for key, entry in zip(changes.tables.revoked.keys(), changes.tables.revoked.records(), strict=True):
-        if len(changes.revoked) >= RECORDS_MAX:
-            break
-        if entry.until_utc and entry.until_utc <= command.now_utc:
-            changes.revoked[key] = None
+    tables, by_utc = changes.tables, command.now_utc
+    changes.bans.update(dict.fromkeys(tables.bans.ended(by_utc, RECORDS_MAX)))
+    room = RECORDS_MAX - len(changes.bans)
+    changes.revoked.update(dict.fromkeys(tables.revoked.ended(by_utc, room)))
+    room -= len(changes.revoked)
+    changes.tokens.update(dict.fromkeys(tables.tokens.ended(by_utc, room)))
     return ""
 
 
@@ -195,5 +214,7 @@ RULES: dict[type[c.PolicyCommand], Callable[[Changes, Any], str]] = {
     c.DeleteBan: _delete_ban,
     c.Revoke: _revoke,
     c.Unrevoke: _unrevoke,
+    c.AddToken: _add_token,
+    c.DeleteToken: _delete_token,
     c.Prune: _prune,
 }

@@ -1,7 +1,8 @@
 """One step of the policy: the records that changed, and which of them took something away.
 
 ``users`` names users only: nodes do not hold them, and let go of one that they had asked for. ``takes`` names what a
-node must judge again before it acknowledges the step; a step that only gives takes nothing, and nobody waits for it.
+node must judge again before it acknowledges the step; a step that only gives takes nothing, and nobody waits for it. A
+user whose roles, groups or limits changed comes with them, so that its clients are judged by them and stay.
 """
 
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from access.policy.records import Ban, Epoch, Group, Name, Revoked, Role
+from access.policy.records import Ban, Epoch, Group, Name, Revoked, Role, Standing
 from wire.decoding import strictly
 
 __all__ = ["RECORDS_MAX", "PolicyStep", "Takes", "decode_step", "encode_step"]
@@ -20,16 +21,22 @@ Key = Annotated[str, Meta(max_length=2_048)]
 
 
 class Takes(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Names of what lost a right, or may have: a role may hold a deny, so each change of an existing one counts."""
+    """Names of what lost a right, or may have: a role may hold a deny, so each change of an existing one counts.
+
+    Attributes:
+        users: Nobody who was let in as one of them stays: deleted, disabled, or with another password.
+        changed: Users with other roles, groups or limits.
+    """
 
     users: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
     groups: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
     roles: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
     bans: Annotated[tuple[Key, ...], Meta(max_length=RECORDS_MAX)] = ()
     revoked: Annotated[tuple[Key, ...], Meta(max_length=RECORDS_MAX)] = ()
+    changed: Annotated[dict[Name, Standing], Meta(max_length=RECORDS_MAX)] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.users or self.groups or self.roles or self.bans or self.revoked)
+        return bool(self.users or self.groups or self.roles or self.bans or self.revoked or self.changed)
 
 
 class PolicyStep(msgspec.Struct, frozen=True, array_like=True):

@@ -1,6 +1,7 @@
 """The tables of the policy, kept encoded: 200 000 users cost a router their bytes, and its garbage collector nothing.
 
-A table knows the sum of its bytes, so the bounds of the whole policy are judged without a walk over it.
+A table knows the sum of its bytes, so the bounds of the whole policy are judged without a walk over it. One whose
+records end by themselves keeps their ends in order, so that what has ended is found without one either.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -9,10 +10,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from access.policy.records import Ban, Group, Revoked, Role, User, ban_key, revoked_key
+from access.policy.records import Ban, Group, Revoked, Role, Token, User, ban_key, revoked_key
 from wire.decoding import Payload
 
-__all__ = ["R", "Table", "bans_table", "groups_table", "revoked_table", "roles_table", "users_table"]
+__all__ = ["R", "Table", "bans_table", "groups_table", "revoked_table", "roles_table", "tokens_table", "users_table"]
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -24,11 +25,15 @@ class Table(Generic[R]):
         octets: Sum of the encoded records and of their keys.
     """
 
-    def __init__(self, decode: Callable[[Payload], R], key_of: Callable[[R], str]) -> None:
+    def __init__(
+        self, decode: Callable[[Payload], R], key_of: Callable[[R], str], end_of: Callable[[R], float] | None = None
+    ) -> None:
         self._decode = decode
         self._key_of = key_of
+        self._end_of = end_of  # seconds since the epoch, 0: not by itself
         self._encoded: dict[str, bytes] = {}
         self._sorted: list[str] | None = None  # keys in order, once somebody has asked for them
+        self._ends: list[tuple[float, str]] = []  # of records that end by themselves, negative: the next one is last
         self.octets = 0
 
     def __len__(self) -> int:
@@ -46,10 +51,6 @@ class Table(Generic[R]):
         """Yield all records, decoded one after the other."""
         return map(self._decode, self._encoded.values())
 
-    def keys(self) -> Iterator[str]:
-        """Yield all keys, those of the oldest records first."""
-        return iter(self._encoded)
-
     def names(self, after: str, count: int) -> list[str]:
         """Return up to ``count`` keys behind one, in order."""
         if self._sorted is None:
@@ -57,25 +58,39 @@ class Table(Generic[R]):
         at = bisect_right(self._sorted, after)
         return self._sorted[at : at + count]
 
+    def ended(self, by_utc: float, count: int) -> list[str]:
+        """Return keys of up to ``count`` records that have ended by a time, those first that ended first."""
+        return [key for end, key in self._ends[: -count - 1 : -1] if -end <= by_utc]
+
     def put(self, record: R) -> None:
         """Add a record, or replace the one of its key."""
         key = self._key_of(record)
-        data = msgspec.msgpack.encode(record)
         if self._sorted is not None and key not in self._encoded:
             insort(self._sorted, key)
-        before = self._encoded.pop(key, None)
-        if before is not None:
-            self.octets -= len(before) + len(key.encode())
+        self._drop(key)
+        self._keep(key, record)
+        if self._end_of is not None and (end := self._end_of(record)):
+            insort(self._ends, (-end, key))
+
+    def _keep(self, key: str, record: R) -> None:
+        data = msgspec.msgpack.encode(record)
         self._encoded[key] = data
         self.octets += len(data) + len(key.encode())
 
     def remove(self, key: str) -> None:
         """Remove a record; one that is not there is passed by."""
+        if self._drop(key) and self._sorted is not None:
+            del self._sorted[bisect_left(self._sorted, key)]
+
+    def _drop(self, key: str) -> bool:
+        """Let go of the record of a key; return whether there was one."""
         data = self._encoded.pop(key, None)
-        if data is not None:
-            self.octets -= len(data) + len(key.encode())
-            if self._sorted is not None:
-                del self._sorted[bisect_left(self._sorted, key)]
+        if data is None:
+            return False
+        self.octets -= len(data) + len(key.encode())
+        if self._end_of is not None and (end := self._end_of(self._decode(data))):
+            del self._ends[bisect_left(self._ends, (-end, key))]
+        return True
 
     def octets_of(self, key: str) -> int:
         """Return the bytes that the record of a key takes, 0 if there is none."""
@@ -110,9 +125,15 @@ class Table(Generic[R]):
         """
         self._encoded.clear()
         self._sorted = None
+        self._ends.clear()
         self.octets = 0
-        for raw in records:
-            self.add(raw)
+        end_of, self._end_of = self._end_of, None  # not each at its place: all of them in order at the end
+        try:
+            read = [self.add(raw) for raw in records]
+        finally:
+            self._end_of = end_of
+        if end_of is not None:
+            self._ends = sorted((-end, self._key_of(record)) for record in read if (end := end_of(record)))
 
 
 def _ban_key(ban: Ban) -> str:
@@ -138,11 +159,24 @@ def roles_table() -> Table[Role]:
     return Table(msgspec.msgpack.Decoder(Role).decode, lambda role: role.name)
 
 
-def bans_table() -> Table[Ban]:
-    """Return an empty table of bans."""
-    return Table(msgspec.msgpack.Decoder(Ban).decode, _ban_key)
+def bans_table(*, with_ends: bool = False) -> Table[Ban]:
+    """Return an empty table of bans.
+
+    Args:
+        with_ends: It is asked what has ended.
+    """
+    return Table(msgspec.msgpack.Decoder(Ban).decode, _ban_key, _end_of if with_ends else None)
 
 
-def revoked_table() -> Table[Revoked]:
-    """Return an empty table of revocations."""
-    return Table(msgspec.msgpack.Decoder(Revoked).decode, _revoked_key)
+def revoked_table(*, with_ends: bool = False) -> Table[Revoked]:
+    """Return an empty table of revocations; ``with_ends`` as with bans."""
+    return Table(msgspec.msgpack.Decoder(Revoked).decode, _revoked_key, _end_of if with_ends else None)
+
+
+def tokens_table() -> Table[Token]:
+    """Return an empty table of operators' tokens; it knows their ends."""
+    return Table(msgspec.msgpack.Decoder(Token).decode, lambda token: token.name, _end_of)
+
+
+def _end_of(record: Ban | Revoked | Token) -> float:
+    return record.until_utc

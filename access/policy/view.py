@@ -4,20 +4,21 @@ Users are not in it: a node asks a router for one by name, and takes an answer o
 (docs/adr/0034). A whole view that comes in pages says nothing of what changed, so the node judges everybody anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from access.limits.bans import Ban, BanTable, normal_value
+from access.limits.strictest import strictest
 from access.policy.changes import Tables
-from access.policy.records import Group, Limits, Revoked, Role, User, ban_key, revoked_key
+from access.policy.records import Group, Limits, Revoked, Role, Standing, User, ban_key, revoked_key
 from access.policy.role_tiers import tiers_of
 from access.policy.step import PolicyStep
 from access.policy.tables import Table, bans_table, groups_table, revoked_table, roles_table
 from access.rules.rules import Action, Tier
 from wire.decoding import Payload, Unreadable, plain_text, strictly
 
-__all__ = ["PolicyView", "ViewReading", "encode_view", "roles_of"]
+__all__ = ["PolicyView", "ViewReading", "encode_view", "limits_of", "roles_of"]
 
 SLICE = 1_500  # records of one turn: some 2 ms
 RULE_COST = 2  # of a rule, in records
@@ -166,10 +167,16 @@ class ViewReading:
             raise Unreadable(f"unreadable policy view: {plain_text(str(error) or type(error).__name__)}") from None
 
 
-def roles_of(user: User, view: PolicyView) -> tuple[str, ...]:
+def roles_of(user: User | Standing, view: PolicyView) -> tuple[str, ...]:
     """Return the roles of a user, those of its groups behind its own."""
     groups = [group for name in user.groups if (group := view.group(name)) is not None]
     return tuple(dict.fromkeys((*user.roles, *(role for group in groups for role in group.roles))))
+
+
+def limits_of(user: User | Standing, view: PolicyView) -> Mapping[str, int]:
+    """Return the limits of a user: the strictest of its own and of its groups'."""
+    groups = [group for name in user.groups if (group := view.group(name)) is not None]
+    return strictest(user.limits, *(group.limits for group in groups)) if groups else user.limits
 
 
 def _check(name: str, role: Role) -> None:

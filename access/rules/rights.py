@@ -44,7 +44,7 @@ Source: TypeAlias = Callable[[RightsKey], Sequence[Tier]]
 class RightsClass:
     """Connections with the same rules; made by ``RightsClasses.join``."""
 
-    __slots__ = ("_classes", "_policy", "_policy_epoch", "connections", "key", "number")
+    __slots__ = ("_changed_at", "_classes", "_policy", "_policy_epoch", "_rules", "connections", "key", "number")
 
     def __init__(self, classes: "RightsClasses", key: RightsKey, number: int) -> None:
         self._classes = classes
@@ -53,6 +53,8 @@ class RightsClass:
         self.connections = 0
         self._policy = Policy(())
         self._policy_epoch: int | None = None
+        self._rules: tuple[tuple[Tier, ...], bool] | None = None
+        self._changed_at = classes.steps
 
     @property
     def epoch(self) -> int:
@@ -68,9 +70,19 @@ class RightsClass:
     def policy(self) -> Policy:
         """The rules of now, compiled at the first use after a change."""
         if self._policy_epoch != self._classes.steps:
-            self._policy = self._classes.compiled(self.key)
+            rules = self._classes.rules_of(self.key)
+            if rules != self._rules:
+                if self._rules is not None:  # else nothing was decided by others
+                    self._changed_at = self._classes.steps
+                self._policy, self._rules = Policy(*rules), rules
             self._policy_epoch = self._classes.steps
         return self._policy
+
+    @property
+    def changed_at(self) -> int:
+        """``steps`` at which its rules became what they are; it is no lower than that, and may be higher."""
+        self.policy  # noqa: B018  # compiled if the rules moved
+        return self._changed_at
 
 
 class RightsClasses:
@@ -128,9 +140,9 @@ class RightsClasses:
             if rights_class.number == NO_NUMBER:
                 rights_class.number = self._free.pop()
 
-    def compiled(self, key: RightsKey) -> Policy:
-        """Return the rules of a key, compiled."""
-        return Policy(self._source(key), self._groups_named)
+    def rules_of(self, key: RightsKey) -> tuple[tuple[Tier, ...], bool]:
+        """Return the tiers of a key, and whether any rule names groups of subscribers."""
+        return tuple(self._source(key)), self._groups_named
 
     def _number(self, now: float) -> int:
         if not self._free and now >= self._reclaim_at:
@@ -182,10 +194,20 @@ class RouteRights:
 class ConnectionRights:
     """Rights of one connection, and the decisions that only it can use."""
 
-    __slots__ = ("_epoch", "_has_levels", "_joined_at", "_table", "principal", "rights_class", "who")
+    __slots__ = ("_chosen_at", "_epoch", "_has_levels", "_joined_at", "_table", "principal", "rights_class", "who")
 
-    def __init__(self, rights_class: RightsClass, who: Who, principal: object = None) -> None:
-        self.rights_class = rights_class
+    def __init__(
+        self,
+        rights_class: RightsClass,
+        who: Who,
+        principal: object = None,
+        former: "ConnectionRights | None" = None,
+    ) -> None:
+        """former: What the connection had before."""
+        self.rights_class: RightsClass = rights_class
+        self._chosen_at: int = rights_class.steps
+        if former is not None and former.rights_class.key == rights_class.key:
+            self._chosen_at = former._chosen_at
         self.who = who
         self.principal = principal  # that it was joined for
         self._joined_at = rights_class.steps
@@ -197,6 +219,11 @@ class ConnectionRights:
     def is_current(self) -> bool:
         """Whether the rules are those by which its class was chosen; else its names may stand for another one."""
         return self._joined_at == self.rights_class.steps
+
+    @property
+    def changed_at(self) -> int:
+        """``steps`` at which the connection's rules became what they are."""
+        return max(self._chosen_at, self.rights_class.changed_at)
 
     def judge_publish(self, topic: str, qos: int = 0, retain: bool = False, route: RouteRights | None = None) -> bool:
         """Return True if the connection may publish, and keep the decision.

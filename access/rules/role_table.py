@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from access.files import AccessFileError, read_access_file
 from access.rules.rules import ALL_ACTIONS, PUBLISHING, SUBSCRIBING, Action, Rule, Tier, check_cost, make_rule
 from conf.limit_names import LIMIT_NAMES
+from conf.toml_lines import TomlLines
 
 __all__ = [
     "GroupWords",
@@ -41,6 +42,14 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 Names = Annotated[list[Name], Field(max_length=64)]
 LimitName = Annotated[str, Field(pattern=rf"^({'|'.join(LIMIT_NAMES)})$")]
 Filters = Annotated[list[Text], Field(max_length=RULES_MAX)]
+
+
+class _Mistake(ValueError):
+    """A mistake of one key; ``path`` finds its line."""
+
+    def __init__(self, path: tuple[str | int, ...], text: str) -> None:
+        super().__init__(f"{_key(path)}: {text}" if path else text)
+        self.path = path
 
 
 class _Words(BaseModel):
@@ -159,21 +168,22 @@ def parse_role_table(path: Path, content: bytes) -> RoleTable:
         AccessFileError: It is no TOML, has an unknown word, or no role.
     """
     try:
-        table = tomllib.loads(content.decode())
+        text = content.decode()
+        table = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise AccessFileError(path, content.count(b"\n", 0, error.start) + 1, "is no UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         where = LINE.search(str(error))
-        text = _shown(LINE.sub("", str(error)))
-        raise AccessFileError(path, int(where[1]) if where else 0, f"is no TOML: {text}") from None
+        number = int(where[1]) if where else content.rstrip(b"\n").count(b"\n") + 1  # "at end of document"
+        raise AccessFileError(path, number, f"is no TOML: {_shown(LINE.sub('', str(error)))}") from None
     except (RecursionError, ValueError):  # nested a thousand deep; a number of a million digits
         raise AccessFileError(
             path, 0, "is no TOML that can be read: it nests too deep, or a number is too long"
         ) from None
     try:
         return make_role_table(table)
-    except ValueError as error:
-        raise AccessFileError(path, 0, str(error)) from None
+    except _Mistake as error:
+        raise AccessFileError(path, TomlLines(text).of(error.path), str(error)) from None
 
 
 def make_role_table(table: Mapping[str, object]) -> RoleTable:
@@ -185,21 +195,21 @@ def make_role_table(table: Mapping[str, object]) -> RoleTable:
     try:
         words = _TableWords.model_validate(dict(table))
     except ValidationError as error:
-        raise ValueError(_mistake(error)) from None
+        raise _mistake(error) from None
     if not words.roles:
-        raise ValueError("has no role; write [roles.name], or take the file out of the settings")
+        raise _Mistake((), "has no role; write [roles.name], or take the file out of the settings")
     for kind, named in (("groups", words.groups), ("users", words.users)):
         for name, entry in named.items():
-            _check_names(f"{kind}.{_shown(name)}.roles", entry.roles, words.roles)
+            _check_names((kind, name, "roles"), entry.roles, words.roles)
             if isinstance(entry, UserWords):
-                _check_names(f"{kind}.{_shown(name)}.groups", entry.groups, words.groups)
+                _check_names((kind, name, "groups"), entry.groups, words.groups)
     tiers = {}
     count = 0
     for name, role in words.roles.items():
         tier = _tier(name, role)
         count += len(tier)
         if count > RULES_MAX:
-            raise ValueError(f"has more than {RULES_MAX} rules")
+            raise _Mistake(("roles", name), f"lifts the file above {RULES_MAX} rules")
         tiers[name] = (role.priority, tier)
     return RoleTable(tiers, words)
 
@@ -239,32 +249,37 @@ def _tier(name: str, role: RoleWords) -> Tier:
                     raise ValueError("no name of a group; write one level, or + for every group")
                 rules.append(make_rule(allow, actions, text, qos_max, role.listener, role.network))
             except ValueError as error:
-                raise ValueError(f"roles.{_shown(name)}.{word}[{number}]: {error}") from None
+                raise _Mistake(("roles", name, word, number), str(error)) from None
     try:
         check_cost(tuple(rules))
     except ValueError as error:
-        raise ValueError(f"roles.{_shown(name)}: {error}") from None
+        raise _Mistake(("roles", name), str(error)) from None
     return tuple(rules)
 
 
-def _check_names(key: str, names: list[str], known: Collection[str]) -> None:
+def _check_names(key: tuple[str, ...], names: list[str], known: Collection[str]) -> None:
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise ValueError(f"{key}[{number}]: the name stands there twice")
+            raise _Mistake((*key, number), "the name stands there twice")
         if name not in known:
-            raise ValueError(f"{key}[{number}]: no such name{_suggestion(name, known)}")
+            raise _Mistake((*key, number), f"no such name{_suggestion(name, known)}")
 
 
-def _mistake(error: ValidationError) -> str:
+def _mistake(error: ValidationError) -> _Mistake:
     """Return the first mistake as one line, with its key."""
     detail: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    loc = [str(part) for part in detail["loc"]]
-    key = ".".join(_shown(part) for part in loc) or "the file"
+    loc = tuple(detail["loc"])
     if detail["type"] != "extra_forbidden":
-        return f"{key}: {detail['msg']}"
+        return _Mistake(loc, detail["msg"])
     models: dict[str, type[BaseModel]] = {"roles": RoleWords, "groups": GroupWords, "users": UserWords}
-    model = models[loc[0]] if len(loc) > 2 else _TableWords
-    return f"{key}: unknown word{_suggestion(loc[-1], model.model_fields)}"
+    model = models[str(loc[0])] if len(loc) > 2 else _TableWords
+    return _Mistake(loc, f"unknown word{_suggestion(str(loc[-1]), model.model_fields)}")
+
+
+def _key(path: tuple[str | int, ...]) -> str:
+    """Return a key as a person writes it, an entry of a list as ``publish[1]``."""
+    names = (f"[{part}]" if isinstance(part, int) else f".{_shown(part)}" for part in path)
+    return "".join(names).removeprefix(".")
 
 
 def _suggestion(word: str, known: Collection[str]) -> str:

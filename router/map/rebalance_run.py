@@ -117,6 +117,13 @@ class RebalanceRunner:
         cluster_map = self._machine.map
         return sum(1 for move in job.plan.moves if reached(cluster_map, move))
 
+    def moves_pending(self) -> int:
+        """Return how many moves of the job that runs have not reached their target."""
+        job = self._machine.job
+        if job is None or job.state not in ("running", "paused", "aborting"):
+            return 0
+        return len(job.plan.moves) - self.done(job)
+
     def status(self, now: float) -> dict[str, object]:
         """Return the job as ``ring status`` shows it."""
         job = self._machine.job

@@ -12,7 +12,6 @@ from zlib import crc32
 
 import msgspec
 
-from access.operators.arguments import DrainClients, Kick, Reload
 from access.operators.verbs import Operator, Refusal, judge
 from membership.node_gossip import Believed
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
@@ -21,18 +20,17 @@ from router.map.machine import MapMachine, Outcome
 from router.map.not_leading import does_not_lead
 from router.map.orders import OrderOutcome
 from router.operators import ring_verbs
+from router.operators.for_nodes import FOR_NODES, ForNodes, for_nodes
 from router.routes.shard import RouteShard
-from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.orders import DrainOrder
 from wire.node.waiting import missing_from_map
 
 __all__ = [
     "AboutPolicy",
     "Change",
     "Decision",
-    "ForNodes",
     "ForProcess",
     "RouterView",
     "decide",
@@ -64,7 +62,7 @@ CHANGES = frozenset(  # of the map
         "ring undelegate",
     }
 )
-POLICY_GROUPS = frozenset(("user", "role", "group", "ban", "revoke", "unrevoke", "policy"))
+POLICY_GROUPS = frozenset(("user", "role", "group", "ban", "revoke", "unrevoke", "token", "policy"))
 GOSSIP_VERBS = ("membership list", *(f"membership keys {step}" for step in ("list", "install", "use", "remove")))
 Answer = dict[str, Any]
 
@@ -86,15 +84,6 @@ class AboutPolicy:
 @dataclass(frozen=True, slots=True)
 class ForProcess:
     """The process around the core answers this question."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForNodes:
-    """Nodes carry this order out; the reply has what each of them said."""
-
-    nodes: tuple[str, ...]
-    subject: str
-    dry_run: bool
 
 
 Decision: TypeAlias = AdminReply | AboutPolicy | Change | ForNodes | ForProcess
@@ -155,8 +144,11 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
     _, judged = judge(question, operator, TIER_ROUTER)
     if question.verb.partition(" ")[0] in POLICY_GROUPS:
         return AboutPolicy(judged)
-    if isinstance(judged, DrainClients | Kick | Reload):
-        return _for_nodes(judged, view.machine.map)
+    if isinstance(judged, FOR_NODES):
+        try:
+            return for_nodes(judged, view.machine.map)
+        except ValueError as error:
+            return AdminReply(question.request, False, None, str(error), FAILED)
     arguments = msgspec.structs.asdict(judged)
     if question.verb in GOSSIP_VERBS:
         return ForProcess()
@@ -173,17 +165,6 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
         return AdminReply(question.request, True, verb(view, arguments))
     except ValueError as error:
         return AdminReply(question.request, False, None, str(error.args[0]), USAGE)
-
-
-def _for_nodes(judged: DrainClients | Kick | Reload, cluster_map: ClusterMap) -> ForNodes:
-    if isinstance(judged, DrainClients):
-        edges = tuple(entry.node for entry in cluster_map.live(TIER_EDGE) if entry.node == judged.node)
-        subject = msgspec.json.encode(DrainOrder(judged.rate, judged.redirect)).decode()
-        return ForNodes(edges, subject, judged.dry_run)
-    if isinstance(judged, Kick):  # which edge has it only storage knows, and of an ephemeral session nobody else
-        return ForNodes(tuple(entry.node for entry in cluster_map.live(TIER_EDGE)), judged.client_id, judged.dry_run)
-    alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
-    return ForNodes(tuple(node for node in alive if judged.node in ("", node)), "", judged.dry_run)
 
 
 def _change(question: Admin, arguments: Answer, view: RouterView) -> Decision:

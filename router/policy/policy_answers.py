@@ -4,11 +4,12 @@ Functions of a question's arguments and the machine; each returns plain data, as
 """
 
 from collections.abc import Callable
+from hmac import compare_digest
 from typing import Any
 
 from access.operators import arguments as given
 from access.policy.machine import PolicyMachine
-from access.policy.records import Ban, Group, Role, User
+from access.policy.records import Ban, Group, Role, Token, User
 from access.policy.step import Takes
 from access.rules.rules import Action
 
@@ -54,6 +55,15 @@ def _ban(ban: Ban) -> Answer:
     return {"kind": ban.kind, "value": ban.value, "until_utc": ban.until_utc or None, "reason": ban.reason}
 
 
+def _token(token: Token) -> Answer:
+    return {
+        "token": token.name,
+        "role": token.role,
+        "made_utc": token.made_utc or None,
+        "until_utc": token.until_utc or None,
+    }
+
+
 def _users(wanted: given.List, machine: PolicyMachine) -> Answer:
     names = machine.tables.users.names(wanted.after, wanted.count)
     users = [user for name in names if (user := machine.tables.users.get(name)) is not None]
@@ -77,6 +87,20 @@ def _bans(wanted: given.List, machine: PolicyMachine) -> Answer:
     keys = machine.tables.bans.names(wanted.after, wanted.count)
     bans = [ban for key in keys if (ban := machine.tables.bans.get(key)) is not None]
     return _page("bans", [_ban(ban) for ban in bans], keys, wanted, machine)
+
+
+def _tokens(wanted: given.List, machine: PolicyMachine) -> Answer:
+    names = machine.tables.tokens.names(wanted.after, wanted.count)
+    tokens = [token for name in names if (token := machine.tables.tokens.get(name)) is not None]
+    return _page("tokens", [_token(token) for token in tokens], names, wanted, machine)
+
+
+def _check_token(wanted: given.TokenCheck, machine: PolicyMachine) -> Answer:
+    """Return name and role of a token; whether its time is over is judged by the asker's clock."""
+    for token in machine.tables.tokens.records():  # at most 1 000
+        if compare_digest(token.digest, wanted.digest):
+            return _token(token)
+    raise ValueError("no such token")
 
 
 def _page(what: str, rows: list[Answer], keys: list[str], wanted: given.List, machine: PolicyMachine) -> Answer:
@@ -120,4 +144,6 @@ READING: dict[str, Callable[[Any, PolicyMachine], Answer]] = {
     "group list": _groups,
     "group show": _show_group,
     "ban list": _bans,
+    "token list": _tokens,
+    "token check": _check_token,
 }

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from access.operators.arguments import PolicyStatus
+from access.operators.arguments import PolicyStatus, TokenCheck
 from access.policy.commands import PolicyCommand, PolicyOrder
 from access.policy.machine import PolicyMachine, PolicyOutcome
 from router.map.not_leading import does_not_lead
@@ -19,6 +19,7 @@ from router.policy.policy_answers import READING, takes_of
 from router.policy.policy_proposals import PolicyProposals
 from router.policy.policy_stream import PolicyStream
 from router.policy.policy_verbs import CHANGING
+from router.policy.pruning import Pruning
 from router.policy.user_answers import answers_to
 from router.policy.verb_waits import Ended, VerbWaits, WaitEnd
 from wire.messages.cluster_map import ClusterMap, NodeIncarnation
@@ -55,6 +56,7 @@ class PolicyDesk:
         count: Counts an event by name.
         utc: Seconds since the epoch, by this machine's clock: bans end by it.
         page_bytes: Of a whole view in one message.
+        pruning: Says when to remove what has ended.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class PolicyDesk:
         count: Callable[[str], None],
         utc: Callable[[], float],
         page_bytes: int,
+        pruning: Pruning,
     ) -> None:
         self.machine = PolicyMachine()
         self.waits = VerbWaits()
@@ -74,6 +77,7 @@ class PolicyDesk:
         self._utc = utc
         self._stream = PolicyStream(page_bytes)
         self._proposals = PolicyProposals(self.machine, give, count)
+        self._pruning = pruning
 
     @property
     def epoch(self) -> int:
@@ -147,12 +151,14 @@ class PolicyDesk:
             arguments: As ``access.operators.verbs.judge`` returned them.
             leads: Whether this router leads, and who does.
         """
-        if question.verb in READING:
+        if question.verb in READING and not isinstance(arguments, TokenCheck):
             self._tell(node, self._read(question, arguments))
         elif not leads.here:
             self._tell(node, does_not_lead(question, leads.node, leads.leader))
-        elif isinstance(arguments, PolicyStatus) and not self.is_current:
-            self._tell(node, does_not_lead(question, leads.node, ""))  # it may not know of the epoch yet
+        elif isinstance(arguments, PolicyStatus | TokenCheck) and not self.is_current:
+            self._tell(node, does_not_lead(question, leads.node, ""))  # it may not know of the epoch, or the token, yet
+        elif isinstance(arguments, TokenCheck):
+            self._tell(node, self._read(question, arguments))  # by the leader alone: a revoked token is void at once
         elif isinstance(arguments, PolicyStatus):
             epoch = arguments.epoch or self.machine.epoch
             self.waits.wait(now, min(epoch, self.machine.epoch), Asker(node, question.request, question))
@@ -178,9 +184,16 @@ class PolicyDesk:
         self.propose(now, order, Asker(node, question.request, question))
 
     def step(self, now: float) -> None:
-        """Answer the verbs whose wait is over."""
+        """Answer the verbs whose wait is over, and propose what the leader does by itself."""
         for ended in self.waits.take_ended(now):
             self._tell(ended.asker.node, _ended(ended))
+        if self.waits.leads and self.is_current and (prune := self._pruning.due(now, self.machine.tables)) is not None:
+            self.propose(now, prune)
+
+    def next_deadline(self) -> float:
+        """Return when ``step`` has something to do, at the leader."""
+        looks = self._pruning.next_deadline() if self.is_current else float("inf")
+        return min(self.waits.next_deadline(), looks)
 
     def _answer(self, now: float, asker: Asker, outcome: PolicyOutcome) -> None:
         question = asker.question

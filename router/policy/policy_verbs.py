@@ -1,4 +1,4 @@
-"""``user | role | group | ban | revoke | unrevoke``: an operator's verb, judged already, as a command of the policy.
+"""Verbs about users, rights, bans, revocations and tokens, judged already, as commands of the policy.
 
 The one clock here is the caller's: a ban ``for_s`` ends at a time that the command names. Nothing here proposes or
 sends; the machine judges the command again, when it is supposed and when it is committed.
@@ -11,7 +11,7 @@ from typing import Any
 from access.limits.bans import normal_value
 from access.operators import arguments as given
 from access.policy import commands
-from access.policy.records import Ban, Revoked, Rule
+from access.policy.records import Ban, Revoked, Rule, Token
 
 __all__ = ["CHANGING"]
 
@@ -44,6 +44,11 @@ def _revoke(wanted: given.Revoke, now_utc: float) -> commands.SimpleCommand:
     return commands.Revoke(Revoked(wanted.kind, wanted.value, wanted.issuer, until, wanted.reason))
 
 
+def _token_create(wanted: given.TokenCreate, now_utc: float) -> commands.SimpleCommand:
+    until = _until(wanted.for_s, now_utc)
+    return commands.AddToken(Token(wanted.name, wanted.role, wanted.digest, until, now_utc))
+
+
 def _until(for_s: float, now_utc: float) -> float:
     """Return when something ends; 0: not by itself. A time that cannot be told never shortens it."""
     if not for_s:
@@ -70,5 +75,7 @@ CHANGING: dict[str, Callable[[Any, float], commands.SimpleCommand]] = {
     "ban add": _ban_add,
     "ban del": lambda wanted, _: commands.DeleteBan(wanted.kind, normal_value(wanted.kind, wanted.value)),
     "revoke": _revoke,
+    "token create": _token_create,
+    "token revoke": lambda wanted, _: commands.DeleteToken(wanted.name),
     "unrevoke": lambda wanted, _: commands.Unrevoke(wanted.kind, wanted.issuer, wanted.value),
 }

@@ -60,6 +60,11 @@ class VerbWaits:
 
     # --- this router's part
 
+    @property
+    def leads(self) -> bool:
+        """Whether this router leads."""
+        return self._leads
+
     def begin(self, now: float, cluster_map: ClusterMap, epoch: int) -> None:
         """This router leads from here, or has another map: it knows of no acknowledgement and of no end before."""
         self._end_all(WaitEnd.LOST)

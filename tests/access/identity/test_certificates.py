@@ -2,11 +2,14 @@
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
 
 from access.identity.certificates import CertificateStep, NameKind, NameUse, certificate_facts
 from access.identity.principal import Allow, Answer, Credentials, Deny, Moment, Pass, name_fault
 from mqtt.reasons import ReasonCode
 from tests.access.identity.authorities import UTC, Authority, der, facts_of
+from tests.clients.hostile_names import HOSTILE_NAMES, LOOK_ALIKES
 
 AUTHORITY = Authority()
 MOMENT = Moment(1.0, UTC)
@@ -141,6 +144,14 @@ def test_bytes_that_are_no_certificate() -> None:
             certificate_facts(bad)
 
 
+def test_an_issuer_whose_name_is_a_string_of_bits() -> None:
+    """Found by the fuzz target "certificates": TypeError came out of the library instead of ValueError."""
+    good = der(AUTHORITY.client())
+    at = good.index(b"\x0c\x07Devices")
+    with pytest.raises(ValueError, match="unreadable"):
+        certificate_facts(good[:at] + b"\x03\x07\0evices" + good[at + 9 :])
+
+
 @pytest.mark.parametrize("name", ["a", "+", "#", "$SYS/x", "a/b", "ä", "用户", "x" * 65_535, "{user}", "%u"])
 def test_signs_of_filters_are_names(name: str) -> None:
     """Identify: rules take them literally, so they need no refusal here."""
@@ -153,3 +164,21 @@ def test_signs_of_filters_are_names(name: str) -> None:
 def test_texts_that_are_no_names(name: str) -> None:
     """NIST: protect. A log or a terminal obeys them, or two of them look the same."""
     assert name_fault(name)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE_NAMES.values(), *LOOK_ALIKES], ids=lambda name: ascii(name)[:20])
+def test_a_hostile_name_in_a_certificate(name: str) -> None:
+    """NIST: protect. It is refused in a line without it, or is the user letter by letter, and no log obeys it."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name, _validate=False)])
+    builder = AUTHORITY.builder(subject, AUTHORITY.name, 7).public_key(AUTHORITY.key.public_key())
+    shown = der(builder.sign(AUTHORITY.key, hashes.SHA256()))
+    try:
+        facts = certificate_facts(shown)
+    except ValueError as error:
+        assert len(shown) > 65_000 and str(error).isprintable() and len(str(error)) < 200
+        return
+    answer = CertificateStep(NameKind.CN).begin(Credentials("l", "::1", "id", certificate=facts), MOMENT)
+    if isinstance(answer, Allow):
+        assert answer.principal.user == name and not name_fault(name)
+    else:
+        assert isinstance(answer, Deny) and answer.reason.isprintable() and len(answer.reason) < 200

@@ -66,7 +66,7 @@ def test_algorithms_come_from_the_key() -> None:
     ],
 )
 def test_keys_that_are_left_out(key: object) -> None:
-    """Protect: weak, for another use, secret, or damaged; the others stay."""
+    """NIST: protect. Weak, for another use, secret, or damaged; the others stay."""
     assert [each.kid for each in read_jwks(jwks(key, ED))] == ["ed"]
     with pytest.raises(ValueError, match="without a key"):
         read_jwks(jwks(key))
@@ -90,7 +90,7 @@ def test_keys_that_are_left_out(key: object) -> None:
     ],
 )
 def test_sets_that_are_refused(content: bytes) -> None:
-    """Protect: the old keys stay."""
+    """NIST: protect. The old keys stay."""
     source = KeySource()
     assert source.loaded(jwks(EC), 0.0) == ""
     assert source.loaded(content, 1.0)

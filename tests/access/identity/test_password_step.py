@@ -133,7 +133,7 @@ def test_what_is_remembered_has_a_bound_and_says_nothing() -> None:
 def test_users_of_the_cluster_are_asked_for() -> None:
     """Identify: found, unknown, disabled, and no answer at all."""
     step = PasswordStep(RouterUsers(SECRET), KnownLogins(SECRET))
-    found = UserRecord(RECORD, 3, made=2, roles=("sensor",), attributes={"a": "b"}, limits={"queue": 5})
+    found = UserRecord(RECORD, 3, made=2, since=3, roles=("sensor",), attributes={"a": "b"}, limits={"queue": 5})
 
     def asked(record: UserRecord | None, password: bytes = PASSWORD) -> Answer:
         credentials = given_by(password=password)
@@ -149,7 +149,7 @@ def test_users_of_the_cluster_are_asked_for() -> None:
         answer = asked(found)
         assert isinstance(answer, Allow)
         assert (answer.principal.roles, answer.principal.limits) == (("sensor",), {"queue": 5})
-        assert (answer.principal.made, answer.principal.version) == (2, 3)
+        assert (answer.principal.made, answer.principal.since) == (2, 3)
     assert asked(UserRecord(RECORD, 4, disabled=True)) == Deny(ReasonCode.NOT_AUTHORIZED, "user disabled")
     assert asked(UserRecord(RECORD, disabled=True), b"x") == Deny(
         ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password"

@@ -1,13 +1,16 @@
 """The audit of a node while it runs: replies wait for the disk, what strangers cause does not."""
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 
 from access.operators.audit_chain import AuditRecord, verify
-from access.operators.audit_file import read_lines
+from access.operators.audit_file import AuditFile, read_lines
 from access.operators.audit_service import LINES_MAX, AuditService
 from conf.errors import UserError
 from conf.node_settings import NodeSettings
@@ -59,13 +62,52 @@ async def test_what_is_left_is_written_at_the_end(tmp_path: Path) -> None:
 
 async def test_without_room_strangers_cause_no_line(tmp_path: Path) -> None:
     """NIST: protect. A flood of refusals takes no room from the verbs of operators."""
-    audit = AuditService(settings(tmp_path, audit_room_bytes_min=1 << 60), tmp_path)
+    audit = AuditService(settings(tmp_path, audit_room_bytes_min=1 << 50), tmp_path)
     assert "MiB of room" in audit.refusal()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
         audit.note(AuditRecord("login", "refused", address="10.0.0.1"))
         nursery.cancel_scope.cancel()
     assert [line["kind"] for line in lines(tmp_path)] == ["start"] and audit.counts["left_out"] == 1
+
+
+async def test_a_disk_that_was_full_for_a_moment_refuses_verbs_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NIST: recover. Nobody asks: the file is tried again, and a line tells how many are missing."""
+    monkeypatch.setattr("access.operators.audit_service.RETRY_S", 0.01)
+    audit = AuditService(settings(tmp_path, audit_room_bytes_min=0), tmp_path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    tries = 0
+
+    def no_room(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise full
+
+    async def until(condition: Callable[[], bool]) -> None:
+        with trio.fail_after(10):
+            while not condition():
+                await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        with monkeypatch.context() as patch:
+            patch.setattr(AuditFile, "_write", no_room)
+            nursery.start_soon(audit.run)
+            await until(lambda: bool(audit.refusal()))
+            for number in range(3):
+                audit.note(AuditRecord("login", "refused", address=f"10.0.0.{number}"))
+            before = tries
+            await until(lambda: tries >= before + 3)
+            assert audit.refusal()
+        await until(lambda: not audit.refusal())
+        audit.note(AuditRecord("login", "refused", address="10.0.0.9"))
+        nursery.cancel_scope.cancel()
+    found = lines(tmp_path)
+    assert [(line["kind"], line.get("count", 1)) for line in found] == [("gap", 4), ("login", 1)]
+    assert "No space" in str(found[0]["reason"])
+    assert audit.counts == {"written": 2, "left_out": 3, "failed": 1}
 
 
 def test_lines_that_wait_are_bounded(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from access.operators.verbs import SHOWN, VERBS, Operator, Refusal, Role, audit_arguments, judge, operator_of
+from access.operators.verbs import SHOWN, VERBS, Operator, Refusal, Role, audit_arguments, judge, operator_of, speaker
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin
 
@@ -28,15 +28,19 @@ GOOD: dict[str, Any] = {
     "kind": "user",
     "value": "ann",
     "client_id": "c",
+    "topic": "a/b",
+    "topics": ["a/b"],
+    "digest": "0a" * 32,
 }
 ADMINS = """
 cluster forget, cluster join, cluster leave, ring recover, ring delegate, ring undelegate, membership keys install,
 membership keys use, membership keys remove, store aside remove, user add, user change, user password, user disable,
-user enable, user delete, role put, role delete, group put, group delete, unrevoke
+user enable, user delete, role put, role delete, group put, group delete, unrevoke, token create,
+token revoke, token check, session delete, session expire, retained clear, queue purge
 """
 OPERATORS = """
 cluster transfer, node drain, node undrain, ring add, ring drain, ring remove, ring rebalance, ring pause, ring resume,
-ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, client drain, reload
+ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, msg send, client drain, reload
 """
 
 
@@ -50,6 +54,8 @@ def question(verb: str, **more: Any) -> Admin:
     arguments = {name: GOOD[name] for name in required} | more
     if verb in ("revoke", "unrevoke"):
         arguments |= {"kind": "serial"}
+    if verb == "token create":
+        arguments |= {"role": "viewer"}
     return Admin(1, verb, arguments)
 
 
@@ -149,6 +155,23 @@ def test_the_audit_shows_no_secret() -> None:
     _, arguments = judge(question("membership keys install"), Operator(Role.ADMIN, "a"), "router")
     assert audit_arguments(arguments) == {}
     fields = {field.name for row in VERBS.values() for field in msgspec.structs.fields(row.arguments)}
-    assert fields - SHOWN == {"record", "verifier", "key"}
+    assert fields - SHOWN == {"record", "verifier", "key", "digest", "payload"}
     _, arguments = judge(question("role put"), Operator(Role.ADMIN, "a"), "router")
     assert "a/%c/#" in str(audit_arguments(arguments)["rules"])
+
+
+def test_a_service_speaks_for_another_operator_and_never_with_more_than_its_own_role() -> None:
+    """NIST: protect. What counts is the lower role; both names stand in the audit."""
+    admin, viewer = Operator(Role.ADMIN, "service"), Operator(Role.VIEWER, "service")
+    asked = question("user delete")
+    asked.actor, asked.role = "ann", "viewer"
+    assert speaker(asked, admin) == Operator(Role.VIEWER, "ann by service")
+    with pytest.raises(Refusal, match="wants the role admin"):
+        judge(asked, admin, "router")
+    asked.role = "admin"
+    assert judge(asked, admin, "router")[0] is VERBS["user delete"]
+    for role in ("admin", "emperor"):
+        asked.role = role
+        with pytest.raises(Refusal, match="wants the role admin"):
+            judge(asked, viewer, "router")
+    assert speaker(asked, None) is None

@@ -5,15 +5,17 @@ Drawn from a seeded generator: a log that finds something is found again by its 
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from access.policy.commands import (
     AddBan,
+    AddToken,
     AddUser,
     ChangeUser,
     DeleteBan,
     DeleteGroup,
     DeleteRole,
+    DeleteToken,
     DeleteUser,
     PolicyCommand,
     PolicyOrder,
@@ -26,7 +28,7 @@ from access.policy.commands import (
     SimpleCommand,
     Unrevoke,
 )
-from access.policy.records import Ban, Revoked, Rule
+from access.policy.records import Ban, Revoked, Rule, Token
 
 __all__ = ["random_command"]
 
@@ -134,6 +136,10 @@ KINDS: list[Callable[[_Draw], SimpleCommand]] = [
     lambda d: DeleteBan(*d.banned()),
     _revoke,
     _unrevoke,
+    lambda d: AddToken(
+        Token(d.text("t1", "t2"), cast(Any, d.text("viewer", "admin")), d.text("0a", "0b") * 32, d.time())
+    ),
+    lambda d: DeleteToken(d.text("t1", "t2")),
     lambda d: Prune(d.time()),
 ]
 

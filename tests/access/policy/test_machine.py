@@ -34,7 +34,7 @@ from access.policy.commands import (
     is_readable,
 )
 from access.policy.machine import ORDERS_MAX, PolicyMachine
-from access.policy.records import Ban, Revoked, Rule
+from access.policy.records import Ban, Revoked, Rule, Standing
 from access.policy.rules import RULES
 from access.policy.step import RECORDS_MAX, Takes, decode_step, encode_step
 from access.policy.view import PolicyView, encode_view
@@ -118,7 +118,7 @@ def follow(log: list[PolicyCommand], restored_at: int) -> set[str]:
     again = PolicyMachine()
     again.restore(one.snapshot())
     assert again.tables.role_uses == +one.tables.role_uses and again.tables.group_uses == +one.tables.group_uses
-    for name in ("users", "groups", "roles", "bans", "revoked"):
+    for name in ("users", "groups", "roles", "bans", "revoked", "tokens"):
         assert getattr(again.tables, name).octets == getattr(one.tables, name).octets
     bans = list(one.tables.bans.records())
     sent = decode_view(encode_view(one.epoch, one.tables))
@@ -226,8 +226,11 @@ def test_a_rule_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (AddUser("bob"), Takes()),
         (SetDisabled("ann", True), Takes(users=("ann",))),
-        (ChangeUser("ann", ()), Takes(users=("ann",))),
-        (ChangeUser("ann", None, None, {"connections": 1}), Takes(users=("ann",))),
+        (ChangeUser("ann", ()), Takes(changed={"ann": Standing(3, (), ("plant",))})),
+        (
+            ChangeUser("ann", None, None, {"connections": 1}),
+            Takes(changed={"ann": Standing(3, ("device",), ("plant",), {"connections": 1})}),
+        ),
         (SetPassword("ann", HASH + "x"), Takes(users=("ann",))),
         (DeleteUser("ann"), Takes(users=("ann",))),
         (PutRole("device"), Takes(roles=("device",))),
@@ -357,9 +360,12 @@ def filled(users: int) -> PolicyMachine:
     return machine
 
 
-@pytest.mark.parametrize("users", [5_000, pytest.param(USERS_MAX, marks=pytest.mark.slow)])
-def test_many_users(users: int) -> None:
-    """NIST: protect. Each is found, the snapshot comes back, and no view has any of them."""
+@pytest.mark.parametrize(("users", "slower"), [(5_000, 10), pytest.param(USERS_MAX, 1, marks=pytest.mark.slow)])
+def test_many_users(users: int, slower: int) -> None:
+    """NIST: protect. Each is found, the snapshot comes back, and no view has any of them.
+
+    The times are bars for a machine with nothing else to do; beside other tests they only tell linear from square.
+    """
     began = time.process_time()
     machine = filled(users)
     applied_s = time.process_time() - began
@@ -375,6 +381,7 @@ def test_many_users(users: int) -> None:
     assert b"device-0" not in encode_view(machine.epoch, machine.tables)
     figures = f"{users} users: {len(data) >> 10} KiB, made {applied_s:.2f} s, {snapshot_s=:.3f}, {restored_s=:.2f}"
     print(figures)
-    assert applied_s < users * 200e-6 and snapshot_s < 1 and restored_s < users * 50e-6, figures
+    assert applied_s < slower * users * 200e-6 and snapshot_s < slower, figures
+    assert restored_s < slower * users * 50e-6, figures
     if users == USERS_MAX:
         assert f"holds {USERS_MAX} users" in machine.apply(AddUser("one more")).refusal

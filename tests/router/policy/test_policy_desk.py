@@ -1,5 +1,6 @@
 """Verbs about the policy at a leader: proposed, committed, and answered when no edge acts by what was before."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,13 +23,14 @@ from wire.node.events import FrameArrived
 ADMIN = PeerKey("admin:ann/1", "operator", 1)
 VIEWER = PeerKey("viewer:ann/1", "operator", 1)
 FENCE_S = 10.0
+DIGEST = "0a" * 32
 
 
 class Leader:
     """A leading router with three edges, whose commands commit at once."""
 
-    def __init__(self) -> None:
-        self.router = Router()
+    def __init__(self, utc: Callable[[], float] = lambda: 0.0) -> None:
+        self.router = Router(utc=utc)
         self.core = self.router.core
         self.requests = 0
         self.inbox: list[tuple[str, Control]] = []
@@ -216,6 +218,23 @@ def test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet() -> None:
     assert reply is not None and reply.ok
     refused = leader.reply(leader.ask("user disable", user="bob"))
     assert refused is not None and refused.exit_code == 1
+
+
+def test_a_revoked_token_is_void_at_once_and_only_a_current_leader_knows_tokens() -> None:
+    """No router answers by a policy that may be older than the one in force."""
+    leader = Leader()
+    done(leader, "token create", name="ci", role="viewer", digest=DIGEST, for_s=60.0)
+    assert done(leader, "token check", digest=DIGEST)["role"] == "viewer"
+    refused = leader.reply(leader.ask("token check", VIEWER, digest=DIGEST))
+    assert refused is not None and not refused.ok
+    leader.handle(RoleChanged(False, "r2"))
+    other = leader.reply(leader.ask("token check", digest=DIGEST))
+    leader.handle(RoleChanged(True, "r1"))
+    new = leader.reply(leader.ask("token check", digest=DIGEST))
+    assert [reply and reply.exit_code for reply in (other, new)] == [4, 4]
+    done(leader, "token revoke", name="ci")
+    gone = leader.reply(leader.ask("token check", digest=DIGEST))
+    assert gone is not None and gone.exit_code == 1 and DIGEST not in repr(leader.inbox[-1])
 
 
 def test_an_edge_that_hears_of_no_step_loses_its_lease() -> None:

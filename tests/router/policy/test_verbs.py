@@ -10,7 +10,7 @@ from router.policy.policy_verbs import CHANGING
 from wire.messages.operators import Admin
 
 NOW = 1_800_000_000.0
-ROOMS = ("user ", "role ", "group ", "ban ", "revoke", "unrevoke")
+ROOMS = ("user ", "role ", "group ", "ban ", "revoke", "unrevoke", "token ")
 
 
 def command(verb: str, now_utc: float = NOW, **arguments: Any) -> Any:
@@ -36,6 +36,8 @@ def test_the_machine_takes_what_the_verbs_make() -> None:
         ("ban del", {"kind": "address", "value": "10.0.0.1"}),
         ("revoke", {"kind": "serial", "value": "1f", "issuer": "ab"}),
         ("unrevoke", {"kind": "serial", "value": "1f", "issuer": "ab"}),
+        ("token create", {"name": "t", "role": "viewer", "digest": "0a" * 32, "for_s": 60.0}),
+        ("token revoke", {"name": "t"}),
         ("user delete", {"user": "u"}),
         ("group delete", {"group": "g"}),
         ("role delete", {"role": "r"}),

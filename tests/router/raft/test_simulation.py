@@ -8,7 +8,7 @@ from tests.router.raft.simulate import run_seeds
 from tests.router.raft.simulation import Simulation
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("safety", 80), ("liveness", 40)])
+@pytest.mark.parametrize(("mode", "seeds"), [("safety", 30), ("liveness", 15)])
 def test_short_run(mode: Mode, seeds: int) -> None:
     """Raft paper, figure 3; reads, acknowledgements; progress beside one permanent fault."""
     totals = run_seeds(range(seeds), mode)

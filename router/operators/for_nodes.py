@@ -1,0 +1,74 @@
+"""Verbs that nodes carry out: which nodes are ordered, and what the order says."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from access.operators.arguments import AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_EDGE
+from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, DrainOrder, KickOrder, SendOrder
+
+__all__ = ["FOR_NODES", "ForNodes", "for_nodes"]
+
+SUBJECT_MAX = 65_535  # characters of an order's subject
+
+ForSome: TypeAlias = AboutSession | DrainClients | Kick | MsgSend | Reload | RetainedClear
+FOR_NODES = (AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear)
+
+
+@dataclass(frozen=True, slots=True)
+class ForNodes:
+    """Nodes carry this order out; the reply has what each of them said."""
+
+    nodes: tuple[str, ...]
+    subject: str
+    dry_run: bool
+
+
+def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
+    """Return the order of a verb.
+
+    Raises:
+        ValueError: Nobody can carry it out now; the text is one line for the operator.
+    """
+    if isinstance(judged, AboutSession):
+        return ForNodes((_primary(judged.client_id, cluster_map),), judged.client_id, judged.dry_run)
+    edges = tuple(entry.node for entry in cluster_map.live(TIER_EDGE))
+    if isinstance(judged, Kick):  # which edge has it only storage knows, and of an ephemeral session nobody else
+        return ForNodes(edges, _text(KickOrder(judged.client_id, KICK_REASONS[judged.reason])), judged.dry_run)
+    if isinstance(judged, DrainClients):
+        order = _text(DrainOrder(judged.rate, judged.redirect))
+        return ForNodes(tuple(node for node in edges if node == judged.node), order, judged.dry_run)
+    if isinstance(judged, RetainedClear):
+        return ForNodes(edges[:1], _sent(SendOrder(judged.topics, retain=True)), judged.dry_run)
+    if isinstance(judged, MsgSend):
+        if judged.retain and not judged.payload:
+            raise ValueError("an empty retained message takes one away: `retained clear`, which wants the role admin")
+        sent = SendOrder([judged.topic], judged.payload, judged.qos, judged.retain, judged.expiry_s)
+        return ForNodes(tuple(node for node in edges if judged.node in ("", node))[:1], _sent(sent), judged.dry_run)
+    alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
+    return ForNodes(tuple(node for node in alive if judged.node in ("", node)), "", judged.dry_run)
+
+
+def _text(order: DrainOrder | KickOrder | SendOrder) -> str:
+    return msgspec.json.encode(order).decode()
+
+
+def _sent(order: SendOrder) -> str:
+    size = len(order.payload) + sum(len(topic.encode()) for topic in order.topics)
+    text = _text(order)
+    if size > SENT_BYTES_MAX or len(text) > SUBJECT_MAX:
+        raise ValueError(f"topics and payload are {size} bytes: {SENT_BYTES_MAX} fit into an order")
+    return text
+
+
+def _primary(client_id: str, cluster_map: ClusterMap) -> str:
+    if not cluster_map.partitions:
+        raise ValueError("the cluster has no map yet")
+    number = cluster_map.partition_for(client_id)
+    primary = cluster_map.partitions[number].primary
+    if not primary:
+        raise ValueError(f"partition {number} of {client_id[:64]!r} has no primary: ask again, see `ring show`")
+    return primary
