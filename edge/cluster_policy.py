@@ -1,9 +1,9 @@
 """The cluster's policy at one edge: followed, in force for each decision at once, and acknowledged when all are judged.
 
-A step that takes rights away begins a pass over the live clients: those that its users, groups, bans and revocations
-name are ended; filters and deliveries are judged by ``edge/rights/sweep.py``. What comes while a pass runs waits for
-the next one, and the epoch of a pass's beginning is acknowledged at its end. Source: docs/adr/0034-access.md, rules 1
-to 4.
+A step that takes rights away begins a pass over the live clients: those that its users, bans and revocations name are
+ended; those whose roles, groups or limits it changes get what they have now. Filters and deliveries are judged by
+``edge/rights/sweep.py``. What comes while a pass runs waits for the next one, and the epoch of a pass's beginning is
+acknowledged at its end. Source: docs/adr/0034-access.md, rules 1 to 4.
 
 | state | holds | way out |
 |---|---|---|
@@ -17,14 +17,14 @@ from typing import Protocol
 from access.identity.chain import Ticket
 from access.identity.principal import Principal
 from access.policy.follower import PolicyFollower
-from access.policy.records import User
+from access.policy.records import Standing, User
 from access.policy.step import PolicyStep
 from access.policy.view import PolicyView
 from edge.login.ban_view import BanView
 from edge.login.job_desk import JobDesk
 from edge.login.live_sweep import LiveSweep
 from edge.login.logins import Applicant
-from edge.login.user_questions import UserQuestions
+from edge.login.user_questions import UserQuestions, principal_now
 from edge.node.node import EdgeNode
 from wire.messages.control import Control
 from wire.messages.policy import Users
@@ -44,6 +44,9 @@ class Logins(Protocol):
     def end(self, client: Applicant, reason: str) -> None:
         """End a client that is let in no more."""
 
+    def give(self, client: Applicant, principal: Principal) -> None:
+        """Have an open client's user be what it is now."""
+
     def add_desks(self, desks: Mapping[str, JobDesk]) -> None:
         """Let logins wait for jobs of these kinds."""
 
@@ -58,6 +61,10 @@ class Rights(Protocol):
     def changes(self) -> int:
         """How often the rules changed."""
 
+    @property
+    def renewals(self) -> int:
+        """How often a client was given other rights."""
+
     def follow_roles(self, view: PolicyView) -> None:
         """Judge by these roles of the cluster."""
 
@@ -65,13 +72,14 @@ class Rights(Protocol):
 class _Pass:
     """A pass over live clients, by what was taken before it began."""
 
-    __slots__ = ("changes", "epoch", "groups", "users")
+    __slots__ = ("changed", "changes", "epoch", "renewals", "users")
 
-    def __init__(self, epoch: int, changes: int, users: set[str], groups: set[str]) -> None:
+    def __init__(self, epoch: int, changes: int, users: set[str], changed: dict[str, Standing]) -> None:
         self.epoch = epoch
         self.changes = changes
         self.users = users
-        self.groups = groups
+        self.changed = changed
+        self.renewals: int | None = None  # of clients' rights, when all of them were looked at
 
 
 class ClusterPolicy:
@@ -82,10 +90,15 @@ class ClusterPolicy:
         bans: Whose bans and revocations every chain asks for.
         logins: Logins that wait, and the ends of clients.
         rights: Rules of clients.
-        judged: Returns the ``changes`` of rules by which the filters of all clients are judged.
         clients: Returns all connections.
         utc: Seconds since the epoch, by this machine's clock.
+
+    Attributes:
+        has_judged: Returns whether filters and deliveries of all clients are judged by these ``changes`` and
+            ``renewals`` of ``rights``; the sweep's, to be set before the first turn.
     """
+
+    has_judged: Callable[[int, int], bool]
 
     def __init__(
         self,
@@ -93,7 +106,6 @@ class ClusterPolicy:
         bans: BanView,
         logins: Logins,
         rights: Rights,
-        judged: Callable[[], int],
         clients: Callable[[], Sequence[Applicant]],
         utc: Callable[[], float],
     ) -> None:
@@ -101,7 +113,6 @@ class ClusterPolicy:
         self._bans = bans
         self._logins = logins
         self._rights = rights
-        self._judged = judged
         self._clients = clients
         desk = JobDesk(USERS_WAITING_MAX)
         logins.add_desks({"user": desk})
@@ -110,7 +121,7 @@ class ClusterPolicy:
         self._follower = PolicyFollower(node.tell, self._stepped, self._replaced, node.count)
         self._live: LiveSweep[Applicant] = LiveSweep(clients, self._end, CLIENTS_OF_TURN)
         self._users: set[str] = set()  # that the next pass ends
-        self._groups: set[str] = set()
+        self._changed: dict[str, Standing] = {}  # users with other roles, groups or limits
         self._due = False
         self._pass: _Pass | None = None
         bans.view = self._follower.view
@@ -149,7 +160,7 @@ class ClusterPolicy:
         if takes:
             self._logins.rights_taken()
             self._users.update(takes.users)
-            self._groups.update(takes.groups)
+            self._changed.update(takes.changed)
             self._due = True
         self._node.wake()
 
@@ -159,29 +170,35 @@ class ClusterPolicy:
         self._rights.follow_roles(view)
         self._logins.rights_taken()
         self._due = True
-        admitted: dict[str, set[tuple[int, int]]] = {}  # users -> as what their clients were let in
+        admitted: dict[str, set[tuple[int, int]]] = {}  # users -> as whom their clients were let in
         for client in self._clients():
             principal = client.principal
             if principal is not None and _is_of_cluster(principal):
-                admitted.setdefault(principal.user, set()).add((principal.made, principal.version))
+                admitted.setdefault(principal.user, set()).add((principal.made, principal.since))
 
         def heard(name: str, user: User | None) -> None:
-            if user is None or user.disabled or admitted[name] != {(user.made, user.version)}:
+            if user is None or user.disabled or admitted[name] != {(user.made, user.since)}:
                 self._users.add(name)  # the pass that waits for the answers ends its clients
+            else:
+                self._changed[name] = Standing(user.made, user.roles, user.groups, user.limits)
 
         self._questions.ask(admitted, heard)
         self._node.wake()
 
     # --- judging
 
-    def _is_gone(self, client: Applicant, judging: _Pass) -> bool:
+    def _judge(self, client: Applicant, judging: _Pass) -> bool:
+        """Give a client the roles and limits that its user has now; return True if it is let in no more."""
         principal = client.principal
         if principal is None:
             return False  # it waits: its login is judged anew
-        if _is_of_cluster(principal) and (
-            principal.user in judging.users or not judging.groups.isdisjoint(principal.groups)
-        ):
-            return True
+        if _is_of_cluster(principal):
+            if principal.user in judging.users:
+                return True
+            if client.was_open:
+                now = principal_now(principal, judging.changed.get(principal.user), self._bans.view)
+                if now is not principal:
+                    self._logins.give(client, now)
         view, utc = self._bans.view, self._utc()
         address = client.seat.address if client.seat is not None else ""
         if view.bans.of_address(address, utc) is not None:
@@ -197,10 +214,10 @@ class ClusterPolicy:
 
     def _begin(self) -> None:
         self._due = False
-        judging = _Pass(self._follower.received, self._rights.changes, self._users, self._groups)
-        self._users, self._groups = set(), set()
+        judging = _Pass(self._follower.received, self._rights.changes, self._users, self._changed)
+        self._users, self._changed = set(), {}
         self._pass = judging
-        self._live.begin(lambda client: self._is_gone(client, judging))
+        self._live.begin(lambda client: self._judge(client, judging))
 
     # --- a part of edge/access.py
 
@@ -212,6 +229,8 @@ class ClusterPolicy:
             self._begin()
         self._live.step()
         judging = self._pass
+        if judging is not None and judging.renewals is None and not self._live.busy:
+            judging.renewals = self._rights.renewals
         if judging is not None and not self._is_busy(judging):
             self._pass = None
             self._node.lease.follow_policy(now, self._follower.received, judging.epoch)
@@ -224,7 +243,7 @@ class ClusterPolicy:
         return self._due and self._pass is None and not self._questions.asks_again
 
     def _is_busy(self, judging: _Pass) -> bool:
-        return self._live.busy or self._judged() < judging.changes
+        return judging.renewals is None or not self.has_judged(judging.changes, judging.renewals)
 
     def next_deadline(self) -> float:
         """Return when the routers are asked again; at once while a pass runs."""

@@ -19,6 +19,7 @@ from edge.clients.fence import Fence
 from edge.clients.leaving import Leaving
 from edge.clients.memory_guard import MemoryGuard, available_bytes
 from edge.clients.phase import Phase
+from edge.clients.rebounding import Rebounding
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
@@ -32,11 +33,14 @@ from edge.links import Links
 from edge.login.certificate_facts import CertificateReader, shown_facts
 from edge.login.chains import Chains
 from edge.login.logins import Logins
+from edge.looks.operators import Operators
+from edge.looks.sources import edge_sources
 from edge.map_follower import MapFollower
 from edge.node.limits import EdgeLimits
 from edge.node.node import NS, Counts, EdgeNode
 from edge.node_messages import NodeMessages
 from edge.publishing.cluster_events import ClusterEvents
+from edge.publishing.operator_messages import OperatorMessages
 from edge.publishing.picking import Picking
 from edge.publishing.publishing import Publishing
 from edge.publishing.recording import Recording
@@ -77,7 +81,7 @@ class EdgeCore:
         version: Of the program, for $SYS.
         ended_incarnation: A former incarnation of this node that has surely ended; 0 for none.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
-        peer_of: Returns the peer's address of a socket.
+        peer_of: Returns the peer's address of a socket; peer_name: with the port.
         chains: Authenticators by listener; None: nobody is verified.
         read_certificate: Returns the facts of the certificate that a client shows.
         utc: Seconds since the epoch, by this machine's clock.
@@ -100,6 +104,7 @@ class EdgeCore:
         ended_incarnation: int = 0,
         certify: Callable[[Conn], tuple[str, str, str] | None] = lambda _: None,
         peer_of: Callable[[int], str] = lambda _: "",
+        peer_name: Callable[[int], str] = lambda _: "",
         chains: Chains | None = None,
         read_certificate: CertificateReader = shown_facts,
         utc: Callable[[], float] = lambda: 0.0,
@@ -111,8 +116,7 @@ class EdgeCore:
         self.ledger: EdgeLedger | None = None
         self._accept = accept
         self._relinked = relinked
-        self._next_tick = 0.0
-        self._next_sweep = 0.0
+        self._next_tick = self._next_sweep = 0.0
         counts = Counts()
         hot = self.hot = Engine(self, identity.incarnation, hot_limits)
         peers = self.peers = PeerTable(hot, identity, certify, self._struck, counts.add)
@@ -124,20 +128,21 @@ class EdgeCore:
         self.rights = ClientRights(hot, rules, limits)
         chains = chains or Chains(bytes(16))
         self.logins = Logins(node, hot, chains, clients.get, clients.all, read_certificate, utc)
-        self.policy = ClusterPolicy(
-            node, chains.bans, self.logins, self.rights, lambda: self.sweep.judged, clients.all, utc
-        )
+        self.policy = ClusterPolicy(node, chains.bans, self.logins, self.rights, clients.all, utc)
         self._absent = AbsentUsers(self.rights, self.policy.look_up, lambda: chains.bans.view, utc)
         requests = self.requests = PartitionRequests(node)
         routes = self.routes = TopicRoutes(node, hot, requests.next_number, hot_limits.routes_max, self.rights)
         self.cache = routes.cache
         self.registrar = RouteRegistrar(-1, node.incarnation, node.tell, lambda: node.map, self._routes_stand)
         self.follower = MapFollower(node, hot, peers, clients, requests, routes, self.registrar)
-        self.links = Links(node, hot, peers, self.follower, routes, self.policy, relinked)
+        self.links = Links(
+            node, hot, peers, self.follower, routes, self.policy, relinked, lambda key: self.operators.gone(key)
+        )
         self._fence = Fence(node, hot, clients)
         self._readiness = Readiness(node, requests, self.follower)
         self.memory = MemoryGuard(hot, limits.memory_max or available_bytes() // 2, clients.cut)
         self.conduct = Conduct(node, clients, utc)
+        self.rebounding = Rebounding(hot, self.rights, self.conduct)
         self.sent: Callable[[Conn, int], None] = self.conduct.sent  # of Handler
         self.leaving = Leaving(node, clients, requests, self.conduct)
         self.stopping = Stopping(node, hot, clients, requests, self.leaving, relinked)
@@ -158,11 +163,15 @@ class EdgeCore:
         self._join_subscriptions(SysTopics(version, node.name))
         self._join_publishing()
         self.claims = ClaimsPolls(node, clients)
+        shown = edge_sources(node, hot, clients, self.held, routes.local, self.rights, utc, peer_name)
+        self.operators = Operators(node, hot, peers, shown, lambda: int(utc() * 1000))
         self.messages = self._join_messages()
-        revoke = self.subscribing.revoke
-        self.sweep = Sweep(self.rights, clients.all, revoke, hot.output_bytes, clients.drop_judged)
-        keeping = (self.logins, self.rights, self.conduct)
-        self.access = EdgeAccess((self.policy, self.logins, self.rights, self.sweep), keeping)
+        revoke, rebound = self.subscribing.revoke, self.rebounding.look
+        self.sweep = Sweep(self.rights, clients.all, revoke, rebound, hot, clients.drop_judged)
+        self.policy.has_judged = self.sweep.has_judged
+        self.rights.take_groups = self.sweep.take_groups
+        kept = self.logins, self.rights, self.conduct
+        self.access = EdgeAccess((self.policy, self.logins, self.rights, self.sweep), kept)
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local
@@ -177,27 +186,16 @@ class EdgeCore:
         node, hot, clients, routes = self.node, self.hot, self.clients, self.routes
         self.picking = Picking(routes.local, node.limits.sticky_shares)
         sending = Sending(node, hot, clients, routes)
+        self._ordered_messages = OperatorMessages(node, routes, sending)
         self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
         may_fire_will = self.conduct.may_fire_will
         self.publishing = Publishing(node, hot, clients, routes, sending, self.recording, may_fire_will, self._absent)
         self._redispatching = Redispatching(node, hot, routes, self.picking)
 
     def _join_messages(self) -> NodeMessages:
-        return NodeMessages(
-            self.node,
-            self.links,
-            self.follower,
-            self.policy,
-            self.requests,
-            self.routes,
-            self.registrar,
-            self.leaving,
-            self.claims,
-            self.retained,
-            self.publishing,
-            self.events,
-            self._redispatching,
-        )
+        hearing = (self.node, self.links, self.follower, self.policy, self.requests, self.routes, self.registrar)
+        acting = (self.leaving, self.claims, self.retained, self.publishing, self.events, self._redispatching)
+        return NodeMessages(*hearing, *acting, self.operators, self._ordered_messages)
 
     # --- what the parts have called
 
@@ -445,6 +443,7 @@ class EdgeCore:
         self.held.next_turn(now)
         self.follower.next_turn()
         self.cache.flush(now)
+        self.operators.turn(now)
         if self._next_tick > now + TICK_S and self._waits():
             self._next_tick = now + TICK_S
         if now < self._next_tick:
@@ -497,4 +496,5 @@ class EdgeCore:
             self.cache.next_deadline(),
             self._fence.next_deadline(),
             self.access.next_deadline(),
+            self.operators.next_deadline(),
         )

@@ -11,6 +11,7 @@ any phase, and whoever is still here stays. Source: docs/adr/0048-drain-of-an-ed
 """
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -32,6 +33,7 @@ __all__ = ["Doors", "Drain"]
 logger = logging.getLogger(__name__)
 
 REFUSE_AFTER_S = 3.0  # two checks of a balancer that looks once a second
+UNKNOWN_LOAD = 2.0  # of an edge that gossip does not know yet, or doubts: taken when there is no other
 SERVERS_S = 1.0  # for which one choice of another edge holds
 BURST_S = 0.25  # a beat that came late lets go of no more than this long's share
 
@@ -148,7 +150,7 @@ class Drain:
                 continue
             self._allowed -= 1.0
             self._drained["told" if client.version == 5 else "closed"] += 1
-            self._clients.count_end("drained")
+            self._clients.count_end("drained", client)
             self._clients.disconnect(client, ReasonCode.USE_ANOTHER_SERVER, self._server_for(client, now))
         self._kick()
 
@@ -182,9 +184,10 @@ class Drain:
             self._servers_at, loads = now, self._loads()
             found: dict[str, tuple[float, str]] = {}
             for entry in self._node.map.live(TIER_EDGE):
-                if entry.node != self._node.name and not entry.admin_state and entry.node in loads:
+                if entry.node != self._node.name and not entry.admin_state:
+                    load = loads.get(entry.node, UNKNOWN_LOAD)
                     for listener, address in entry.clients.items():
-                        found[listener] = min(found.get(listener, (2.0, "")), (loads[entry.node], address))
+                        found[listener] = min(found.get(listener, (math.inf, "")), (load, address))
             self._servers = {listener: address for listener, (_, address) in found.items()}
         return self._servers.get(client.policy.name, "")
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
-from conf.metrics import Metrics
+from conf.metrics import Histogram, Metrics, PowersOfTwo
+from edge.hot.engine import Engine
 
-__all__ = ["expose_events"]
+__all__ = ["expose_durations", "expose_events"]
 
 CONNECTS, DISCONNECTS, TAKEN_OVER = "connects_", "disconnects_", "disconnects_taken_over"
 ACCEPTED = "0x00"
@@ -58,6 +59,22 @@ def expose_events(
         lambda: {(name,): float(amount) for name, amount in events().items() if not _has_family(name)},
         ("event",),
     )
+
+
+def expose_durations(metrics: Metrics, hot: Engine, subscribed: Histogram) -> None:
+    """Show what the loop measured, and the times of SUBSCRIBEs."""
+
+    def acknowledged() -> PowersOfTwo:
+        found = PowersOfTwo()
+        found.counts = hot.acks_in.counted()
+        found.counts[0] += max(0, hot.acknowledged - sum(found.counts))  # answered at once
+        found.total = hot.acks_in.sum_ns / 1e9
+        return found
+
+    metrics.show(
+        "publish_ack_seconds", "From a PUBLISH of QoS 1 or 2 being read to its PUBACK or PUBREC.", acknowledged
+    )
+    metrics.show("subscribe_ack_seconds", "From a SUBSCRIBE being read to its SUBACK.", lambda: subscribed)
 
 
 def _together(*counts: Mapping[str, int]) -> dict[str, int]:

@@ -36,5 +36,6 @@ def hot_limits(settings: EdgeSettings) -> HotLimits:
         publish_rate_max=settings.publish_rate_max,
         packet_timeout_ns=int(settings.packet_timeout_s * NS),
         packet_rate_min=settings.packet_rate_min,
+        user_property_bytes_max=settings.user_property_bytes_max,
         pacing_ns=settings.pacing_us_max * 1000,
     )

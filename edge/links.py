@@ -16,7 +16,7 @@ from edge.node.ports import LinkIO
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import IDENTITY, TIER
 from wire.links.refusals import Refusals
-from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.node.unreached import Unreached
 
 __all__ = ["Links"]
@@ -35,6 +35,7 @@ class Links:
         routes: Routes, which name edges.
         policy: Follows a router.
         relinked: Called when there may be somebody to dial.
+        operator_gone: Called when the link of an operator ended.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Links:
         routes: TopicRoutes,
         policy: ClusterPolicy,
         relinked: Callable[[], None],
+        operator_gone: Callable[[PeerKey], None],
     ) -> None:
         self._node = node
         self._loop = loop
@@ -54,13 +56,14 @@ class Links:
         self._routes = routes
         self._policy = policy
         self._relinked = relinked
+        self._operator_gone = operator_gone
         self._refusals = Refusals(node.count)
         self._unreached = Unreached(node.name)
 
     def hello(self, conn: Conn, payload: bytes) -> None:
         """Take a link's first frame."""
         key = self._peers.hello(conn, payload)
-        if key is None:
+        if key is None or key.tier == TIER_OPERATOR:
             return
         self._unreached.link_up(key)
         if key.tier == TIER_ROUTER:
@@ -79,6 +82,9 @@ class Links:
     def over(self, key: PeerKey) -> None:
         """Note that a link's connection ended, or the peer's incarnation; of a retired peer no such end is told."""
         self._node.wake()
+        if key.tier == TIER_OPERATOR:
+            self._operator_gone(key)
+            return
         self._relinked()
         self._unreached.link_down(key)
         if key.tier == TIER_ROUTER:

@@ -13,9 +13,11 @@ from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster_policy import ClusterPolicy
 from edge.hot.state import Peer
 from edge.links import Links
+from edge.looks.operators import Operators
 from edge.map_follower import MapFollower
 from edge.node.node import EdgeNode
 from edge.publishing.cluster_events import ClusterEvents
+from edge.publishing.operator_messages import SEND_VERBS, OperatorMessages
 from edge.publishing.publishing import Publishing
 from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
@@ -23,10 +25,10 @@ from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, standing
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relay, Relayed
-from wire.messages.orders import NodeOrdered, OrderNode
+from wire.messages.orders import OrderNode
 from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
@@ -57,6 +59,8 @@ class NodeMessages:
         publishing: Takes FireWill.
         events: Takes SessionExpired.
         redispatching: Takes RedispatchOrder.
+        operators: Takes what operators say.
+        operator_messages: Takes orders to publish.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class NodeMessages:
         publishing: Publishing,
         events: ClusterEvents,
         redispatching: Redispatching,
+        operators: Operators,
+        operator_messages: OperatorMessages,
     ) -> None:
         self._node = node
         self._links = links
@@ -85,6 +91,8 @@ class NodeMessages:
         self._leaving = leaving
         self._claims = claims
         self._retained = retained
+        self._operators = operators
+        self._operator_messages = operator_messages
         self._kinds = kinds_from(TIER_EDGE)  # of frames, by the tier that sends them
         self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
             KickSession: self._kick,
@@ -119,6 +127,8 @@ class NodeMessages:
                 self.from_router(key.node, message)
             elif key.tier == TIER_STORAGE:
                 self.from_storage(key.node, message)
+            elif key.tier == TIER_OPERATOR:
+                self._operators.take(key, message)
 
     def from_router(self, node: str, message: Control) -> None:
         """Take a message of a router."""
@@ -177,8 +187,9 @@ class NodeMessages:
 
     def _ordered(self, router: str, order: OrderNode) -> None:
         if order.verb == "client kick":
-            ended = self._leaving.end_by_operator(order.subject, dry_run=order.dry_run)
-            self._node.tell(router, NodeOrdered(order.request, count=ended))
+            self._node.tell(router, self._leaving.end_by_operator(order))
+        elif order.verb in SEND_VERBS:
+            self._operator_messages.take(router, order)
         else:
             self._node.ordered(router, order)
 

@@ -1,25 +1,32 @@
-"""Parts of a reload that the edge adds: certificates of its listeners, and their chains of authenticators.
+"""Parts of a reload that the edge adds: certificates, limits and rules of its listeners, and their chains of logins.
 
 A reload may add authorities of clients. One that is taken away wants a restart: connections that it let in would stay.
 """
 
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from conf import limit_settings
 from conf.errors import UserError
-from edge.listeners.listeners import Listener, listener_context
+from conf.limit_names import LIMIT_NAMES
+from conf.settings import ListenerSettings
+from edge.listeners.listeners import Listener, listener_context, policy_of
 from edge.login.chains import Chains
 from edge.login.gateway_certificates import GatewayCertificates, Signers, gateway_signers
 from edge.login.listener_chain import ListenerChain
 from edge.login.logins import Applicant
 from edge.login.token_settings import token_paths
+from edge.node.limits import ListenerPolicy
 from edge.rights.rule_files import RULE_SETTINGS, read_rules, rule_paths
 from edge.rights.sources import RuleBook
 from wire.links.tls import loses_authority
 from wire.node.reload_parts import changed_files, file_marks
 
-__all__ = ["ListenerCertificates", "ListenerLogins", "ListenerRuleFiles"]
+__all__ = ["ListenerCertificates", "ListenerLimits", "ListenerLogins", "ListenerRuleFiles"]
+
+LIMITS = tuple(key for key in limit_settings.ListenerLimits.model_fields if key != "proxy_identity")
 
 Loaded = tuple[ssl.SSLContext | None, dict[str, str], Signers | None]
 Rules = tuple[RuleBook, dict[str, str], object]  # in force, marks of files, settings
@@ -75,6 +82,52 @@ class ListenerCertificates:
         """Use this context for every handshake from now on."""
         self._listener.context, self._gateways.signers = loaded[0], loaded[2]
         self._held = loaded
+
+
+class ListenerLimits:
+    """Limits of one listener; connections stay, and have what they may use from now on.
+
+    Args:
+        listener: The listener.
+        replace: Has its live clients judged by other limits.
+    """
+
+    def __init__(self, listener: Listener, replace: Callable[[ListenerPolicy], None]) -> None:
+        self._listener = listener
+        self._replace = replace
+        self._held = listener.settings
+        self.settings: Sequence[str] = tuple(f"edge.listeners.{listener.settings.name}.{key}" for key in LIMITS)
+
+    def load(self, config: Any) -> ListenerSettings:
+        """Return the listener's settings; their ranges are judged already.
+
+        Raises:
+            UserError: It is named no more.
+        """
+        name = self._listener.settings.name
+        for settings in config.edge.listeners:
+            if settings.name == name:
+                return settings  # type: ignore[no-any-return]
+        raise UserError(f"listener {name} is named no more: restart the node")
+
+    def current(self) -> ListenerSettings:
+        """Return the settings in force."""
+        return self._held
+
+    def difference(self, loaded: ListenerSettings) -> list[str]:
+        """Return nothing: the settings say it all."""
+        del loaded
+        return []
+
+    def put(self, loaded: ListenerSettings) -> None:
+        """Go by these limits from now on."""
+        former, self._held = self._held, loaded
+        if all(getattr(loaded, key) == getattr(former, key) for key in LIMITS):
+            return
+        self._listener.intake.limit(loaded)
+        now = policy_of(loaded)
+        self._listener.policy = replace(self._listener.policy, **{key: getattr(now, key) for key in LIMIT_NAMES})
+        self._replace(self._listener.policy)
 
 
 class ListenerLogins:

@@ -21,7 +21,7 @@ from edge.clients.client import Client
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
 from edge.drain import Drain
-from edge.event_families import expose_events
+from edge.event_families import expose_durations, expose_events
 from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host, trio_epoll_fd
 from edge.hot.loop import Loop
@@ -42,7 +42,8 @@ from edge.login.client_lists import ClientFiles, client_lists
 from edge.login.gateway_certificates import GatewayCertificates, gateway_signers
 from edge.login.login_shells import LoginShells
 from edge.login.logins import Applicant
-from edge.reload import ListenerCertificates, ListenerLogins, ListenerRuleFiles
+from edge.node.limits import ListenerPolicy
+from edge.reload import ListenerCertificates, ListenerLimits, ListenerLogins, ListenerRuleFiles
 from edge.rights.sources import RuleBook
 from edge.waiting import EdgeWaiting
 from mqtt.reasons import ReasonCode
@@ -52,6 +53,7 @@ from wire.links.tls import peer_identity
 from wire.messages.hand_over import Answer
 from wire.messages.hello import TIER_EDGE
 from wire.messages.orders import NodeOrdered, OrderNode
+from wire.node.node_looks import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, own_version, run_process
 from wire.node.turns import Longest, Steps
@@ -115,7 +117,7 @@ class EdgeService:
             self._listening = [Listener(listener, authority) for listener in settings.listeners]
             for listening in self._listening:
                 stack.enter_context(listening.socket)
-                self._process.reload.add(ListenerCertificates(listening, self._gateways))
+                self._add_reload(listening)
             bound = address_of(links)
             clients = advertised_addresses(self._listening, node.advertise or bound, node.seeds)
             desk = HandOverDesk(self._hand_over_state, self._take_handed_over, self._count)
@@ -142,13 +144,13 @@ class EdgeService:
             audit = AuditService(node, self._process.folder.path)
             self.core.node.audit, self._process.reloaded = audit.note, audit.reloaded
             gossip = self._gossip = loaded_gossip(self._process, self._config, self.core.clients)
-            trio_fd = trio_epoll_fd()
-            loop = self._loop = Loop(self.core.hot, trio_fd)
+            loop = self._loop = Loop(self.core.hot, trio_epoll_fd())
             shells = LoginShells(settings, chains, self.core.logins, loop.kick)
             for part in shells.reloads:
                 self._process.reload.add(part)
             shells.register(self._process.metrics)
             self._process.lease = self.core.lease
+            show_process(self.core.operators.desk, self._process, self.core.node.journal)
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             audit.came = loop.kick
             self._register_metrics(loop, chains)
@@ -158,7 +160,7 @@ class EdgeService:
             try:
                 loop.listen(links, None)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(host, loop, trio_fd)
+                    nursery.start_soon(host, loop, trio_epoll_fd())
                     nursery.start_soon(gossip.run, bound, clients)
                     nursery.start_soon(handed_over.run)
                     for run in (*shells.runs, audit.run):
@@ -182,6 +184,16 @@ class EdgeService:
 
     def _replace_rules(self, rules: RuleBook) -> None:
         self.core.replace_rules(rules)
+        self._loop.kick()
+
+    def _add_reload(self, listening: Listener) -> None:
+        self._process.reload.add(ListenerCertificates(listening, self._gateways))
+        self._process.reload.add(ListenerLimits(listening, self._replace_limits))
+
+    def _replace_limits(self, policy: ListenerPolicy) -> None:
+        self.core.rebounding.put({policy.name: policy})
+        self.core.rights.judge_again()
+        self.core.node.wake()
         self._loop.kick()
 
     def _obey(self, ordered: Ordered) -> None:
@@ -438,6 +450,7 @@ class EdgeService:
             ("qos",),
         )
         expose_events(metrics, lambda: core.counts, counters)
+        expose_durations(metrics, core.hot, core.subscribing.times)
         metrics.counter(
             "bytes_total",
             "Bytes of clients and links.",

@@ -10,13 +10,14 @@ from edge.clients.phase import Phase
 from edge.hot.state import Conn
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientEnds
-from edge.rights.sweep import STRICTER_LIMITS
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Disconnect
 from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
 
 __all__ = ["Clients"]
+
+EVENTS = {"taken_over": "takeover", "kicked": "kicked"}  # of the journal; all others are "ended"
 
 
 class Clients:
@@ -41,6 +42,10 @@ class Clients:
     def get(self, number: int) -> Client | None:
         """Return a connection by its number."""
         return self._clients.get(number)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all connections."""
+        return list(self._clients)
 
     def all(self) -> list[Client]:
         """Return all connections."""
@@ -102,12 +107,13 @@ class Clients:
 
     def drop_judged(self, client: Client, why: str) -> None:
         """Close a client that the sweep over all of them lets stay no longer, and count why."""
-        self.count_end(why)
-        self.drop(client, ReasonCode.QUOTA_EXCEEDED if why == STRICTER_LIMITS else ReasonCode.NOT_AUTHORIZED)
+        self.count_end(why, client)
+        self.drop(client, ReasonCode.NOT_AUTHORIZED)
 
     def refuse(self, client: Client, reason_code: int) -> None:
         """Write a CONNACK with an error in the client's own version, and close [MQTT-3.2.2-7]."""
         self._node.count(f"connects_{reason_code:#04x}")
+        self._node.journal.note("refused", f"{reason_code:#04x}", client.client_id, detail=_whence(client, "CONNECT"))
         if reason_code not in ALLOWED_REASON_CODES[PacketType.CONNACK]:  # [MQTT-3.2.2-8]
             reason_code = ReasonCode.UNSPECIFIED_ERROR
         if client.version == 5:
@@ -124,7 +130,7 @@ class Clients:
         if not isinstance(client, Client):
             self._loop.close(conn, linger=False)
             return
-        self.count_end(f"{int(reason_code):#04x}")
+        self.count_end(f"{int(reason_code):#04x}", client)
         if client.phase not in (Phase.NEW, Phase.OPENING, Phase.AUTHENTICATING):
             self.disconnect(client, reason_code)
         elif client.phase == Phase.NEW or reason_code in (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.KEEP_ALIVE_TIMEOUT):
@@ -140,7 +146,7 @@ class Clients:
             client.end_code = int(ReasonCode.QUOTA_EXCEEDED)
         if isinstance(client, Client) and client.phase == Phase.OPEN and client.version == 5:
             last = encode_packet(Disconnect(ReasonCode.QUOTA_EXCEEDED, {}), 5)
-        self.count_end("memory")
+        self.count_end("memory", client if isinstance(client, Client) else None)
         self._loop.cut(conn, last)
 
     def close_all(self, reason_code: int) -> None:
@@ -159,6 +165,13 @@ class Clients:
             told = client.phase == Phase.OPEN and client.version == 5
             self._loop.cut(client.conn, last if told else b"")
 
-    def count_end(self, reason: str) -> None:
-        """Count the end of a connection by its reason."""
+    def count_end(self, reason: str, client: Client | None = None) -> None:
+        """Count the end of a connection by its reason, and write it down with the client that it is about."""
         self._node.count(f"disconnects_{reason}")
+        if client is not None:
+            event = EVENTS.get(reason, "ended")
+            self._node.journal.note(event, reason, client.client_id, detail=_whence(client, "connection"))
+
+
+def _whence(client: Client, what: str) -> str:
+    return f"{what} from {client.seat.address}" if client.seat is not None and client.seat.address else what

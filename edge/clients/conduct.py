@@ -112,13 +112,18 @@ class Conduct:
             return ReasonCode.QUOTA_EXCEEDED
         if not (most and client.owner):
             return 0
-        held = self._of_users.setdefault(client.owner, Counter())
+        held = self._of_users.get(client.owner, ())
         if client.client_id not in held and len(held) >= most:  # one that takes its own over is no further one
             self._node.count("refused_user_connections")
             return ReasonCode.QUOTA_EXCEEDED
-        held[client.client_id] += 1
-        client.counted_as = client.owner
+        self.recount(client)
         return 0
+
+    def recount(self, client: Client) -> None:
+        """Count a client among its user's if there is a limit of those now, be they more than it already."""
+        if client.known_bounds.connections_user_max and client.owner and not client.counted_as:
+            self._of_users.setdefault(client.owner, Counter())[client.client_id] += 1
+            client.counted_as = client.owner
 
     def sent(self, conn: Conn, octets: int) -> None:
         """Count bytes that a metered client has sent; with more than was left it is ended."""

@@ -18,6 +18,7 @@ from edge.clients.connack import Connacks
 from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
 from edge.clients.memory_guard import MemoryGuard
 from edge.clients.phase import Phase
+from edge.clients.rebounding import filter_gap_ns
 from edge.clients.session_rate import SessionRate, metered_address
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.options import SessionOptions
@@ -119,7 +120,7 @@ class Connecting:
     def connect(self, client: Client, first_byte: int, body: bytes) -> None:
         """Take the first packet of a connection."""
         if first_byte >> 4 != 1:  # [MQTT-3.1.0-1]
-            self._clients.count_end("not_connect")
+            self._clients.count_end("not_connect", client)
             self._clients.end(client)
             return
         try:
@@ -165,7 +166,7 @@ class Connecting:
         """End a client whose token or other proof is over."""
         self._node.count("refused_login_expired")
         if client.phase == Phase.OPEN:
-            self._clients.count_end("expired")
+            self._clients.count_end("expired", client)
             self._clients.disconnect(client, ReasonCode.NOT_AUTHORIZED)
         elif client.phase in (Phase.AUTHENTICATING, Phase.OPENING):
             self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
@@ -176,7 +177,7 @@ class Connecting:
 
     def _refuse_malformed(self, client: Client, error: RemoteProtocolError) -> None:
         version = getattr(error, "connect_version", None)
-        self._clients.count_end("malformed_connect")
+        self._clients.count_end("malformed_connect", client)
         if version is None:
             self._clients.end(client)
             return
@@ -236,7 +237,7 @@ class Connecting:
             return
         client.expiry_s = self._expiry(client.connect)
         if not self._connacks.fits(client, client.connect):
-            self._clients.count_end("connack_too_large")
+            self._clients.count_end("connack_too_large", client)
             self._clients.end(client)
             return
         client.enter(Phase.OPENING)
@@ -306,8 +307,9 @@ class Connecting:
         receive_maximum = 65_535
         if packet.properties:
             receive_maximum = property_values.receive_maximum(packet.properties)
+        number = self._requests.next_number()
         request = OpenSession(
-            self._requests.next_number(),
+            number,
             partition,
             0,
             client.client_id,
@@ -320,6 +322,7 @@ class Connecting:
             may_create=self._take_token(client, now),
             owner=client.owner,
             owner_made=client.owner_made,
+            judged=0 if self._rights.judges_nobody else number,  # no other rules: all filters are told
         )
         client.opening = request
         if not self._requests.ask(request, _Claim(self, client).answered, now):
@@ -385,9 +388,10 @@ class Connecting:
         packet = client.connect
         assert packet is not None
         client.enter(Phase.OPEN)
+        client.opened_at, client.clean_start = self._node.now, packet.clean_start
         limits, properties, bounds = self._limits, packet.properties, client.known_bounds
         keep_alive_s, told_keep_alive = self._connacks.keep_alive(bounds, packet)
-        client.filter_gap_ns = int(NS / bounds.subscribe_rate_max) if bounds.subscribe_rate_max else 0
+        client.filter_gap_ns = filter_gap_ns(bounds.subscribe_rate_max)
         options = SessionOptions(
             version=packet.protocol_version,
             keep_alive_ns=keep_alive_s * NS,
@@ -410,9 +414,12 @@ class Connecting:
             alias_maximum = property_values.topic_alias_maximum(properties)
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
         self._loop.open_session(client.conn, options)
+        if client.seat is not None and (purse := client.seat.purse) is not None:
+            self._loop.share(client.conn, purse)
         if client.session:
             self._loop.set_primary_of(client.conn, self._node.primary_peer(client.partition))
-            self._rights.opened(client, answer.session_present)
+            client.subscriptions = {told.topic_filter: told for told in answer.subscriptions}
+            self._rights.opened(client, answer.session_present, len(client.subscriptions))
         # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
         connack = self._connacks.encoded(client, packet, answer.session_present, told_keep_alive)
         if connack:

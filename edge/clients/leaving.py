@@ -18,7 +18,9 @@ from mqtt.codec import Limits, decode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Disconnect
 from mqtt.reasons import ReasonCode
+from wire.decoding import Unreadable
 from wire.messages.control import Control
+from wire.messages.orders import NodeOrdered, OrderNode, read_kick
 from wire.messages.sessions import CloseSession, KickSession, SessionClosed, SessionKicked
 
 __all__ = ["GAP_GROWTH_MAX", "Leaving"]
@@ -158,23 +160,27 @@ class Leaving:
             clean = client.clean
             client.enter(Phase.ENDED)
             if not client.leaves_at:  # the answer to its report says whether it left in time
-                self._clients.count_end("taken_over")
+                self._clients.count_end("taken_over", client)
                 self._conduct.taken_over(client.client_id)
                 self._clients.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
         return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
 
-    def end_by_operator(self, client_id: str, *, dry_run: bool) -> int:
+    def end_by_operator(self, order: OrderNode) -> NodeOrdered:
         """End the connections of a client ID; a session that outlives them stays, and a will is fired."""
-        ended = 0
+        try:
+            kick = read_kick(order.subject.encode())
+        except Unreadable as error:
+            return NodeOrdered(order.request, error=str(error)[:200])
+        client_id, ended = kick.client_id, 0
         for client in self._clients.at_partition(self._node.map.partition_for(client_id)):
             if client.client_id != client_id or client.phase != Phase.OPEN:
                 continue
             ended += 1
-            if not dry_run:
-                self._clients.count_end("kicked")
+            if not order.dry_run:
+                self._clients.count_end("kicked", client)
                 self._node.audit(ended_record(client, "kick", "by an operator"))
-                self._clients.disconnect(client, ReasonCode.ADMINISTRATIVE_ACTION)
-        return ended
+                self._clients.disconnect(client, kick.reason_code)
+        return NodeOrdered(order.request, count=ended)
 
 
 def _told(_: Control) -> None:

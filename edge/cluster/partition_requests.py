@@ -212,9 +212,9 @@ class SessionRequests:
         """Add subscriptions, which belong to the retained read that ``read`` names; 0: this request names it."""
         return SubscribeSession(*self._leading(), subscriptions, read=read or self._number)
 
-    def unsubscribe(self, topic_filters: list[str]) -> UnsubscribeSession:
-        """Remove subscriptions."""
-        return UnsubscribeSession(*self._leading(), topic_filters)
+    def unsubscribe(self, topic_filters: list[str], *, revoked: bool) -> UnsubscribeSession:
+        """Remove subscriptions; ``revoked``: not the client did, it may not have them."""
+        return UnsubscribeSession(*self._leading(), topic_filters, revoked)
 
     def deliver_retained(self, messages: list[RetainedMessage], read: int, *, done: bool) -> DeliverRetained:
         """Queue retained messages of a read; 0: this request names it, and the partition begins to hold for it."""

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from edge.cluster.strangers import Strangers
 from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
-from wire.links.admission import Told, admit, check_certificate, check_hello, expect, resume
+from wire.links.admission import Told, admit, check_certificate, check_hello, check_room, expect, resume
 from wire.links.allowed import link_tiers
 from wire.links.silence import SPEAK_S, Silence
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import (
+    TIER_OPERATOR,
     LinkError,
     NodeIdentity,
     OtherVersion,
@@ -126,7 +127,8 @@ class PeerTable:
     def condemn(self, peer: Peer, why: str) -> None:
         """Take no other connection of an incarnation that broke the protocol."""
         key = self.key(peer)
-        self._condemned[key.node] = key.incarnation, why
+        if key.tier != TIER_OPERATOR:  # whose every command has a name and an incarnation of its own
+            self._condemned[key.node] = key.incarnation, why
         self._count("links_refused_condemned")
 
     def hello(self, conn: Conn, payload: bytes) -> PeerKey | None:
@@ -155,6 +157,8 @@ class PeerTable:
         known = self._peers.get(key.node)
         incarnation, why = self._condemned.get(key.node, (-1, ""))
         admit(self.identity, key, None if known is None else known[0], why if incarnation >= key.incarnation else None)
+        if known is None and key.tier == TIER_OPERATOR:
+            check_room(self.identity, key, sum(one.tier == TIER_OPERATOR for one, _ in self._peers.values()))
         if known is None and len(self._peers) >= PEERS_MAX:
             raise LinkError(f"{key.node} is not in the map, and {PEERS_MAX} others came before it")
 
@@ -169,6 +173,14 @@ class PeerTable:
         peer.key = key
         self._peers[key.node] = (key, peer)
         return peer
+
+    def forget_operator(self, key: PeerKey) -> None:
+        """Keep nothing of an operator whose link ended."""
+        known = self._peers.get(key.node)
+        if known is not None and known[0] == key:
+            del self._peers[key.node]
+            self._silence.pop(key.node, None)
+            self._loop.retire_peer(known[1])
 
     def keep_alive(self) -> None:
         """Let every link say that it lives that has not spoken since the last call, ``SPEAK_S`` ago."""

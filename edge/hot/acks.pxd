@@ -2,6 +2,7 @@
 from edge.hot.ack_rows cimport record_ack
 from edge.hot.buffers cimport get16, read_varint, varint_end
 from edge.hot.deliver cimport drain_pending, free_identifier, set_state, state_of
+from edge.hot.durations cimport count_duration
 from edge.hot.encode cimport valid_text
 from edge.hot.excess cimport end_excess
 from edge.hot.layout cimport (

@@ -16,6 +16,7 @@ if not cython.compiled:
     from edge.hot.ack_rows import record_ack
     from edge.hot.buffers import get16, read_varint, varint_end
     from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
+    from edge.hot.durations import count_duration
     from edge.hot.encode import valid_text
     from edge.hot.excess import end_excess
     from edge.hot.layout import (
@@ -133,6 +134,7 @@ def finish(hot: HotState, message: PendingAck) -> None:
         if message.reason_code == SERVER_BUSY:
             message.reason_code = QUOTA_EXCEEDED  # no reason code of PUBACK and PUBREC
         answer(hot, conn, message.qos, message.packet_identifier, message.reason_code)
+        count_duration(hot.acks_in, hot.now_ns - message.at_ns)
         if hot.ledger is not None and message.reason_code < FAILURE:
             record_ack(hot, message)
 

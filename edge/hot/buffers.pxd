@@ -10,8 +10,8 @@ cdef enum:
 
 cdef class Buffer:
     cdef unsigned char* data
-    cdef Py_ssize_t start
-    cdef Py_ssize_t end
+    cdef readonly Py_ssize_t start
+    cdef readonly Py_ssize_t end
     cdef Py_ssize_t capacity
     cdef Buffer next
 

@@ -37,6 +37,7 @@ import heapq
 import cython
 
 from edge.hot.options import ConnOptions, SessionOptions
+from edge.hot.purses import Purse
 from edge.hot.state import Conn, HotState
 from wire.links.link import LinkError
 
@@ -106,11 +107,19 @@ class Connections(HotState):
         conn.aliases_told = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
         conn.retain_available = options.retain_available
         conn.qos_max = options.maximum_qos
-        conn.publish_gap_ns = int(1e9 / options.publish_rate_max) if options.publish_rate_max else self.publish_gap_ns
-        conn.byte_gap_ps = int(1e12 / options.byte_rate_max) if options.byte_rate_max else 0
-        conn.metered = options.metered
+        self.limit(conn, options.publish_rate_max, options.byte_rate_max, options.metered)
         if options.session:
             self.sessions[options.session] = conn
+
+    def limit(self, conn: Conn, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
+        """Read a client no faster than this from now on; 0: the loop's own rate of messages, no rate of bytes."""
+        conn.publish_gap_ns = int(1e9 / publish_rate_max) if publish_rate_max else self.publish_gap_ns
+        conn.byte_gap_ps = int(1e12 / byte_rate_max) if byte_rate_max else 0
+        conn.metered = metered
+
+    def share(self, conn: Conn, purse: Purse | None) -> None:
+        """Have a client use up what its address may send in all; None: it may send as if it were alone."""
+        conn.purse = purse
 
     def feed(self, conn: Conn, data: bytes) -> None:
         """Take bytes that arrived; while ``conn.parked`` or after a close nothing must be fed."""
@@ -172,7 +181,7 @@ class Connections(HotState):
 
     def parsed(self, conn: Conn, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
         """Charge what was parsed; a packet that begins behind it, or with the first bytes, has its time from now."""
-        if conn.byte_gap_ps > 0:
+        if conn.byte_gap_ps > 0 or conn.purse is not None:
             count_bytes(self, conn, consumed)
         if consumed > 0 or begins:
             conn.packet_begun_ns = self.now_ns
@@ -199,10 +208,13 @@ class Connections(HotState):
         A link gives its own bytes first, then whole frames: call it until it is empty.
         """
         data: bytes = b""
+        conn.written += conn.wrapped  # a filter is asked when all that it gave before has left
+        conn.wrapped = 0
         if conn.has_acks and not self.leased and not conn.closed:
             return b""  # set_lease lists it again
         if conn.out is not None:
             data = take_bytes(conn.out, bytes_max)
+            conn.wrapped = len(data)
             if conn.outbound is not None and conn.outbound.pending and pending_output(conn) <= self.output_high:
                 drain_pending(self, conn)
             drained(self, conn)
@@ -213,6 +225,9 @@ class Connections(HotState):
             if data:
                 data = conn.filter.wrap(data)
             data = conn.filter.take_output() + data
+        else:
+            conn.written += conn.wrapped
+            conn.wrapped = 0
         self.bytes_out += len(data)
         return data
 
@@ -225,10 +240,15 @@ class Connections(HotState):
             conn = unlink_dirty(conn)
         return dirty
 
-    def output_bytes(self, conn: Conn) -> int:
-        """Bytes not yet taken by the socket."""
-        count: int = pending_output(conn)
-        return count
+    def output_mark(self, conn: Conn) -> int:
+        """Return the end of the output of now: it is written when ``written_to`` has reached this."""
+        mark: int = conn.written + conn.wrapped + pending_output(conn)
+        return mark
+
+    def written_to(self, conn: Conn) -> int:
+        """Return how much of its output has left."""
+        written: int = conn.written
+        return written
 
     def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
         """Append whole packets to the output.

@@ -38,3 +38,4 @@ cdef class Counters:
     cdef readonly unsigned long long dropped_peer
     cdef readonly unsigned long long dropped_repeated
     cdef readonly unsigned long long picks_not_kept
+    cdef readonly unsigned long long notes_left_out

@@ -45,6 +45,7 @@ COUNTERS = (
     "dropped_peer",
     "dropped_repeated",
     "picks_not_kept",
+    "notes_left_out",
 )
 
 
@@ -90,6 +91,7 @@ class Counters:
         self.dropped_peer = 0
         self.dropped_repeated = 0
         self.picks_not_kept = 0
+        self.notes_left_out = 0
 
     def counted(self) -> dict[str, int]:
         """Return each counter by its name."""

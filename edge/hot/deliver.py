@@ -18,6 +18,7 @@ if not cython.compiled:
     from edge.hot.held_copies import hold_copies, records_of_run
     from edge.hot.layout import NO_EXPIRY
     from edge.hot.memory import begin_to_keep, end_to_keep
+    from edge.hot.notes import note_drop
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
     from edge.hot.records import record_of
@@ -93,6 +94,7 @@ def deliver_run(
                     continue
         if conn.lagging or (conn.high and pending_output(conn) > hot.drop_above):
             hot.dropped_slow += count
+            note_drop(hot, conn, "slow", route.topic, None)
             continue
         if conn.aliases_told is not None:
             _deliver_aliased(hot, conn, route.topic, five, data, start, end, sub.identifiers)
@@ -113,7 +115,9 @@ def deliver_run(
                         hot, five, route.topic, data, start, end, cached_five, cached_identifiers, 1 << 30
                     )
                 copies = converted
-            hot.dropped_too_large += count - copies
+            if copies < count:
+                hot.dropped_too_large += count - copies
+                note_drop(hot, conn, "too_large", route.topic, None)
             hot.publish_out_qos0 += copies
             _append_run(hot, conn, hot.converted.data, 0, hot.converted.end)
         if conn.out is not None and conn.out.end - conn.out.start > hot.output_high:
@@ -247,10 +251,12 @@ def deliver_to(
     size: cython.Py_ssize_t = publish_bytes(packet, five, qos, identifiers)
     if size > conn.client_packet_max:  # [MQTT-3.1.2-24] [MQTT-3.1.2-25]
         hot.dropped_too_large += 1
+        note_drop(hot, conn, "too_large", packet.topic, packet)
         return False
     if qos == 0:
         if conn.lagging or pending_output(conn) > hot.drop_above:
             hot.dropped_slow += 1
+            note_drop(hot, conn, "slow", packet.topic, packet)
             return False
         write_copy(hot, conn, packet, 0, retain, False, 0, identifiers)
         hot.publish_out_qos0 += 1
@@ -260,7 +266,11 @@ def deliver_to(
         conn.outbound = Outbound(conn.window)
     outbound = conn.outbound
     if outbound.inflight >= outbound.window or outbound.pending or pending_output(conn) > hot.output_high:
-        return _pend(hot, outbound, packet, five, qos, retain, identifiers, size)
+        if _pend(hot, outbound, packet, five, qos, retain, identifiers, size):
+            return True
+        hot.dropped_pending += 1
+        note_drop(hot, conn, "window", packet.topic, packet)
+        return False
     write_copy(hot, conn, packet, qos, retain, False, take_identifier(outbound, qos), identifiers)
     hot.turn_bytes += size
     if qos == 1:
@@ -280,12 +290,11 @@ def _pend(
     identifiers: bytes,
     size: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Keep a message beyond the window; the newest is dropped when the bound is reached."""
+    """Keep a message beyond the window; False when a bound is reached: the newest one goes."""
     key: cython.int = (qos << 2) | (2 if five else 0) | (1 if retain else 0)
     if outbound.pending is None:
         outbound.pending = deque()
     if len(outbound.pending) >= hot.pending_max or outbound.pending_bytes + size > hot.pending_bytes_max:
-        hot.dropped_pending += 1
         return False
     if identifiers or packet.pending_key != key:
         hot.scratch.end = 0
@@ -343,15 +352,19 @@ def _send_pending(
     waited_s: cython.longlong,
 ) -> None:
     left: cython.longlong = 0
+    topic: bytes
     if conn.judge_pushes:
         topic = encoded[varint_end(encoded, 1, len(encoded)) + 2 : identifier_at]
         if not hot.handler.may_receive(conn, topic, (encoded[0] >> 1) & 3):
             hot.dropped_not_authorized += 1
+            note_drop(hot, conn, "not_authorized", topic, None)
             return
     if expiry_at > 0:
         left = int.from_bytes(encoded[expiry_at : expiry_at + 4], "big") - waited_s
         if left <= 0:
             hot.dropped_expired += 1
+            topic = encoded[varint_end(encoded, 1, len(encoded)) + 2 : identifier_at]
+            note_drop(hot, conn, "expired", topic, None)
             return
     out: Buffer = output_of(hot, conn)
     at: cython.Py_ssize_t = reserve(out, len(encoded))

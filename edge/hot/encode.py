@@ -12,7 +12,7 @@ from edge.hot.state import Packet
 
 if not cython.compiled:
     from edge.hot.buffers import copy_bytes, copy_span, get16, get32, put16, put32, read_varint, reserve, varint_end
-    from edge.hot.layout import MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR
+    from edge.hot.layout import MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR, QUOTA_EXCEEDED
 
 __all__: list[str] = []
 
@@ -130,7 +130,7 @@ def copy_plain(buffer: Buffer, at: cython.Py_ssize_t, packet: Packet) -> cython.
 
 
 def walk_properties(
-    packet: Packet, data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t
+    packet: Packet, data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, user_max: cython.Py_ssize_t
 ) -> cython.int:
     """Read the properties of a client's PUBLISH, their length included, and note what the loop needs.
 
@@ -138,7 +138,7 @@ def walk_properties(
         packet: Gets the positions; alias and expiry are reset first.
         data: Holds the packet.
         begin: Where the property length stands.
-        end: Behind the packet.
+        end: Behind the packet; ``user_max``: bytes of all user properties together.
     Returns:
         0, or the reason code of what is wrong with them.
     """
@@ -194,7 +194,7 @@ def walk_properties(
             at += 2
         elif what == 0x0B:  # Subscription Identifier: only a server sends it [MQTT-3.3.4-6]
             return PROTOCOL_ERROR
-        elif what == 0x03 or what == 0x08 or what == 0x09 or what == 0x26:
+        elif what == 0x03 or what == 0x08 or what == 0x09:
             count = _text_bytes(data, at, end)
             if count < 0:
                 return MALFORMED_PACKET
@@ -204,11 +204,11 @@ def walk_properties(
             elif what != 0x09 and not valid_text(data, at + 2, count - 2):
                 return MALFORMED_PACKET
             at += count
-            if what == 0x26:  # User Property: a pair
-                count = _text_bytes(data, at, end)
-                if count < 0 or not valid_text(data, at + 2, count - 2):
-                    return MALFORMED_PACKET
-                at += count
+        elif what == 0x26:
+            count = _pair_bytes(data, at, end, user_max)
+            if count < 0:
+                return MALFORMED_PACKET if count == -1 else QUOTA_EXCEEDED
+            at, user_max = at + count, user_max - count
         else:
             return _wrong_property(what)
     return 0 if at == end else MALFORMED_PACKET
@@ -221,6 +221,20 @@ def _wrong_property(what: cython.int) -> cython.int:
     if what == 0x19 or what == 0x1A or what == 0x1C or what == 0x1F or 0x21 <= what <= 0x2A:
         return PROTOCOL_ERROR
     return MALFORMED_PACKET
+
+
+def _pair_bytes(
+    data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, most: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Length of a User Property, which is a pair of texts; -1 if it is none, -2 if it is longer than may come."""
+    count: cython.Py_ssize_t = _text_bytes(data, at, end)
+    more: cython.Py_ssize_t
+    if count < 0 or not valid_text(data, at + 2, count - 2):
+        return -1
+    more = _text_bytes(data, at + count, end)
+    if more < 0 or not valid_text(data, at + count + 2, more - 2):
+        return -1
+    return count + more if count + more <= most else -2
 
 
 def _text_bytes(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
@@ -302,7 +316,7 @@ def load_plain(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t, five
     packet.dup = False
     packet.pending_key = -1
     if five:
-        walk_properties(packet, data, at, end)
+        walk_properties(packet, data, at, end, end)
     else:
         packet.alias_at = -1
         packet.expiry_at = -1

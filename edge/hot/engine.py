@@ -78,10 +78,14 @@ class Engine(Peering):
     def read_paced(self) -> None:
         """Go on with the clients whose publish rate has recovered."""
         conn: Conn
+        used_ns: cython.longlong
         still: list[Conn] = []
         self.paced_at_ns = self.now_ns
         for conn in self.paced:
-            if conn.closed or max(conn.paid_ns, conn.bytes_paid_ns, conn.asked_paid_ns) <= self.now_ns + PACED_BURST_NS:
+            used_ns = max(conn.paid_ns, conn.bytes_paid_ns, conn.asked_paid_ns)
+            if conn.purse is not None:
+                used_ns = max(used_ns, conn.purse.paid_ns, conn.purse.bytes_paid_ns)
+            if conn.closed or used_ns <= self.now_ns + PACED_BURST_NS:
                 unpark(self, conn, PARK_RATE)
             else:
                 still.append(conn)

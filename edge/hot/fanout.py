@@ -15,10 +15,11 @@ if not cython.compiled:
     from edge.hot.deliver import deliver_local, deliver_run, deliver_to
     from edge.hot.encode import load_plain
     from edge.hot.layout import QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
+    from edge.hot.notes import note_drop
     from edge.hot.origins import note_pick, take_origin, was_picked
     from edge.hot.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.hot.picks import keep_pick
-    from edge.hot.records import load_record, owned, record_of, renumbered
+    from edge.hot.records import load_record, owned, record_of, renumbered, topic_of
 
     PICK_BYTES = 4096  # of a turn's bound, for one choice: about as long as appending so much
 
@@ -57,6 +58,7 @@ def fan_out(
     if not route.remote and retained_partition < 0:
         return
     if message is None and not hot.leased:
+        note_drop(hot, publisher, "no_lease", packet.topic, packet)
         hot.dropped_no_lease += 1  # QoS 1/2 was parked before, or is the core's own and waits in the batch
         return
     if route.edges or route.partitions or retained_partition >= 0:
@@ -109,10 +111,12 @@ def fan_out_run(
         return
     if not hot.leased:
         hot.dropped_no_lease += count
+        note_drop(hot, publisher, "no_lease", route.topic, None)
         return
     for peer in route.edges:
         if peer.dead:
             hot.dropped_peer += count
+            note_drop(hot, publisher, "peer_gone", route.topic, None)
         else:
             append_run(hot, peer, version, route.topic, data, start, end - start)
             hot.forwarded_out += count
@@ -145,6 +149,7 @@ def _pick(
     chosen = hot.handler.pick(group, route, publisher, packet.topic, packet.qos)
     if chosen is None:
         hot.dropped_no_pick += 1
+        note_drop(hot, publisher, "no_subscriber_took", packet.topic, packet)
     elif isinstance(chosen, Sub):
         if message is not None:
             message.delivered = True
@@ -168,6 +173,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
     inflight: cython.int = conn.outbound.inflight if conn.outbound is not None else 0
     if conn.closed:
         hot.dropped_closed += 1
+        note_drop(hot, conn, "closed", packet.topic, packet)
         return
     note_pick(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b)
     retain: cython.bint = packet.retain and sub.retain_as_published
@@ -198,6 +204,7 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | 
     elif peer.dead:
         if copy is None:
             hot.dropped_peer += 1
+            note_drop(hot, None, "peer_gone", topic_of(record), None)
         else:
             copy.waiting += 1
             refused(hot, copy, SERVER_UNAVAILABLE)
@@ -226,6 +233,7 @@ def redispatch(hot: HotState, copy: PendingAck, chosen: object) -> None:
     if chosen is None:
         if copy.reason_code == 0:
             hot.dropped_no_pick += 1
+            note_drop(hot, None, "no_subscriber_took", topic_of(copy.record), None)
     elif isinstance(chosen, Sub):
         load_record(hot.second, copy.record)
         assert copy.group is not None  # of every copy for a group

@@ -13,6 +13,7 @@ from edge.hot.layout cimport (
     RUN_TOPIC_BYTES_AT, RUN_VERSION_AT, SERVER_BUSY, SERVER_UNAVAILABLE, SHARE_FLAG,
     SUPERSEDED
 )
+from edge.hot.notes cimport note_drop
 from edge.hot.origins cimport take_origin, was_picked
 from edge.hot.output cimport mark_dirty
 from edge.hot.batches cimport note_room, publish_acks_of

@@ -57,6 +57,7 @@ if not cython.compiled:
         SHARE_FLAG,
         SUPERSEDED,
     )
+    from edge.hot.notes import note_drop
     from edge.hot.origins import take_origin, was_picked
     from edge.hot.outboxes import leave_outbox
     from edge.hot.output import mark_dirty
@@ -185,7 +186,7 @@ def _checked_packet(
     length = read_varint(data, start + 1, at)
     if data[start] != 0x30 or at + length > end or length < 2 or 2 + get16(data, at) > length:
         raise ValueError("not a QoS 0 packet in a run")
-    if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length) != 0:
+    if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length, at + length) != 0:
         raise ValueError("wrong properties in a run")
     return at + length - start
 
@@ -256,6 +257,7 @@ def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: 
         deliver_pick(hot, sub, packet, share)
     elif tag == 0 and code != 0:
         hot.dropped_no_pick += 1
+        note_drop(hot, None, "no_subscriber_took", packet.topic, packet)
     if tag != 0:
         acks: Buffer = publish_acks_of(hot, peer)
         at: cython.Py_ssize_t = reserve(acks, PUBLISH_ACK_BYTES)

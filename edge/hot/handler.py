@@ -11,7 +11,7 @@ from typing import Protocol
 from edge.hot import layout
 from edge.hot.state import Conn, Group, Inbound, Peer, PendingAck, Remote, Route, Sub
 
-__all__ = ["AckSink", "Closed", "Handler"]
+__all__ = ["AckSink", "Closed", "DropSink", "Handler"]
 
 
 class Closed:
@@ -157,3 +157,10 @@ class AckSink(Protocol):
 
     def take_rows(self, rows: bytes, count: int) -> None:
         """Take the rows of a turn (``edge/hot/ack_rows.py``); when this returns, their acknowledgements leave."""
+
+
+class DropSink(Protocol):
+    """Writes drops of the loop down; ``hot.journal = None`` (default) costs one comparison of a drop."""
+
+    def dropped(self, context: object, reason: str, topic: bytes, kind: int, a: int, b: int) -> None:
+        """Write one down: ``Conn.context`` of whom it concerns, or None; the origin of the message, kind 0: unknown."""

@@ -9,6 +9,7 @@ from edge.hot.layout cimport (
     FAILURE, IMPLEMENTATION_SPECIFIC_ERROR, MALFORMED_PACKET, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, PROTOCOL_ERROR,
     QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, TOPIC_ALIAS_INVALID
 )
+from edge.hot.notes cimport note_drop
 from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.outboxes cimport park_if_peers_full
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
@@ -33,7 +34,7 @@ cdef bint single(
 # private
 cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos, bint retain)
 cdef Route _unless_refused(HotState hot, Conn conn, Route route, int qos)
-cdef int _load(Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
+cdef int _load(HotState hot, Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
 cdef bint _answer_repeat(HotState hot, Conn conn, int packet_identifier)
 cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)
 cdef object _accept(HotState hot, Conn conn, Route route, Packet packet)

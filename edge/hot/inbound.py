@@ -31,6 +31,7 @@ if not cython.compiled:
         RETAIN_NOT_SUPPORTED,
         TOPIC_ALIAS_INVALID,
     )
+    from edge.hot.notes import note_drop
     from edge.hot.outboxes import park_if_peers_full
     from edge.hot.output import mark_dirty, pending_output
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
@@ -127,7 +128,7 @@ def single(
     packet: Packet = hot.packet
     topic: bytes | None
     route: Route | None
-    wrong: cython.int = _load(conn, packet, data, at, body, stop)
+    wrong: cython.int = _load(hot, conn, packet, data, at, body, stop)
     if wrong != 0:
         fail(hot, conn, wrong)
         return True
@@ -171,6 +172,7 @@ def single(
 
 
 def _load(
+    hot: HotState,
     conn: Conn,
     packet: Packet,
     data: cython.p_uchar,
@@ -206,7 +208,7 @@ def _load(
     packet.session = conn.session
     packet.owner_epoch = conn.owner_epoch
     if conn.version == 5:
-        wrong: cython.int = walk_properties(packet, data, position, stop)
+        wrong: cython.int = walk_properties(packet, data, position, stop, hot.user_bytes_max)
         if wrong != 0:
             return wrong
     else:
@@ -284,6 +286,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         hot.publish_in_qos0 += 1
         if route.reason_code != 0:
             hot.dropped_denied += 1
+            note_drop(hot, conn, "not_authorized", packet.topic, None)
         elif packet.retain or (route.named and not route.empty):
             _give_to_core(hot, conn, route, packet)
         elif not route.empty:
@@ -305,6 +308,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     if route.reason_code != 0:
         if route.reason_code != QUOTA_EXCEEDED:  # counted when it was judged
             hot.dropped_denied += 1
+            note_drop(hot, conn, "not_authorized", packet.topic, None)
         code = route.reason_code if conn.version == 5 else 0
     elif route.empty:
         code = NO_MATCHING_SUBSCRIBERS

@@ -20,6 +20,7 @@ cdef enum:
     IDLE_NS = 5000
     LAG_CHECK_NS = 20000000
     SWEEP_NS = 1000000000
+    OVERDUE_NS = 2000000000
     SWEPT_MAX = 256
 
 
@@ -44,6 +45,7 @@ cdef class Loop(Sockets):
     cdef bint one_turn(self, long long until_ns) except -1
     cdef bint wait_for_events(self, long long until_ns) except -1
     cdef object set_timer(self, long long at_ns)
+    cdef bint read_all(self)
     cdef object timer_rang(self)
     cdef object sweep(self, long long now_ns)
     cdef object conn_event(self, int fd, unsigned int events)

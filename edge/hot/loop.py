@@ -63,6 +63,7 @@ if not cython.compiled:  # compiled, these are C constants: loop.pxd
     IDLE_NS = 5_000
     LAG_CHECK_NS = 20_000_000
     SWEEP_NS = 1_000_000_000
+    OVERDUE_NS = 2_000_000_000  # a sweep that waits for so long for a turn that reads all goes on without one
     SWEPT_MAX = 256  # connections in a slice of the sweep, some 50 us: each lies in memory of its own
 
 EVENTS_MAX = 512
@@ -160,7 +161,8 @@ class Loop(Sockets):
         fd: cython.int
         events: cython.uint
         conn: Conn
-        if self.event_at >= self.event_count:
+        looked: cython.bint = self.event_at >= self.event_count
+        if looked:
             self.wait_for_events(until_ns)
         began: cython.longlong = self.woke_ns if self.woke_ns > 0 else boot_ns()
         start: cython.longlong = began
@@ -196,8 +198,10 @@ class Loop(Sockets):
         self.flush()
         if start - self.swept_ns >= SWEEP_NS:
             self.sweep(start)
-        if hot.sweep_left > 0:
-            hot.sweep_some(start, SWEPT_MAX)
+        # By the time of this turn's look at the sockets, and behind all that it found: what waits unread in the kernel,
+        # because this process was stopped or starved, is no silence of a client.
+        if hot.sweep_left > 0 and ((looked and self.read_all()) or start - self.swept_ns > OVERDUE_NS):
+            hot.sweep_some(began, SWEPT_MAX)
         after_turn(self.pacing, start, hot.packets_in, self.blocked_ns)
         start = boot_ns() - began
         self.longest_ns = max(self.longest_ns, start)
@@ -274,6 +278,10 @@ class Loop(Sockets):
             timer.it_value.tv_sec = at_ns // 1_000_000_000
             timer.it_value.tv_nsec = at_ns % 1_000_000_000
             timerfd_settime(self.timer_fd, TFD_TIMER_ABSTIME, cython.address(timer), cython.NULL)
+
+    def read_all(self) -> cython.bint:
+        """Whether the last look at the sockets found all that was ready, and each of them was read."""
+        return self.event_at >= self.event_count and self.event_count < EVENTS_MAX and not self.undecrypted
 
     def timer_rang(self) -> None:
         """The next wait arms it again."""

@@ -71,6 +71,7 @@ class HotLimits:
     handshakes_per_turn: int = 4
     publish_rate_max: float = DEFAULT.publish_rate_max
     packet_timeout_ns: int = int(DEFAULT.packet_timeout_s * 1e9)  # from a packet's first byte to its last; 0: none
+    user_property_bytes_max: int = DEFAULT.user_property_bytes_max  # of one PUBLISH; more is 0x97
     packet_rate_min: int = DEFAULT.packet_rate_min  # bytes a second of a packet that has begun
     pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between turns; 0: off
 

@@ -1,7 +1,8 @@
 # C form of outboxes.py.
 from edge.hot.batches cimport append_record
+from edge.hot.notes cimport note_drop
 from edge.hot.output cimport mark_dirty, unpark
-from edge.hot.records cimport aged
+from edge.hot.records cimport aged, topic_of
 from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, PARK_PEER, Peer, Route
 
 

@@ -11,8 +11,9 @@ from edge.hot.state import Conn, HotState, Outbox, Peer, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.batches import append_record
+    from edge.hot.notes import note_drop
     from edge.hot.output import mark_dirty, unpark
-    from edge.hot.records import aged
+    from edge.hot.records import aged, topic_of
     from edge.hot.state import PARK_PEER
 
 __all__: list[str] = []
@@ -62,6 +63,7 @@ def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: PendingAck |
     """Send to an edge; with a message, it is done there when the link says TAKEN for the frame."""
     if peer.dead:
         hot.dropped_peer += 1
+        note_drop(hot, None, "peer_gone", topic_of(record), None)
         return
     if message is not None:
         peer.batch_messages.append(message)
@@ -80,7 +82,9 @@ def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Pend
         for target in route.targets:
             append_record(hot, target[0], record, target[1], b"")
             covered += len(target[1])
-        hot.dropped_no_primary += len(route.partitions) - covered
+        if covered < len(route.partitions):
+            hot.dropped_no_primary += len(route.partitions) - covered
+            note_drop(hot, None, "no_primary", route.topic, None)
         return
     simple: cython.bint = True
     for partition in route.partitions:
@@ -105,6 +109,7 @@ def send_to_partition(
     if message is None:
         if peer is None:
             hot.dropped_no_primary += 1
+            note_drop(hot, None, "no_primary", topic_of(record), None)
         else:
             append_record(hot, peer, record, (partition,), share)
         return

@@ -18,7 +18,9 @@ if not cython.compiled:
     from edge.hot.fanout import fan_out_run
     from edge.hot.inbound import fail, find_route, park_if_full, single
     from edge.hot.layout import MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
+    from edge.hot.notes import note_drop
     from edge.hot.output import mark_dirty, output_of, pending_output
+    from edge.hot.purses import charge_purse
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
 
     CORE_BYTES = 256 * 1024  # of a turn's bound, for a packet that the core takes: about as long as appending so much
@@ -122,7 +124,7 @@ def parse(
                     wrong = 0
                     packet.alias_at = -1
                 else:
-                    wrong = walk_properties(packet, data, body + 2 + topic_bytes, stop)
+                    wrong = walk_properties(packet, data, body + 2 + topic_bytes, stop, hot.user_bytes_max)
                 if wrong != 0 or packet.alias_at >= 0:
                     run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
                     count = 0
@@ -138,6 +140,7 @@ def parse(
                     hot.publish_in_qos0 += 1
                     if route.reason_code != 0:
                         hot.dropped_denied += 1
+                        note_drop(hot, conn, "not_authorized", route.topic, None)
                     at = stop
                     continue
                 if route.named:
@@ -145,8 +148,7 @@ def parse(
                     continue
                 if park_if_full(hot, conn, route):
                     break
-                run_at = at
-                run_route = route
+                run_at, run_route = at, route
                 packet_max = count = 0
                 run_bytes_max = hot.turn_bytes_max // (len(route.subs) + PICK_COPIES * len(route.groups) + 1)
             count += 1
@@ -176,7 +178,7 @@ def parse(
         if wrong != 0:
             fail(hot, conn, wrong)  # told before the rest of the packet has come
     conn.parsing = False
-    if conn.publish_gap_ns > 0:
+    if conn.publish_gap_ns > 0 or conn.purse is not None:
         _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
     return at
 
@@ -185,12 +187,16 @@ def _count_rate(hot: HotState, conn: Conn, count: cython.longlong) -> None:
     """Let the client's messages use up its rate; a second's worth may come at once, the rest waits unread."""
     conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * conn.publish_gap_ns
     pause(hot, conn, conn.paid_ns)
+    if conn.purse is not None:
+        pause(hot, conn, charge_purse(conn.purse, hot.now_ns, count, 0))
 
 
 def count_bytes(hot: HotState, conn: Conn, count: cython.longlong) -> None:
     """Let the client's bytes use up their rate likewise, whatever packets they are."""
     conn.bytes_paid_ns = max(conn.bytes_paid_ns, hot.now_ns) + count * conn.byte_gap_ps // 1000
     pause(hot, conn, conn.bytes_paid_ns)
+    if conn.purse is not None:
+        pause(hot, conn, charge_purse(conn.purse, hot.now_ns, 0, count))
 
 
 def pause(hot: HotState, conn: Conn, paid_ns: cython.longlong) -> None:

@@ -9,8 +9,9 @@ import cython
 
 from edge.hot.publications import Publications
 from edge.hot.state import Conn, Outbox, Peer, PendingAck
-from wire.links.link import LinkCore
+from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore
 from wire.links.silence import SILENCE_S
+from wire.messages.hello import TIER_OPERATOR
 
 if not cython.compiled:
     from edge.hot.acks import destination_done
@@ -33,7 +34,8 @@ class Peering(Publications):
 
     def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
         """Make a peer with a fresh LinkCore; replaces nothing: retire the older incarnation first."""
-        peer = Peer(node, tier, incarnation, LinkCore())
+        room = OPERATOR_BYTES_MAX if tier == TIER_OPERATOR else RESEND_BYTES_MAX
+        peer = Peer(node, tier, incarnation, LinkCore(room))
         self.peers.append(peer)
         return peer
 

@@ -1,5 +1,6 @@
 # C form of picks.py.
 from edge.hot.memory cimport forget_waiting
+from edge.hot.notes cimport note_drop
 from edge.hot.records cimport load_record
 from edge.hot.state cimport Conn, HotState, Inbound, Outbound, Packet
 

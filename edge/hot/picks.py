@@ -13,6 +13,7 @@ from wire.messages.batches import NO_EXPIRY
 
 if not cython.compiled:
     from edge.hot.memory import forget_waiting
+    from edge.hot.notes import note_drop
     from edge.hot.records import load_record
 
 __all__: list[str] = []
@@ -62,6 +63,7 @@ def unfinished_picks(hot: HotState, conn: Conn) -> list[tuple[bytes, Inbound]]:
             left_s -= (hot.now_ns - cython.cast(cython.longlong, since_ns)) // SECOND_NS
             if left_s <= 0:  # [MQTT-3.3.2-5]
                 hot.dropped_expired += 1
+                note_drop(hot, conn, "expired", packet.topic, packet)
                 continue
         properties: bytes = record[packet.properties_at : packet.payload_at]
         payload: bytes = record[packet.payload_at : packet.payload_at + packet.payload_bytes]

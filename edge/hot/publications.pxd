@@ -4,10 +4,11 @@ from edge.hot.connections cimport Connections
 from edge.hot.deliver cimport deliver_to
 from edge.hot.fanout cimport fan_out, redispatch
 from edge.hot.layout cimport FAILURE, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
+from edge.hot.notes cimport note_drop
 from edge.hot.origins cimport was_picked
 from edge.hot.output cimport note_high, pending_output, write_short
 from edge.hot.picks cimport unfinished_picks
-from edge.hot.records cimport load_record
+from edge.hot.records cimport load_record, topic_of
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
 from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, Route, Sub

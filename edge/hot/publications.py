@@ -17,10 +17,11 @@ if not cython.compiled:
     from edge.hot.deliver import deliver_to
     from edge.hot.fanout import fan_out, redispatch
     from edge.hot.layout import FAILURE, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
+    from edge.hot.notes import note_drop
     from edge.hot.origins import was_picked
     from edge.hot.output import note_high, pending_output, write_short
     from edge.hot.picks import unfinished_picks
-    from edge.hot.records import load_record
+    from edge.hot.records import load_record, topic_of
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
 
@@ -204,6 +205,7 @@ class Publications(Connections):
         """
         if conn.closed:
             self.dropped_closed += 1
+            note_drop(self, conn, "closed", publish.topic, None)
             return False
         delivered: bool = deliver_to(self, conn, self.load_inbound(publish), qos, publish.retain, identifiers)
         if pending_output(conn) > self.output_high:
@@ -220,11 +222,13 @@ class Publications(Connections):
         packet: Packet = self.second
         if conn.closed:
             self.dropped_closed += 1
+            note_drop(self, conn, "closed", topic_of(record), None)
             return False
         load_record(packet, record)
         if packet.expiry_s != NO_EXPIRY:
             if held_s >= packet.expiry_s:
                 self.dropped_expired += 1
+                note_drop(self, conn, "expired", packet.topic, packet)
                 return False
             packet.expiry_s -= held_s
         qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos

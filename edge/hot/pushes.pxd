@@ -9,6 +9,7 @@ from edge.hot.layout cimport (
     PUSH_PAYLOAD_BYTES_AT, PUSH_PROPERTY_BYTES_AT, PUSH_PUBREL_FLAG, PUSH_SESSION_AT, PUSH_SESSION_SEQ_AT,
     PUSH_TOPIC_BYTES_AT, QOS_BITS, RETAIN_FLAG
 )
+from edge.hot.notes cimport note_drop
 from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.hot.batches cimport push_acks_of
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer

@@ -44,6 +44,7 @@ if not cython.compiled:
         QOS_BITS,
         RETAIN_FLAG,
     )
+    from edge.hot.notes import note_drop
     from edge.hot.output import answer_unknown, note_high, pending_output, write_short
 
 __all__: list[str] = []
@@ -127,11 +128,14 @@ def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> 
     five: cython.bint = conn.version == 5
     if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, 0):
         hot.dropped_not_authorized += 1
+        note_drop(hot, conn, "not_authorized", packet.topic, None)
     elif publish_bytes(packet, five, 0, b"") > conn.client_packet_max:
         hot.dropped_too_large += 1
+        note_drop(hot, conn, "too_large", packet.topic, None)
     elif conn.lagging or pending_output(conn) > hot.output_high:
         note_high(hot, conn)
         hot.dropped_slow += 1
+        note_drop(hot, conn, "slow", packet.topic, None)
     else:
         write_copy(hot, conn, packet, 0, flags & RETAIN_FLAG != 0, False, 0, b"")
         hot.publish_out_qos0 += 1
@@ -178,11 +182,13 @@ def _push(
         return
     if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, packet.qos):
         hot.dropped_not_authorized += 1
+        note_drop(hot, conn, "not_authorized", packet.topic, None)
         # Of type PUBLISH: not the client's word, which may be PUBACK or PUBREC with the same code.
         send_push_ack(hot, conn, partition_epoch, session_seq, 3, NOT_AUTHORIZED)
         return
     if size > conn.client_packet_max:  # as if it had been sent [MQTT-3.1.2-25]
         hot.dropped_too_large += 1
+        note_drop(hot, conn, "too_large", packet.topic, None)
         send_push_ack(hot, conn, partition_epoch, session_seq, 4 if packet.qos == 1 else 5, PACKET_TOO_LARGE)
         return
     pushes[identifier] = (session_seq, partition_epoch, packet.qos)

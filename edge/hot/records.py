@@ -84,8 +84,10 @@ def owned(record: bytes, owner_block: bytes) -> bytes:
 
 
 def topic_of(record: bytes) -> bytes:
-    """Return the topic of a record made by ``record_of``, or by ``owned`` from it."""
+    """Return the topic of a record made by ``record_of``, or by ``owned`` from it; of none at all, none."""
     at: cython.Py_ssize_t = MESSAGE_HEAD
+    if len(record) < MESSAGE_HEAD:
+        return b""
     if record[MESSAGE_FLAGS_AT] & OWNER_FLAG:
         at += 2 + get16(record, MESSAGE_HEAD) + 8
     return record[at : at + get16(record, MESSAGE_TOPIC_BYTES_AT)]

@@ -180,6 +180,7 @@ class Sockets:
                 self.fail(conn)
                 return True
         out.start += sent
+        conn.written += sent
         hot.bytes_out += sent
         drained(hot, conn)
         if conn.outbound is not None and conn.outbound.pending:
@@ -217,6 +218,7 @@ class Sockets:
                 self.fail(conn)
                 return True
             conn.out.start += sent
+            conn.written += sent
             hot.bytes_out += sent
             drained(hot, conn)
         if conn.outbound is not None and conn.outbound.pending:

@@ -1,6 +1,8 @@
 # C form of state.py.
 from edge.hot.buffers cimport Buffer, Pool
 from edge.hot.counters cimport Counters
+from edge.hot.durations cimport Durations
+from edge.hot.purses cimport Purse
 
 
 cdef enum:
@@ -47,39 +49,40 @@ cdef class Conn:
     cdef list aliases
     cdef int alias_max
     # acknowledging what it publishes
-    cdef int quota
-    cdef int quota_max
+    cdef readonly int quota
+    cdef readonly int quota_max
     cdef bint fresh
     cdef bint excess
     cdef Py_ssize_t excess_bytes
     cdef long long owes_since_ns
-    cdef dict received
+    cdef readonly dict received
     cdef dict refused
-    cdef object ack_queue
+    cdef readonly object ack_queue
     cdef bint retain_available
     cdef int qos_max
     # writing
-    cdef Buffer out
+    cdef readonly Buffer out
     cdef bint has_acks
-    cdef bint lagging
-    cdef bint high
-    cdef int waits
-    cdef list waiters
-    cdef long long high_since_ns
-    cdef Py_ssize_t client_packet_max
-    cdef Outbound outbound
-    cdef int window
+    cdef readonly bint lagging
+    cdef readonly bint high
+    cdef readonly int waits
+    cdef readonly list waiters
+    cdef readonly long long high_since_ns
+    cdef readonly Py_ssize_t client_packet_max
+    cdef readonly Outbound outbound
+    cdef readonly int window
     cdef dict aliases_told
     cdef int aliases_told_max
     # time
-    cdef long long heard_ns
-    cdef long long silence_ns
+    cdef readonly long long heard_ns
+    cdef readonly long long silence_ns
     cdef long long paid_ns
     cdef long long bytes_paid_ns
     cdef long long asked_paid_ns
     cdef long long publish_gap_ns
     cdef long long byte_gap_ps
     cdef bint metered
+    cdef readonly Purse purse
     cdef long long packet_begun_ns
     cdef long long close_at_ns
     cdef int why
@@ -91,6 +94,8 @@ cdef class Conn:
     cdef unsigned int armed
     cdef int tls_state
     cdef bytes unsent
+    cdef long long written
+    cdef long long wrapped
     cdef Py_ssize_t held_bytes
 
 
@@ -100,17 +105,17 @@ cdef class Kept:
 
 
 cdef class Outbound:
-    cdef int window
-    cdef int mask
-    cdef int next_identifier
-    cdef int inflight
-    cdef bytearray states
-    cdef bytearray identifiers
-    cdef object pending
-    cdef Py_ssize_t pending_bytes
+    cdef readonly int window
+    cdef readonly int mask
+    cdef readonly int next_identifier
+    cdef readonly int inflight
+    cdef readonly bytearray states
+    cdef readonly bytearray identifiers
+    cdef readonly object pending
+    cdef readonly Py_ssize_t pending_bytes
     cdef dict picks
     cdef Py_ssize_t picks_bytes
-    cdef dict pushes
+    cdef readonly dict pushes
     cdef dict answered
     cdef object unsent_acks
 
@@ -181,24 +186,24 @@ cdef class PendingAck:
     cdef bint counted
     cdef readonly bint delivered
     cdef object on_done
-    cdef bytes record
-    cdef long long at_ns
+    cdef readonly bytes record
+    cdef readonly long long at_ns
     cdef Py_ssize_t excess_bytes
     cdef readonly Remote pick
     cdef readonly PendingAck parent
     cdef readonly Group group
     cdef public list tried
     cdef Route route
-    cdef int retained_partition
-    cdef int origin_kind
-    cdef unsigned long long origin_a
-    cdef unsigned long long origin_b
+    cdef readonly int retained_partition
+    cdef readonly int origin_kind
+    cdef readonly unsigned long long origin_a
+    cdef readonly unsigned long long origin_b
 
 
 cdef class Outbox:
-    cdef dict messages
+    cdef readonly dict messages
     cdef object unsent
-    cdef bint held
+    cdef readonly bint held
     cdef Peer target
     cdef dict former
 
@@ -267,8 +272,12 @@ cdef class HotState(Counters):
     cdef Buffer ledger_rows
     cdef long ledger_count
     cdef public long long ledger_offset_ns
+    cdef readonly Durations acks_in
+    cdef public object journal
+    cdef long long noted_ns
+    cdef long notes
     cdef long long lease_until_ns
-    cdef bint leased
+    cdef readonly bint leased
     cdef long long fence_ns
     cdef long long lease_ns
     cdef readonly bint reading
@@ -285,13 +294,13 @@ cdef class HotState(Counters):
     cdef list ready
     cdef list gone
     cdef int closings
-    cdef list high
+    cdef readonly list high
     cdef list lingering
     cdef dict sessions
     cdef bint direct
     # routes
-    cdef dict routes
-    cdef dict local_routes
+    cdef readonly dict routes
+    cdef readonly dict local_routes
     cdef long long routes_version
     cdef readonly long long rights_epoch
     cdef readonly long long generation
@@ -306,7 +315,7 @@ cdef class HotState(Counters):
     cdef readonly list primaries
     cdef list epochs
     cdef long long primaries_version
-    cdef list outboxes
+    cdef readonly list outboxes
     cdef dict pumping
     cdef Py_ssize_t outbox_bytes
     cdef Py_ssize_t outbox_bytes_max
@@ -316,15 +325,15 @@ cdef class HotState(Counters):
     cdef dict session_origins
     cdef dict picked_origins
     # bounds
-    cdef Py_ssize_t output_high
+    cdef readonly Py_ssize_t output_high
     cdef Py_ssize_t output_low
     cdef Py_ssize_t drop_above
-    cdef long long lag_after_ns
+    cdef readonly long long lag_after_ns
     cdef readonly Py_ssize_t held_bytes
     cdef Py_ssize_t held_bytes_max
     cdef Py_ssize_t turn_bytes
     cdef Py_ssize_t turn_bytes_max
-    cdef int pending_max
+    cdef readonly int pending_max
     cdef Py_ssize_t pending_bytes_max
     cdef int window_max
     cdef int permissions_max
@@ -335,5 +344,6 @@ cdef class HotState(Counters):
     cdef long long publish_gap_ns
     cdef long long packet_timeout_ns
     cdef long long packet_rate_min
+    cdef Py_ssize_t user_bytes_max
     cdef list paced
     cdef long long paced_at_ns

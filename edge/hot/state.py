@@ -14,6 +14,8 @@ import cython
 
 from edge.hot.buffers import Buffer, Pool
 from edge.hot.counters import Counters
+from edge.hot.durations import Durations
+from edge.hot.purses import Purse
 from wire.links.allowed import may_send
 from wire.links.link import LinkCore
 from wire.messages.batches import NO_EXPIRY
@@ -120,11 +122,10 @@ class Conn:
         self.silence_ns = 0  # how long it may be silent, 0 for ever
         # Until when its messages, its bytes and what the core charges have used up its rates.
         self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = 0
-        self.publish_gap_ns = 0  # of its publish rate, 0: none
-        self.byte_gap_ps = 0
-        self.packet_begun_ns = 0  # when the packet that partial begins came
+        self.publish_gap_ns = self.byte_gap_ps = 0  # of its rates, 0: none
+        self.purse: Purse | None = None  # that it shares with others of its address
+        self.packet_begun_ns = self.close_at_ns = self.why = 0  # first: when the packet that partial begins came
         self.metered = False  # the core is told how many bytes came
-        self.close_at_ns = self.why = 0
         self.peer: Peer | None = None  # of a link; of a durable session its primary
         self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
         self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
@@ -133,6 +134,7 @@ class Conn:
         self.armed = UNREGISTERED  # epoll events
         self.tls_state = 0  # 0 none, 1 first bytes, 2 handshake wants to read, 3 wants to write, 4 done
         self.unsent: bytes | None = None
+        self.written = self.wrapped = 0  # bytes of its output: that left, and that a filter has and ``unsent`` carries
         self.held_bytes = 0  # its part of HotState.held_bytes
 
 
@@ -404,14 +406,11 @@ class Packet:
         self.properties_at = 0
         self.properties_bytes = 0
         self.plain_bytes = 0  # without alias and expiry
-        self.payload_at = 0
-        self.payload_bytes = 0
+        self.payload_at = self.payload_bytes = 0
         self.topic = b""
         self.origin_kind = 0
-        self.origin_a = 0
-        self.origin_b = 0
-        self.session = 0
-        self.owner_epoch = 0
+        self.origin_a = self.origin_b = 0
+        self.session = self.owner_epoch = 0
         self.pending: Waiting | None = None  # shared by the sessions of one encoding
         self.pending_key = -1
 
@@ -424,13 +423,15 @@ class HotState(Counters):
         self.handler: Any = handler
         self.incarnation = incarnation
         self.limits = limits
-        self.now_ns = 0
-        self.turn_end_ns = 0
+        self.now_ns = self.turn_end_ns = 0
         self.authorizing = False
         self.ledger: Any = None
         self.ledger_rows = Buffer(4096)
         self.ledger_count = 0  # rows in it
         self.ledger_offset_ns = 0  # UTC minus the loop's clock
+        self.acks_in = Durations()  # from PUBLISH to PUBACK or PUBREC, of those that were not answered at once
+        self.journal: Any = None
+        self.noted_ns = self.notes = 0  # turn of the last note, and how many it had
         self.lease_until_ns = 0
         self.leased = False
         self.fence_ns = 0  # when ``Handler.fence_over`` is called before anything else is done; 0: never
@@ -493,7 +494,7 @@ class HotState(Counters):
         self.excess_bytes_max = limits.receive_excess_bytes_max
         self.excess_wait_ns = limits.receive_excess_wait_ns
         self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
-        self.packet_timeout_ns = limits.packet_timeout_ns
-        self.packet_rate_min = limits.packet_rate_min
+        self.packet_timeout_ns, self.packet_rate_min = limits.packet_timeout_ns, limits.packet_rate_min
+        self.user_bytes_max = limits.user_property_bytes_max
         self.paced: list[Conn] = []  # parked with PARK_RATE
         self.paced_at_ns = 0  # when they were last looked at

@@ -1,7 +1,8 @@
 """Which new connections a listener takes: so many a second and so many at once, of one address and of all.
 
 Decides before a byte of the client is read, so a refused connection costs no handshake: it is closed without a word.
-Behind a load balancer the address is the one that the PROXY header names. Addresses of the listener's own load
+What its clients may send in all, an address has in a purse; the loop charges it. Behind a load balancer the address is
+the one that the PROXY header names. Addresses of the listener's own load
 balancers (``proxy_trusted``), and those that are not known, have no limit of their own; those of the listener hold.
 """
 
@@ -10,10 +11,12 @@ from collections.abc import Callable, Sequence
 from access.limits.addresses import TrustedNetworks, address_key
 from access.limits.buckets import AddressBuckets, Buckets
 from conf.limit_settings import ListenerLimits
+from edge.hot.purses import Purse
 
 __all__ = ["Admit", "Intake", "Seat"]
 
 RATE, ADDRESS_RATE = "refused_accept_rate", "refused_accept_rate_address"  # counters
+IDLE_PURSES = 65_536  # of addresses without a connection that have used up something
 NUMBER, ADDRESS_NUMBER = "refused_connections_listener", "refused_connections_address"
 
 
@@ -24,6 +27,11 @@ class Seat:
         address: Of the client, "" for one that is not known.
         metered: Limits for addresses hold for it.
     """
+
+    @property
+    def purse(self) -> Purse | None:
+        """The purse of its address, None without a limit."""
+        return self._intake.purse(self) if self._intake is not None else None
 
     __slots__ = ("_intake", "address", "metered")
 
@@ -58,9 +66,30 @@ class Intake:
         self._trusted = TrustedNetworks(trusted)
         self._seats = 0
         self._by_address: dict[str, int] = {}
+        self._purses: dict[str, Purse] = {}  # of addresses with connections
+        self._idle: dict[str, Purse] = {}
+        self.limit(limits)
+
+    def limit(self, limits: ListenerLimits) -> None:
+        """Take by these limits from now on; who is here stays, and counts."""
+        self._limits = limits
         self._rate = _buckets(limits.accept_rate_max)
         address_rate = _buckets(limits.accept_rate_address_max)
         self._address_rate = None if address_rate is None else AddressBuckets(address_rate, self._trusted)
+        for purse in (*self._purses.values(), *self._idle.values()):
+            purse.limit(limits.publish_rate_address_max, limits.byte_rate_address_max)
+
+    def purse(self, seat: Seat) -> Purse | None:
+        """Return the purse of a seat's address, None without a limit."""
+        publish, octets = self._limits.publish_rate_address_max, self._limits.byte_rate_address_max
+        if not (publish or octets) or not seat.metered:
+            return None
+        key = address_key(seat.address)
+        purse = self._purses.get(key)
+        if purse is None:
+            known = self._idle.pop(key) if key in self._idle else Purse(publish, octets)
+            purse = self._purses[key] = known
+        return purse
 
     def __len__(self) -> int:
         return self._seats
@@ -110,8 +139,13 @@ class Intake:
         count = self._by_address[key] - 1
         if count:
             self._by_address[key] = count
-        else:
-            del self._by_address[key]
+            return
+        del self._by_address[key]
+        purse = self._purses.pop(key, None)
+        if purse is not None:  # who goes and comes again has nothing more for that
+            self._idle[key] = purse
+            if len(self._idle) > IDLE_PURSES:
+                del self._idle[next(iter(self._idle))]
 
 
 def _buckets(rate: float) -> Buckets | None:

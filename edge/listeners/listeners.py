@@ -18,7 +18,7 @@ from edge.listeners.intake import Intake
 from edge.node.limits import ListenerPolicy
 from wire.links.tls import client_listener_context
 
-__all__ = ["Listener", "address_of", "bind_socket", "listener_context", "peer_of", "start_listening"]
+__all__ = ["Listener", "address_of", "bind_socket", "listener_context", "peer_of", "policy_of", "start_listening"]
 
 
 class Listener:
@@ -31,15 +31,7 @@ class Listener:
 
     def __init__(self, settings: ListenerSettings, gateways: Path | None = None) -> None:
         self.settings = settings
-        self.policy = ListenerPolicy(
-            settings.name,
-            settings.allow_anonymous,
-            settings.protocol,
-            **{name: getattr(settings, name) for name in LIMIT_NAMES},
-            tell_refusals=settings.tell_refusals,
-            proxy_identity=settings.proxy_identity,
-            unmetered=_unmetered(settings),
-        )
+        self.policy = policy_of(settings)  # a reload of limits replaces it
         self.context = listener_context(settings, gateways)  # a reload replaces it, for the next handshakes
         self.intake = Intake(settings, self.policy.unmetered)
         self.filter = listener_filter(settings.protocol, settings.path, settings.origins)
@@ -67,6 +59,19 @@ class Listener:
                 accept(self, taken.detach(), str(address[0]))
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RD)
+
+
+def policy_of(settings: ListenerSettings) -> ListenerPolicy:
+    """Return what a listener's clients are and may use."""
+    return ListenerPolicy(
+        settings.name,
+        settings.allow_anonymous,
+        settings.protocol,
+        **{name: getattr(settings, name) for name in LIMIT_NAMES},
+        tell_refusals=settings.tell_refusals,
+        proxy_identity=settings.proxy_identity,
+        unmetered=_unmetered(settings),
+    )
 
 
 def listener_context(settings: ListenerSettings, gateways: Path | None = None) -> ssl.SSLContext | None:

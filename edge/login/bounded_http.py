@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.errors import ExitCode, UserError
+from wire.links.tls import load_authority, load_certificate
 
 if TYPE_CHECKING:
     import httpx
@@ -37,21 +38,12 @@ def tls_context(authority: Path | None, shown: tuple[Path, Path] | None = None) 
     Raises:
         UserError: A file is unusable.
     """
-    try:
-        context = ssl.create_default_context(cafile=str(authority) if authority is not None else None)
-    except (OSError, ssl.SSLError) as error:
-        raise UserError(f"{authority}: holds no authority that can be used: {error}") from None
+    if authority is not None:
+        load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), authority)  # judged first: a pipe would hold the node
+    context = ssl.create_default_context(cafile=authority)
     if shown is not None:
-        try:
-            context.load_cert_chain(*shown, password=_no_password)
-        except (OSError, ssl.SSLError) as error:
-            raise UserError(f"{shown[0]} and {shown[1]}: no certificate with its key: {error}") from None
+        load_certificate(context, *shown)
     return context
-
-
-def _no_password() -> str:
-    """Answer nothing where OpenSSL would ask the terminal: a key with a password is an error in one line."""
-    return ""
 
 
 async def read_body(answer: "httpx.Response") -> bytes | None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from access.identity.certificates import issuer_digest
 from access.identity.principal import CertificateFacts
-from conf.errors import UserError
+from access.identity.revocation import read_authorities
 from conf.node_settings import NAME_PATTERN
 from edge.hot.state import Conn
 from edge.login.certificate_facts import shown_facts
@@ -51,7 +51,7 @@ def gateway_signers(config: "EdgeConfig") -> Signers | None:
     """Return who signs gateways, None where listeners take none of them.
 
     Raises:
-        UserError: The file of the authority is missing or not PEM.
+        AccessFileError: The file of the authority is missing or not PEM.
     """
     path = config.node.authority
     if (
@@ -60,12 +60,7 @@ def gateway_signers(config: "EdgeConfig") -> Signers | None:
         or not any(each.tls and each.client_ca for each in config.edge.listeners)
     ):
         return None
-    try:
-        certificates = x509.load_pem_x509_certificates(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"certificate authority {path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UserError(f"certificate authority {path} is not readable as PEM: {error}") from None
+    certificates = read_authorities(path)
     if not all(_signs_no_authority(each) for each in certificates):
         logger.info("listeners take no certificates of gateways: %s may have authorities below it (path length)", path)
         return None

@@ -77,6 +77,10 @@ class Applicant(Protocol):
     login: object
 
     @property
+    def was_open(self) -> bool:
+        """Whether it has CONNACK."""
+
+    @property
     def seat(self) -> Seated | None:
         """Its place; None in a loop without sockets."""
 
@@ -375,6 +379,12 @@ class Logins:
         self.rights_taken()
         self._sweep.begin(is_gone)
         self._node.wake()
+
+    def give(self, client: Applicant, principal: Principal) -> None:
+        """Have an open client's user be what it is now; whoever waits for CONNACK is judged anew in any case."""
+        assert self._answers is not None
+        client.principal = principal
+        self._answers.renewed(client)
 
     def end(self, client: Applicant, reason: str) -> None:
         """End a client that is let in no more."""

@@ -13,14 +13,14 @@ import msgspec
 from access.identity.chain import Ticket
 from access.identity.password_step import AskUser, UserFound, UserRecord
 from access.identity.passwords import parse_record
-from access.limits.strictest import strictest
-from access.policy.records import User
-from access.policy.view import PolicyView, roles_of
+from access.identity.principal import Principal
+from access.policy.records import Standing, User
+from access.policy.view import PolicyView, limits_of, roles_of
 from edge.login.job_desk import JobDesk
 from wire.messages.control import Control
 from wire.messages.policy import USERS_ASKED_MAX, AskUsers, Users
 
-__all__ = ["Heard", "UserQuestions", "record_of"]
+__all__ = ["Heard", "UserQuestions", "principal_now", "record_of"]
 
 ANSWER_S = 0.5  # of a router that lives
 BEHIND_S = 0.1  # until a router that is behind this edge's view is asked again, or another one
@@ -225,15 +225,37 @@ def record_of(user: User, view: PolicyView) -> UserRecord | None:
         password = None
     if password is None and not user.verifier:
         return None
-    groups = [group for name in user.groups if (group := view.group(name)) is not None]
-    limits = strictest(user.limits, *(group.limits for group in groups)) if groups else user.limits
     return UserRecord(
         password,
         user.version,
         user.made,
+        user.since,
         user.disabled,
         roles_of(user, view),
-        limits=limits,
+        limits=limits_of(user, view),
         groups=user.groups,
+        own_roles=user.roles,
+        own_limits=user.limits,
         verifier=user.verifier,
     )
+
+
+def principal_now(principal: Principal, standing: Standing | None, view: PolicyView) -> Principal:
+    """Return a client of the cluster's users with its roles and limits of now; the same object where nothing moved.
+
+    Args:
+        principal: Whom it was let in as.
+        standing: That a step told of its user, None if none did; of another user of that name it is not its own.
+        view: The policy in force.
+    """
+    if standing is None or standing.made != principal.made:
+        standing = Standing(principal.made, principal.own_roles, principal.groups, dict(principal.own_limits))
+    now = msgspec.structs.replace(
+        principal,
+        roles=roles_of(standing, view),
+        limits=limits_of(standing, view),
+        groups=standing.groups,
+        own_roles=standing.roles,
+        own_limits=standing.limits,
+    )
+    return principal if now == principal else now

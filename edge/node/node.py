@@ -12,6 +12,7 @@ from edge.hot.state import Peer
 from edge.node.limits import EdgeLimits
 from edge.node.ports import NodeIO
 from wire.links.link import LinkFull
+from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, Control, encode_control, join_controls
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
@@ -67,6 +68,7 @@ class EdgeNode:
         self.count = counts.add  # counts an event of this edge
         self.ordered: Callable[[str, OrderNode], None] = self._not_ordered  # the service's: what a core cannot do
         self.audit: Callable[[AuditRecord], None] = lambda _: None  # the service puts the node's audit here
+        self.journal = Journal()
         self.peer_of = peer_of
         self._loop = loop
         entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait for so long (P9)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge.hot.options import SessionOptions
+from edge.hot.purses import Purse
 from edge.hot.state import Conn, Inbound, Peer, PendingAck, Route, Sub
 
 __all__ = [
@@ -91,6 +92,9 @@ class SessionIO(ClientIO, Sessions, Protocol):
     def open_session(self, conn: Conn, options: SessionOptions) -> None:
         """Put the bounds of CONNECT and CONNACK into force."""
 
+    def share(self, conn: Conn, purse: Purse | None) -> None:
+        """Have a client use up what its address may send in all."""
+
 
 class ClientEnds(Protocol):
     """Connections of clients end."""
@@ -110,6 +114,12 @@ class RightsIO(Protocol):
     @property
     def rights_epoch(self) -> int:
         """Number of the rules that kept decisions are of."""
+
+    def limit(self, conn: Conn, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
+        """Read a client no faster than this."""
+
+    def share(self, conn: Conn, purse: Purse | None) -> None:
+        """Have a client use up what its address may send in all."""
 
     def forget_verdicts(self, conn: Conn) -> None:
         """Ask anew for each topic of a connection."""

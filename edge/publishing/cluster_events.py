@@ -182,6 +182,7 @@ class ClusterEvents:
         if self._waiting < WAITING_MAX and self._rate.take("", self._node.now):
             return True
         self._node.count("dropped_events")
+        self._node.journal.note("drop", "rate_limited", topic=f"{EVENTS}#")
         return False
 
     def _publish(self, what: str, event: msgspec.Struct) -> None:

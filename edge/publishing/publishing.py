@@ -174,6 +174,7 @@ class Publishing:
         key = (order.partition, order.partition_epoch, order.op_index)
         if not allowed:
             self._node.count("refused_will_fired")
+            self._node.journal.note("will", "not_authorized", order.client_id, order.will.topic)
             self._node.tell(node, WillFired(order.request, order.partition, order.op_index))
             return
         if key in self._wills:

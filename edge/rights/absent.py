@@ -5,6 +5,7 @@
 | nobody: an anonymous client | the rules for anonymous clients |
 | a user of the cluster | what a router says of it now: gone, disabled or made anew is no right; its roles of now |
 | another user | bans, and what files of rules say of its name |
+| an operator | nobody: what it left retained stays |
 
 A router is asked once for a user until the policy moves. Without an answer nothing is decided, and whoever asked asks
 again, or goes without. Decision: docs/adr/0034-access.md.
@@ -19,6 +20,7 @@ from access.policy.records import User
 from access.policy.view import PolicyView, roles_of
 from access.rules.rules import Action
 from edge.rights.client_rights import ClientRights
+from wire.messages.batches import OPERATOR_MADE
 
 __all__ = ["AbsentUsers", "Left"]
 
@@ -68,7 +70,7 @@ class AbsentUsers:
     def judge_retained(self, left: Sequence[Left], then: Callable[[list[bool]], None]) -> None:
         """Have ``then`` told of each retained message whether its user may still leave it there."""
         users: dict[tuple[str, int], User | None] = {}
-        wanted = {(one.owner, one.made) for one in left if one.made}
+        wanted = {(one.owner, one.made) for one in left if one.made not in (0, OPERATOR_MADE)}
 
         def judged() -> None:
             then([self._may_stay(one, users.get((one.owner, one.made))) for one in left])
@@ -111,6 +113,8 @@ class AbsentUsers:
 
     def _may_stay(self, left: Left, user: User | None) -> bool:
         """Whether its user, with some client ID, may leave a message there now: which one it had is not kept."""
+        if left.made == OPERATOR_MADE:
+            return True
         for client_id in ("", *dict.fromkeys(left.topic.split("/"))):
             principal = self._principal(left, client_id, user)
             if principal is not None and self._may(principal, client_id, RETAINED, left):

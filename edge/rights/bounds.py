@@ -1,7 +1,8 @@
 """Bounds of one client: the strictest of its edge's, its listener's, its user's and groups', and its roles'.
 
-They are those of its CONNECT, for CONNACK tells them. A limit that is left out, or 0, asks for nothing, so none of them
-widens another. A step of the policy or a reload that makes one stricter ends the client; it comes again with it.
+A limit that is left out, or 0, asks for nothing, so none of them widens another. A step of the policy or a reload that
+changes limits leaves the client where it is: those that CONNACK told hold until it goes, the others follow at once.
+Decision: docs/adr/0070-limits-follow-a-connection.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,9 @@ from access.limits.strictest import strictest
 from conf.limit_names import LIMIT_NAMES
 from edge.node.limits import EdgeLimits, ListenerPolicy
 
-__all__ = ["Bounds", "bounds_of_listener", "is_stricter", "stricter"]
+__all__ = ["Bounds", "bounds_of_listener", "stricter", "with_told"]
+
+TOLD = ("inflight_max", "packet_bytes_max", "keep_alive_max_s")  # by CONNACK to MQTT 5; 3.1.1 has the same rule
 
 
 class Bounds(NamedTuple):
@@ -51,9 +54,9 @@ def stricter(bounds: Bounds, all_limits: Iterable[Mapping[str, int]]) -> Bounds:
     return Bounds._make(_least(bound, held.get(name, 0)) for name, bound in zip(LIMIT_NAMES, bounds, strict=True))
 
 
-def is_stricter(bounds: Bounds, before: Bounds) -> bool:
-    """Return whether any bound is stricter than it was."""
-    return any(now and (not was or now < was) for now, was in zip(bounds, before, strict=True))
+def with_told(bounds: Bounds, before: Bounds) -> Bounds:
+    """Return the bounds of an open client by the limits of now; what CONNACK told it stays until it goes."""
+    return bounds._replace(**{name: getattr(before, name) for name in TOLD})
 
 
 def _least(one: float, other: float) -> float:

@@ -6,9 +6,10 @@ class of its new rules before the next thing that it does.
 """
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from access.identity.principal import Principal
 from access.policy.view import PolicyView
@@ -18,7 +19,7 @@ from access.rules.who import Who
 from edge.hot.state import Conn
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.node.ports import RightsIO
-from edge.rights.bounds import Bounds, bounds_of_listener, is_stricter, stricter
+from edge.rights.bounds import Bounds, bounds_of_listener, stricter
 from edge.rights.sources import RuleBook
 
 __all__ = ["ClientRights", "Judged"]
@@ -35,6 +36,7 @@ class Judged(Protocol):
     principal: Principal | None
     rights: ConnectionRights | None
     bounds: Bounds | None
+    renewals: int
 
 
 class ClientRights:
@@ -54,6 +56,10 @@ class ClientRights:
         self._of_listeners: dict[str, tuple[ListenerPolicy, Bounds]] = {}
         self._now = 0.0
         self._renewed: list[Judged] = []
+        # Clients with filters of before, to be judged by the sweep; and those of them that it took at once.
+        self.resumed: deque[tuple[Judged, list[str]]] = deque()
+        self.take_groups: Callable[[Any], list[str]] = lambda _: []  # the sweep's, for what cannot wait for its turn
+        self.renewals = 0  # clients that were given other rights in place of their own
         self._classes: RightsClasses | None = None
         if book is not None:
             self._classes = RightsClasses(book.tiers, 0, book.groups_named)
@@ -65,6 +71,10 @@ class ClientRights:
     def changes(self) -> int:
         """How often the rules changed: what was decided at another number is decided again before it is acted on."""
         return self._classes.steps if self._classes is not None else 0
+
+    def moment(self, client: Judged) -> tuple[int, int]:
+        """Return what moves whenever decisions about a client may be others than before."""
+        return self.changes, client.renewals
 
     def replace(self, book: RuleBook) -> None:
         """Judge by other rules: what is decided from here on, and what was kept, is of them.
@@ -81,6 +91,11 @@ class ClientRights:
         self._book = book
         self._classes.step(book.tiers, self._classes.policy_epoch, book.groups_named)
         self._follow(self._classes)
+
+    def judge_again(self) -> None:
+        """Have the sweep look at every client: limits changed."""
+        if self._book is not None:
+            self._judge_by(self._book)
 
     def follow_roles(self, view: PolicyView) -> None:
         """Judge by the cluster's roles as they are now, at the listeners that go by them."""
@@ -113,18 +128,14 @@ class ClientRights:
         """Give an open client other rights in place of its own; the sweep judges its filters in its next turn."""
         self._loop.forget_verdicts(client.conn)
         self.admit(client, now, address)
-        if client.rights is not None:
-            self._renewed.append(client)
+        client.renewals += 1
+        self.renewals += 1
+        self._renewed.append(client)
 
     def take_renewed(self) -> list[Judged]:
-        """Return the clients whose filters are to be judged again, alone."""
+        """Return the clients whose filters are to be judged again, alone; with them ``renewals`` are dealt with."""
         renewed, self._renewed = self._renewed, []
         return renewed
-
-    @property
-    def has_renewed(self) -> bool:
-        """Whether there are any."""
-        return bool(self._renewed)
 
     def _join(self, client: Judged, who: Who) -> ConnectionRights | None:
         """Give a client the class of its rules of now; the former one is left behind it, so none ends between."""
@@ -132,9 +143,10 @@ class ClientRights:
         if book is None or classes is None:
             return None
         joined = classes.join(book.key(client.policy.name, client.principal, client.client_id), self._now)
+        former = client.rights
         self.leave(client)
         self._follow(classes)
-        client.rights = ConnectionRights(joined, who, client.principal)
+        client.rights = ConnectionRights(joined, who, client.principal, former)
         return client.rights
 
     def _rights_of(self, client: Judged) -> ConnectionRights | None:
@@ -153,13 +165,26 @@ class ClientRights:
         if classes.epoch > self._loop.rights_epoch:
             self._loop.void_verdicts(classes.epoch)
 
-    def opened(self, client: Judged, resumed: bool) -> None:
+    def opened(self, client: Judged, resumed: bool, filters: int) -> None:
         """Have each push to a session judged that stood before: its filters were granted by rules of another time.
 
         Whoever may receive every topic is spared that; pushes of topics that begin with $ are judged in any case.
+
+        Args:
+            resumed: The session stood before.
+            filters: Its partition told so many of it: the sweep judges them.
         """
-        if self._classes is not None and resumed and self.grant(client, "#", 2) is not Grant.GRANTED:
+        if self._classes is None:
+            return
+        if resumed and self.grant(client, "#", 2) is not Grant.GRANTED:
             self._loop.judge_pushes_to(client.conn)
+        if filters:
+            self.resumed.append((client, self.take_groups(client)))
+
+    def may_have_lost(self, client: Judged, since: int) -> bool:
+        """Return whether a client's rules are others than at a number of ``changes``, and do not grant everything."""
+        rights = self._rights_of(client) if self._classes is not None else None
+        return rights is not None and rights.changed_at > since and self.grant(client, "#", 2) is not Grant.GRANTED
 
     def judge_deliveries(self, client: Judged) -> None:
         """Have each push to a client judged, until it ends: a filter is granted in part, or rights were taken."""
@@ -182,10 +207,6 @@ class ClientRights:
         of_user = principal.limits if principal is not None else {}
         of_roles = book.role_limits(policy.name, principal, client.client_id) if book is not None else []
         return stricter(known[1], (of_user, *of_roles)) if of_user or of_roles else known[1]
-
-    def has_stricter_bounds(self, client: Judged) -> bool:
-        """Return whether the limits of a client's roles are stricter now than they were at its CONNECT."""
-        return client.bounds is not None and is_stricter(self.bounds_of(client), client.bounds)
 
     # --- decisions
 

@@ -5,7 +5,7 @@ The trie holds filters and not subscribers, so that matching a topic costs what 
 subscribe; topics that the same filters match share one tuple of subscribers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from weakref import WeakValueDictionary
 from zlib import crc32
 
@@ -16,7 +16,7 @@ from edge.routes.audience import NOBODY, Account, Audience
 from mqtt.filter_costs import FilterCosts
 from mqtt.properties import encode_subscription_identifiers
 from mqtt.topic_trie import TopicTrie
-from mqtt.topics import parse_shared
+from mqtt.topics import matches, parse_shared
 from wire.messages.sessions import Subscription
 
 __all__ = ["EphemeralSubscriptions", "identifier_properties"]
@@ -221,6 +221,38 @@ class EphemeralSubscriptions:
             of_one = [known.members[number] for known in found if number in known.members]
             merged[number] = merged_subscriber(of_one[0].client, [one.subscription for one in of_one])
         return Audience(_grouped(list(merged.values())), self._account, self._clock, len(several))
+
+    # --- for looks
+
+    def matching(self, topic: str) -> Iterator[tuple[int, Subscription, str]]:
+        """Yield (connection, subscription, share or "") of all that a topic meets, groups' members among them."""
+        for known in list(self._trie.match(topic)):
+            for number, member in list(known.members.items()):
+                yield number, member.subscription, ""
+        for share, group in list(self._groups.items()):
+            text = share.decode()
+            if matches(text.split("/", 1)[1], topic):
+                for number, member in list(group.members.items()):
+                    yield number, member.subscription, text
+
+    def filters(self) -> list[str]:
+        """Return the filters of ordinary subscriptions."""
+        return list(self._filters)
+
+    def shares(self) -> list[bytes]:
+        """Return the shared groups with members here."""
+        return list(self._groups)
+
+    def member_clients(self, share: bytes) -> list[Client]:
+        """Return the members of a group here."""
+        group = self._groups.get(share)
+        return [member.client for member in group.members.values()] if group is not None else []
+
+    def turn(self, share: bytes) -> int:
+        """Return the connection whose turn it is in a group, 0 if there is none; the turn stays."""
+        group = self._groups.get(share)
+        found = group.member_at(group.turn) if group is not None else None
+        return found[1].client.number if found is not None else 0
 
     @property
     def shared(self) -> int:

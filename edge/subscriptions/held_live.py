@@ -106,6 +106,11 @@ class HeldMessages:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def count_for(self, number: int) -> int:
+        """Return how many copies wait for a connection."""
+        waiting = self._waiting.get(number)
+        return len(waiting.copies) if waiting is not None else 0
+
     def begin(self, client: Client, granted: list[Subscription], existed: list[bool]) -> Hold | None:
         """Hold the filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
 
@@ -204,6 +209,7 @@ class HeldMessages:
                     self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
                 else:
                     self._node.count("dropped_held_rights")
+                    self._node.journal.note("drop", "not_authorized", client.client_id, copy.topic.decode())
 
     def next_turn(self, now: float) -> None:
         """Let go what became much in this turn, and what came for a read that lasts too long."""

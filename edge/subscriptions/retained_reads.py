@@ -266,6 +266,7 @@ class RetainedReads:
         messages = answer.messages[: max(0, read.left)]
         if len(messages) < len(answer.messages):
             self._node.count("dropped_retained_limit", len(answer.messages) - len(messages))
+            self._note(read, "retained_limit", answer.messages[len(messages)].topic)
         read.left -= len(messages)
         if read.whole.over:
             return
@@ -284,6 +285,7 @@ class RetainedReads:
         kept = [message for message, stays in zip(messages, may_stay, strict=True) if stays]
         if len(kept) < len(messages):
             self._node.count("dropped_retained_source", len(messages) - len(kept))
+            self._note(read, "not_authorized", messages[may_stay.index(False)].topic)
         self._go_on(read, partition, answer, kept)
 
     def _go_on(self, read: _Read, partition: int, answer: RetainedPage, messages: list[RetainedMessage]) -> None:
@@ -342,7 +344,11 @@ class RetainedReads:
         if self._rights.may_receive(client, topic, qos):
             return True
         self._node.count("dropped_retained_rights")
+        self._node.journal.note("drop", "not_authorized", client.client_id, topic, detail="retained")
         return False
+
+    def _note(self, read: _Read, reason: str, topic: str) -> None:
+        self._node.journal.note("drop", reason, read.whole.client.client_id, topic, detail="retained")
 
     def _deliver(self, read: _Read, messages: list[RetainedMessage]) -> None:
         client, subscription = read.whole.client, read.subscription

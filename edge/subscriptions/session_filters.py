@@ -64,6 +64,7 @@ class _Removing:
     client: Client
     names: list[str]
     then: Unsubscribed
+    revoked: bool
     codes: list[int] = field(default_factory=list)
 
     def piece(self) -> list[str]:
@@ -113,12 +114,16 @@ class SessionFilters:
         else:
             item.then.subscribed(item.codes, item.existed, item.read)
 
-    def unsubscribe(self, client: Client, names: list[str], then: Unsubscribed) -> None:
-        """Remove subscriptions; ``then`` is called when that of all is committed, unless the client has left."""
-        self._unsubscribe_piece(_Removing(self, client, names, then))
+    def unsubscribe(self, client: Client, names: list[str], then: Unsubscribed, *, revoked: bool = False) -> None:
+        """Remove subscriptions; ``then`` is called when that of all is committed, unless the client has left.
+
+        Args:
+            revoked: The client may not have them any more; what waits for it in groups goes to other members.
+        """
+        self._unsubscribe_piece(_Removing(self, client, names, then, revoked))
 
     def _unsubscribe_piece(self, item: _Removing) -> None:
-        request = self._requests.of(item.client).unsubscribe(item.piece())
+        request = self._requests.of(item.client).unsubscribe(item.piece(), revoked=item.revoked)
         if not self._requests.ask(request, item.answered, self._node.now):
             self._clients.error(item.client.conn, ReasonCode.SERVER_BUSY)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from access.rules.rules import Grant
+from conf.metrics import PowersOfTwo
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
@@ -43,12 +44,13 @@ FILTERS_PER_PACKET = 1_000  # more than a session may have, that are answered on
 class _Waiting:
     """A SUBSCRIBE whose filters' routes do not all stand yet."""
 
-    __slots__ = ("client", "codes", "hold", "judged", "kept", "missing", "packet")
+    __slots__ = ("at", "client", "codes", "hold", "judged", "kept", "missing", "packet")
 
-    def __init__(self, client: Client, packet: Subscribe) -> None:
+    def __init__(self, client: Client, packet: Subscribe, at: float) -> None:
+        self.at = at
         self.client = client
         self.packet = packet
-        self.judged = 0  # ClientRights.changes when its filters were judged
+        self.judged = (0, 0)  # ClientRights.moment when its filters were judged
         self.codes: list[int] = []
         self.kept: list[tuple[Subscription, bool]] = []  # granted ones, with whether they stood before
         self.hold: Hold | None = None
@@ -121,6 +123,7 @@ class Subscribing:
         retained: RetainedReads,
         rights: ClientRights,
     ) -> None:
+        self.times = PowersOfTwo()  # from SUBSCRIBE to SUBACK
         self._node = node
         self._loop = loop
         self._clients = clients
@@ -162,7 +165,7 @@ class Subscribing:
         packet = decode_packet(first_byte, body, client.version, self._limits)
         assert isinstance(packet, Subscribe)
         self._charge(client, len(packet.subscriptions))
-        self._asked.add(self._subscribing(_Waiting(client, packet)))
+        self._asked.add(self._subscribing(_Waiting(client, packet, self._node.now)))
 
     def _refuse_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
         """End a connection whose packet has far more filters than a session may have: they are decoded in one go."""
@@ -180,7 +183,7 @@ class Subscribing:
     def _subscribing(self, item: _Waiting) -> Iterator[int]:
         client, packet = item.client, item.packet
         granted: list[Subscription] = []
-        item.judged = self._rights.changes
+        item.judged = self._rights.moment(client)
         identifier = property_values.subscription_identifier(packet.properties)
         for position, wanted in enumerate(packet.subscriptions):
             if position % JUDGED_PER_STEP == 0 and position:
@@ -203,7 +206,7 @@ class Subscribing:
                 )
             item.codes.append(code)
         if not granted:
-            self._suback(client, packet, item.codes)
+            self._suback(item)
             self._loop.resume(client.conn)
         elif client.session:
             self._subscribe_durable(item, granted)
@@ -237,9 +240,14 @@ class Subscribing:
             client.partial.discard(topic_filter)
         return 0
 
-    def _suback(self, client: Client, packet: Subscribe, codes: list[int]) -> None:
+    def _suback(self, item: _Waiting) -> None:
+        client, packet, codes = item.client, item.packet, item.codes
         data = encode_packet(Suback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.9.3-1]
         self._loop.write(client.conn, data, needs_lease=True)
+        self.times.observe(self._node.now - item.at)
+        for at in [at for at, code in enumerate(codes) if code >= FAILURE]:
+            topic_filter = packet.subscriptions[at].topic_filter
+            self._node.journal.note("refused", f"{codes[at]:#04x}", client.client_id, topic_filter, detail="SUBSCRIBE")
 
     def _subscribe_durable(self, item: _Waiting, granted: list[Subscription]) -> None:
         self._durable.subscribe(item.client, granted, _DurableSubscribe(self, item, granted))
@@ -260,7 +268,7 @@ class Subscribing:
         results = iter(answers)
         item.codes = [_refusal(client, next(results)) if code < FAILURE else code for code in item.codes]
         revoked = self._judge_again(item)
-        self._suback(client, item.packet, item.codes)
+        self._suback(item)
         taken, before = [], []
         for subscription, code, stood in zip(granted, answers, existed, strict=True):
             if code < FAILURE and subscription.topic_filter not in revoked:
@@ -325,9 +333,9 @@ class Subscribing:
     def _judge_again(self, item: _Waiting) -> set[str]:
         """Judge by the rules of now what was granted by others, before SUBACK says so; return what is taken back."""
         revoked: set[str] = set()
-        if item.judged == self._rights.changes:
+        if item.judged == self._rights.moment(item.client):
             return revoked
-        item.judged = self._rights.changes
+        item.judged = self._rights.moment(item.client)
         for position, wanted in enumerate(item.packet.subscriptions):
             if item.codes[position] < FAILURE:
                 code = self._judge_rights(item.client, wanted.topic_filter, wanted.qos)
@@ -346,7 +354,7 @@ class Subscribing:
         self._node.count("revoked_filters", len(names))
         if client.session:
             self._rights.judge_deliveries(client)
-            self._durable.unsubscribe(client, names, _Revoked(self, client, names))
+            self._durable.unsubscribe(client, names, _Revoked(self, client, names), revoked=True)
         else:
             self._clients.lifecycle.unsubscribed(client, self._remove(client, names))
             for name in names:
@@ -376,7 +384,7 @@ class Subscribing:
         if client.conn.closed:
             return
         self._judge_again(item)
-        self._suback(client, item.packet, item.codes)
+        self._suback(item)
         still = [one for one in item.kept if one[0].topic_filter in client.subscriptions]
         taken = [subscription for subscription, _ in still]
         self._loop.resume(client.conn)

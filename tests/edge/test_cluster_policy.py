@@ -295,19 +295,6 @@ def test_roles_of_the_cluster_outlive_a_reload_of_files() -> None:
     assert codes(ann) == [0x10]
 
 
-def test_a_group_that_loses_a_role_takes_it_from_its_users() -> None:
-    """They log in again, with what is left."""
-    cluster = Cluster(
-        DEVICE, c.PutGroup("plant", ("device",)), c.AddUser("ann", HASH, groups=("plant",)), BOB, roles=True
-    )
-    ann, bob = cluster.come(), cluster.come("bob")
-    assert ann.client.principal is not None and ann.client.principal.roles == ("device",)
-    cluster.order(c.PutGroup("plant", ()))
-    cluster.run()
-    assert ann.closed and not bob.closed
-    assert cluster.come().client.principal.roles == ()  # type: ignore[union-attr]
-
-
 def test_a_revoked_certificate_ends_its_connections() -> None:
     """By issuer and serial number; another one of that issuer stays."""
     vouched = Vouched()

@@ -1,5 +1,7 @@
 """Rates of one connection, as the loop paces them; whose bounds hold: ``rights/test_bounds.py``."""
 
+import pytest
+
 from conf.settings import ListenerSettings
 from edge.listeners.listeners import Listener
 from edge.node.limits import ListenerPolicy
@@ -42,3 +44,43 @@ def test_filters_have_a_rate_of_their_own() -> None:
     paced.unsubscribe(*(f"a/0/{at}" for at in range(10)), identifier=9)
     paced.publish("t", b"1")
     assert edge.core.hot.counters()["publish_in_qos0"] == 0
+
+
+@pytest.mark.parametrize("limit", [{"publish_rate_address_max": 20.0}, {"byte_rate_address_max": 100.0}], ids=str)
+def test_clients_of_one_address_have_one_rate_together(limit: dict[str, float]) -> None:
+    """NIST: protect. Reading pauses, whoever of them sends; nothing is dropped, and other addresses go on."""
+    settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, **limit)  # type: ignore[arg-type]
+    listener = Listener(settings)
+    listener.socket.close()
+    edge = Edge()
+    sessions = []
+    for number in range(12):
+        session = edge.accept(listener.policy)
+        session.client.seat = listener.intake.enter("192.0.2.1" if number < 10 else "192.0.2.2")
+        session.connect(f"c{number}")
+        sessions.append(session)
+    for session in sessions:
+        session.publish("t", b"1")
+    for at in range(10):
+        for session in sessions if at < 3 else sessions[:10]:
+            session.publish("t", b"2")
+    parked = [session.client.conn.parked != 0 for session in sessions]
+    assert any(parked[:10]) and not any(parked[10:])
+    before = edge.core.hot.counters()["publish_in_qos0"]
+    assert before < 118
+    seconds = 0
+    while edge.core.hot.counters()["publish_in_qos0"] < 118:
+        edge.turn(0.25)
+        seconds += 1
+        assert seconds < 200
+    assert seconds >= 4
+
+
+def test_who_goes_and_comes_again_has_used_up_what_it_has() -> None:
+    settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, publish_rate_address_max=20.0)
+    intake = Listener(settings).intake
+    seat = intake.enter("192.0.2.1")
+    purse = seat.purse
+    seat.leave()
+    assert intake.enter("192.0.2.1").purse is purse is not None
+    assert intake.enter("127.0.0.1").purse is None and intake.enter("").purse is None

@@ -12,10 +12,14 @@ from conf.errors import UserError
 from conf.settings import EdgeConfig, load
 from edge.listeners.listeners import Listener
 from edge.login.gateway_certificates import GatewayCertificates
-from edge.reload import ListenerCertificates
+from edge.node.limits import ListenerPolicy
+from edge.reload import ListenerCertificates, ListenerLimits
+from tests.edge.edge_harness import Edge, Session
+from tests.edge.rights.ruled import roles, ruled
 from tests.wire.test_tls import handshake
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles
+from wire.messages.sessions import OpenSession
 from wire.node.reload import Reload
 
 NO_GATEWAYS = GatewayCertificates("c", None, None)
@@ -109,3 +113,92 @@ def test_what_a_listener_is_wants_a_restart(listener: Listener, authority: Devel
     outcome = reload.apply(reload.prepare())
     assert not outcome.ok and listener.context is old
     assert any(line.startswith(flag.partition("=")[0]) for line in outcome.lines)
+
+
+LIMITED = {"port": "0", "tls": "false", "bind": "127.0.0.1", "allow_anonymous": "true"}
+
+
+def limits_of(**limits: object) -> EdgeConfig:
+    """Return an edge's configuration with one listener and these limits."""
+    table = {**LIMITED, **limits}
+    found = load(
+        "edge", environment={}, flags=tuple(f"edge.listeners.plain.{key}={value}" for key, value in table.items())
+    )
+    assert isinstance(found, EdgeConfig)
+    return found
+
+
+def reloadable(before: EdgeConfig, after: EdgeConfig) -> tuple[Edge, Listener, Reload]:
+    """Return an edge whose clients are judged, a listener, and the reload of its limits."""
+    edge = ruled(roles())
+    made = Listener(before.edge.listeners[0])
+    made.socket.close()
+
+    def put(policy: ListenerPolicy) -> None:
+        edge.core.rebounding.put({policy.name: policy})
+        edge.core.rights.judge_again()
+        edge.core.node.wake()
+
+    reload = Reload(before, lambda: after)
+    reload.add(ListenerLimits(made, put))
+    return edge, made, reload
+
+
+def seated(edge: Edge, listener: Listener, client_id: str, address: str = "192.0.2.1") -> Session:
+    """Return a client of a listener, after CONNECT."""
+    session = edge.accept(listener.policy)
+    session.client.seat = listener.intake.enter(address)
+    session.connect(client_id)
+    return session
+
+
+def test_limits_of_a_listener_follow_a_reload_and_connections_stay() -> None:
+    """NIST: recover. The difference is shown; rates, numbers and levels hold for what comes from then on."""
+    after = limits_of(filters_max=1, publish_rate_max=5.0, connections_address_max=1, inflight_max=3)
+    edge, listener, reload = reloadable(limits_of(), after)
+    session = seated(edge, listener, "c")
+    session.read()
+    outcome = reload.apply(reload.prepare())
+    edge.turn()
+    assert outcome.ok and set(outcome.lines) == {
+        "edge.listeners.plain.filters_max: 0 -> 1",
+        "edge.listeners.plain.publish_rate_max: 0.0 -> 5.0",
+        "edge.listeners.plain.connections_address_max: 0 -> 1",
+        "edge.listeners.plain.inflight_max: 0 -> 3",
+    }
+    bounds = session.client.known_bounds
+    assert not session.closed and (bounds.filters_max, bounds.publish_rate_max, bounds.inflight_max) == (1, 5.0, 0)
+    assert listener.intake.refusal("192.0.2.1", edge.now) == "refused_connections_address"
+    assert seated(edge, listener, "d").client.known_bounds.inflight_max == 3
+
+
+def test_one_wrong_limit_leaves_all_of_them_as_they_are() -> None:
+    """NIST: recover. All or nothing: another setting of the same file is read at the start only."""
+    after = load(
+        "edge",
+        environment={},
+        flags=(
+            "edge.listeners.plain.port=0",
+            "edge.listeners.plain.tls=false",
+            "edge.listeners.plain.filters_max=1",
+            "edge.listeners.plain.allow_anonymous=false",
+        ),
+    )
+    assert isinstance(after, EdgeConfig)
+    edge, listener, reload = reloadable(limits_of(), after)
+    session = seated(edge, listener, "c")
+    outcome = reload.apply(reload.prepare())
+    assert not outcome.ok and any("allow_anonymous" in line for line in outcome.lines)
+    assert listener.policy.filters_max == 0 and session.client.known_bounds.filters_max == 1_000
+
+
+def test_a_client_whose_session_opens_during_a_reload_has_the_limits_of_after() -> None:
+    """NIST: protect. It comes again: its session was opened by other bounds."""
+    edge, listener, reload = reloadable(limits_of(), limits_of(filters_max=1))
+    edge.held = {OpenSession}
+    session = seated(edge, listener, "c")
+    assert reload.apply(reload.prepare()).ok
+    edge.turn()
+    edge.held = set()
+    edge.turn()
+    assert [packet.reason_code for packet in session.read()] == [0x89]

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+import pytest
+
 from tests.clients.packets import publish, text
 from tests.edge.hot.harness import Broker
 from tests.turn_time import assert_within, timed
@@ -25,7 +27,7 @@ def processing_s(broker: Broker, conn: Any, packet: bytes) -> float:
 @timed
 def test_thousands_of_user_properties(hot: Any) -> None:
     """NIST: protect. Ten times as many take ten times as long, up to the largest packet (CVE-2021-41039)."""
-    broker = Broker(hot)
+    broker = Broker(hot, user_property_bytes_max=1 << 30)
     conn = broker.client(5)
     few, many = (
         processing_s(broker, conn, publish(b"t", b"", version=5, properties=PROPERTY * count))
@@ -33,3 +35,25 @@ def test_thousands_of_user_properties(hot: Any) -> None:
     )
     assert not conn.closed
     assert_within(f"{MANY} user properties beside a tenth of them", many * 1e3, max(25 * few * 1e3, 5.0))
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("more", [0, 1])
+def test_user_properties_of_a_publish_have_a_bound(hot: Any, qos: int, more: int) -> None:
+    """NIST: protect. Names and values with their lengths, as in other packets; beyond it 0x97, and nothing is sent."""
+    broker = Broker(hot, user_property_bytes_max=10 * (len(PROPERTY) - 1))
+    conn, reader = broker.client(5), broker.subscriber(b"t", version=5)
+    packet = publish(b"t", b"x", qos=qos, identifier=qos and 7, version=5, properties=PROPERTY * (10 + more))
+    broker.send(conn, publish(b"t", b"0", version=5) + packet)
+    assert [code for _, code in broker.handler.errors] == [0x97] * more
+    assert len(broker.take(reader)) == 2 - more
+
+
+def test_an_alias_hides_no_user_property(hot: Any) -> None:
+    broker = Broker(hot, user_property_bytes_max=len(PROPERTY) - 1)
+    conn = broker.client(5)
+    alias = b"\x23\x00\x01"
+    broker.send(conn, publish(b"t", b"", version=5, properties=alias + PROPERTY))
+    assert not broker.handler.errors
+    broker.send(conn, publish(b"", b"", version=5, properties=PROPERTY + alias + PROPERTY))
+    assert [code for _, code in broker.handler.errors] == [0x97]

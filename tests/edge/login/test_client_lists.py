@@ -99,7 +99,7 @@ def test_a_stale_list_refuses_and_ends_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
 def test_a_broken_file_keeps_the_former_list(tmp_path: Path, content: bytes | None) -> None:
-    """What was revoked stays so; the start is refused."""
+    """NIST: protect. What was revoked stays so; the start is refused."""
     site = Site(tmp_path)
     site.revoke("bad")
     files = site.lists()

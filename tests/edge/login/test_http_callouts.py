@@ -154,7 +154,7 @@ async def test_an_answer_that_was_asked_for_before_rights_were_taken_is_not_kept
 
 @pytest.mark.parametrize("kind", WRONG)
 async def test_a_wrong_answer_is_an_answer_soon(kind: str) -> None:
-    """Nothing is kept of it, and no other address is asked."""
+    """NIST: protect. Nothing is kept of it, and no other address is asked."""
     pieces, outcome = WRONG[kind]
     async with place_of(reads(pieces)) as place:
         began = trio.current_time()
@@ -299,6 +299,6 @@ async def test_a_server_that_wants_a_certificate_and_a_reload(tmp_path: Path) ->
         place.calls.put(place.calls.load(Config(place.listener)))
         assert await place.asks() is not None and len(shown) == 2
         ca.write_text("nothing")
-        with pytest.raises(UserError, match=r"listener l: .*ca\.pem: holds no authority"):
+        with pytest.raises(UserError, match=r"listener l: .*ca\.pem is not readable as PEM"):
             place.calls.load(Config(place.listener))
         nursery.cancel_scope.cancel()

@@ -49,7 +49,7 @@ async def test_a_wrong_answer_is_a_failure(kind: str, caplog: pytest.LogCaptureF
         desk.came = refresh.came
         desk.put(7, Ticket(Credentials("set", "192.0.2.1", "c"), 0, FetchKeys(), 1, None))
         nursery.start_soon(refresh.run)
-        with trio.fail_after(5):
+        with trio.fail_after(20):  # a loaded machine sends 20 000 headers slowly
             while not done:
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()

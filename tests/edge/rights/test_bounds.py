@@ -10,7 +10,7 @@ from conf.limit_names import LIMIT_NAMES
 from conf.settings import ListenerSettings
 from edge.listeners.listeners import Listener
 from edge.node.limits import EdgeLimits, ListenerPolicy
-from edge.rights.bounds import Bounds, bounds_of_listener, is_stricter, stricter
+from edge.rights.bounds import bounds_of_listener, stricter
 from mqtt.packets import Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
@@ -148,20 +148,45 @@ def test_clients_of_one_user() -> None:
     assert code("anna", "c") == 0
 
 
-def test_limits_that_became_stricter_end_a_client_and_wider_ones_do_not() -> None:
-    """NIST: protect. What CONNACK told cannot be taken back; the client comes again, with less."""
-    edge = limited(inflight_max=10)
+def test_limits_follow_an_open_client_and_what_connack_told_it_stays() -> None:
+    """NIST: protect. Nobody is ended for a limit: MQTT tells no other Receive Maximum, and all else holds."""
+    edge = limited(inflight_max=10, filters_max=5)
     anna = somebody(edge, "anna")
-    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {"inflight_max": 12}})))
+    anna.subscribe("a/b", "c")
+    anna.read()
+    narrow = {"inflight_max": 9, "filters_max": 2, "topic_levels_max": 1, "subscribe_rate_max": 4}
+    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": narrow})))
     edge.turn()
+    assert not anna.client.conn.closed and set(anna.client.subscriptions) == {"a/b", "c"}
+    assert (anna.client.known_bounds.inflight_max, anna.client.known_bounds.filters_max) == (10, 2)
+    anna.subscribe("d")
+    assert [list(packet.reason_codes) for packet in anna.read()] == [[0x97]]
+    anna.publish("a/b", qos=1, identifier=1)
+    assert [packet.reason_code for packet in anna.read() if hasattr(packet, "reason_code")] == [0x90]
+    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {}})))
+    edge.turn(1.0)
+    anna.publish("a/b", b"x" * 200, qos=1, identifier=1)
+    assert [packet.reason_code for packet in anna.read() if hasattr(packet, "reason_code")] == [0], "wider holds too"
+    assert somebody(edge, "bert").connack.properties[PropertyId.RECEIVE_MAXIMUM] == 20
+
+
+def test_a_quota_that_came_later_counts_what_comes_from_then_on() -> None:
+    edge = limited()
+    anna = somebody(edge, "anna")
+    anna.publish("a", b"x" * 500)
+    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {"daily_bytes_max": 300}})))
+    edge.turn()
+    anna.publish("a", b"x" * 200)
     assert not anna.client.conn.closed
-    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {"inflight_max": 9}})))
+    anna.publish("a", b"x" * 200)
+    assert anna.client.conn.closed
+
+
+def test_clients_of_a_user_that_were_there_before_their_limit_count() -> None:
+    edge = limited()
+    before = [somebody(edge, "anna", name) for name in ("a", "b")]
+    edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {"connections_user_max": 2}})))
     edge.turn()
-    assert anna.client.conn.closed and edge.core.counts["disconnects_stricter_limits"] == 1
-    assert [packet.reason_code for packet in anna.read()] == [0x97]
-    assert somebody(edge, "anna").connack.properties[PropertyId.RECEIVE_MAXIMUM] == 9
-
-
-def test_what_is_stricter() -> None:
-    assert is_stricter(Bounds(filters_max=1), Bounds()) and is_stricter(Bounds(filters_max=1), Bounds(filters_max=2))
-    assert not is_stricter(Bounds(), Bounds(filters_max=1)) and not is_stricter(Bounds(), Bounds())
+    assert not any(session.client.conn.closed for session in before)
+    assert somebody(edge, "anna", "c").connack.reason_code == 0x97
+    assert somebody(edge, "anna", "a").connack.reason_code == 0

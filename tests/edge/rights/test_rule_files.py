@@ -93,6 +93,7 @@ def test_roles_that_a_listener_gives_must_be_known(tmp_path: Path) -> None:
 
 
 def test_a_reload_takes_files_or_leaves_all_as_it_is(tmp_path: Path) -> None:
+    """NIST: protect. One that cannot be used refuses the reload whole."""
     path = file(tmp_path, "roles.toml", ROLES)
     given: list[RuleBook] = []
     asked = config(listener(roles_file=path, authenticated_roles=("device",)))

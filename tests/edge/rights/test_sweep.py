@@ -166,3 +166,67 @@ def test_a_client_that_is_ended_gets_nothing_of_before() -> None:
     edge.turn()
     assert anna.client.conn.closed
     assert [type(packet).__name__ for packet in anna.read()] == ["Disconnect"]
+
+
+def test_a_route_that_was_made_before_a_filter_became_a_part_is_looked_at_again() -> None:
+    """P9: between new rules and the look at its subscriber a message may have made the Route of a refused topic."""
+    edge = ruled(acl("topic write #\nuser anna\ntopic read #"))
+    anna, writer = somebody(edge, "anna"), somebody(edge, "")
+    anna.subscribe("#")
+    anna.read()
+    edge.core.replace_rules(book(acl("topic write #\nuser anna\ntopic read #\ntopic deny a/x")))
+    early = edge.core.routes.of_local(b"a/x")
+    assert early.subs and not anna.client.partial, "nobody has looked at it yet"
+    edge.core.hot.install_route(b"a/x", early)
+    turns(edge)
+    assert anna.client.partial == {"#"}
+    anna.read()
+    writer.publish("a/x")
+    writer.publish("a/y")
+    edge.turn()
+    assert topics(anna) == ["a/y"]
+
+
+@pytest.mark.parametrize("granted", ["down/#", "#"])
+def test_old_output_of_a_stored_session_is_waited_for_where_it_lost_something(granted: str) -> None:
+    """P9, schedule A2: its filters stand at its partition, and the edge knows those of this connection alone."""
+    edge = ruled(roles(device=BOTH))
+    anna = somebody(edge, "anna", properties={17: 100})
+    anna.subscribe("down/a")
+    anna.read()
+    edge.core.hot.write(anna.client.conn, bytes((0x30, 5, 0, 2)) + b"m/x")
+    less: dict[str, object] = {"subscribe": [granted]}
+    edge.core.replace_rules(book(roles(device=less)))
+    edge.turn()
+    sweep = edge.core.sweep
+    assert (sweep.judged < edge.core.rights.changes) == (granted != "#")
+    edge.turn(1.1)
+    assert sweep.judged == edge.core.rights.changes
+    assert anna.client.conn.closed == (granted != "#")
+
+
+def test_a_client_whose_rules_are_as_they_were_is_not_waited_for() -> None:
+    """A slow reader of whom nothing is taken stays, however little it may."""
+    edge = ruled(roles(device=LESS, other=BOTH))
+    anna = somebody(edge, "anna", properties={17: 100})
+    edge.core.hot.write(anna.client.conn, bytes((0x30, 5, 0, 2)) + b"d/x")
+    edge.core.replace_rules(book(roles(device=LESS, other=ALL)))
+    edge.turn()
+    assert edge.core.sweep.judged == edge.core.rights.changes and not anna.client.conn.closed
+
+
+def test_a_reader_that_is_never_idle_is_waited_for_as_far_as_its_old_output_goes() -> None:
+    """Its output is never empty, and it reads: nobody closes it."""
+    edge = ruled(roles(device=BOTH))
+    anna, writer = somebody(edge, "anna"), somebody(edge, "writer")
+    anna.subscribe("more/a", "down/a")
+    anna.read()
+    writer.publish("more/a", b"old")
+    edge.core.replace_rules(book(roles(device=LESS, writer={"publish": ["#"]})))
+    edge.core.rights.admit(writer.client, edge.now)
+    for _ in range(30):
+        edge.core.hot.write(anna.client.conn, bytes((0x30, 5, 0, 2)) + b"d/x")
+        edge.turn(0.1)
+        assert anna.client.conn.closed is False
+        edge.core.hot.take_output(anna.client.conn, 5)
+    assert edge.core.sweep.judged == edge.core.rights.changes

@@ -1,0 +1,34 @@
+"""Durations as a histogram of the loop: the buckets of ``conf.metrics.PowersOfTwo``, counted as C integers."""
+
+import cython
+
+__all__ = ["BUCKETS", "Durations"]
+
+BUCKETS = 25
+
+if not cython.compiled:  # compiled, this is a C constant: durations.pxd
+    LAST = BUCKETS - 1
+
+
+class Durations:
+    """One histogram, from 64 us to 17 min by powers of two."""
+
+    def __init__(self) -> None:
+        if not cython.compiled:
+            self.counts = [0] * BUCKETS
+        self.sum_ns = 0
+
+    def counted(self) -> list[int]:
+        """Return the number in each bucket."""
+        return [self.counts[bucket] for bucket in range(BUCKETS)]
+
+
+def count_duration(durations: Durations, ns: cython.longlong) -> None:
+    """Count one; the microsecond below decides at a bound."""
+    bucket: cython.int = 0
+    left: cython.longlong = (ns // 1000 - 1) >> 6 if ns >= 1000 else 0
+    while left > 0 and bucket < LAST:
+        left >>= 1
+        bucket += 1
+    durations.counts[bucket] += 1
+    durations.sum_ns += ns

@@ -1,0 +1,9 @@
+# C form of notes.py.
+from edge.hot.state cimport Conn, HotState, Packet
+
+
+cdef enum:
+    NOTES_PER_TURN = 16
+
+
+cdef object note_drop(HotState hot, Conn conn, str reason, bytes topic, Packet packet)

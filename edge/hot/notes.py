@@ -1,0 +1,40 @@
+"""Drops of the loop for the journal: a bounded number in each turn, and of those beyond it only how many.
+
+Nothing here is called for a message that is not dropped.
+"""
+
+import cython
+
+from edge.hot.state import Conn, HotState, Packet
+
+__all__: list[str] = []
+
+if not cython.compiled:  # compiled, this is a C constant: notes.pxd
+    NOTES_PER_TURN = 16
+
+
+def note_drop(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packet: Packet | None) -> None:
+    """Write a drop down, if there is a journal.
+
+    Args:
+        hot: The loop.
+        conn: Whose copy, or whose message, it was; None: nobody's here.
+        reason: Of ``conf/drop_reasons.py``.
+        topic: Of the message.
+        packet: The message, if it carries its origin.
+    """
+    journal = hot.journal
+    if journal is None:
+        return
+    if hot.noted_ns != hot.now_ns:
+        hot.noted_ns = hot.now_ns
+        hot.notes = 0
+    hot.notes += 1
+    if hot.notes > NOTES_PER_TURN:
+        hot.notes_left_out += 1
+        return
+    context = conn.context if conn is not None else None
+    if packet is None:
+        journal.dropped(context, reason, topic, 0, 0, 0)
+    else:
+        journal.dropped(context, reason, topic, packet.origin_kind, packet.origin_a, packet.origin_b)

@@ -1,0 +1,9 @@
+# C form of purses.py.
+cdef class Purse:
+    cdef readonly long long paid_ns
+    cdef readonly long long bytes_paid_ns
+    cdef readonly long long publish_gap_ns
+    cdef readonly long long byte_gap_ps
+
+
+cdef long long charge_purse(Purse purse, long long now_ns, long long messages, long long octets) except -1

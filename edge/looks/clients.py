@@ -1,0 +1,193 @@
+"""Columns of clients at an edge: who they are, what is under way to and from them, and why they are not read."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.hot.engine import Engine
+from edge.hot.state import Conn
+from edge.looks.windows import in_flight, oldest_unacknowledged, unsent_bytes, waiting_since_ns
+from edge.node.node import NS, EdgeNode
+from edge.subscriptions.held_live import HeldMessages
+from wire.looks.ordered_keys import OrderedKeys
+from wire.looks.source import Ask, Columns, LookRefused, Place, Source
+
+__all__ = ["ClientTable"]
+
+PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+PAUSES = {1: "answer", 2: "slow_subscriber", 4: "outbox_full", 8: "quota", 16: "output", 32: "rate"}  # Conn.parked
+NAMES_MAX = 16  # of others in one row
+
+
+class ClientTable:
+    """The clients of one edge, as looks show them.
+
+    Args:
+        node: This edge.
+        hot: Its loop.
+        clients: Its connections.
+        held: Live messages that wait for retained ones.
+        utc_ms: Milliseconds since the epoch.
+        peer_name: "ip:port" at the other end of a socket.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        hot: Engine,
+        clients: Clients,
+        held: HeldMessages,
+        utc_ms: Callable[[], int],
+        peer_name: Callable[[int], str],
+    ) -> None:
+        self._node = node
+        self._hot = hot
+        self._clients = clients
+        self._held = held
+        self._utc_ms = utc_ms
+        self._peer_name = peer_name
+        self._keys: OrderedKeys[int] = OrderedKeys(clients.numbers)
+
+    def sources(self) -> dict[str, Source]:
+        """Return the looks at clients."""
+        columns = self._columns()
+        one = Source(self._named, {**columns, **self._columns_of_one()})
+        return {"clients": Source(self._all, columns, lambda: len(self._clients)), "client": one}
+
+    def walk(self, ask: Ask) -> Iterator[tuple[int, Client]]:
+        """Yield connections behind a place, by number."""
+        (after,) = ask.numbers(1)
+        for number in self._keys.behind(after if after >= 0 else None, ask.now):
+            client = self._clients.get(number)
+            if client is not None:
+                yield number, client
+
+    def named(self, client_id: str) -> list[Client]:
+        """Return the connections of a client ID; more than one while a newer one is being opened."""
+        partition = self._node.map.partition_for(client_id) if self._node.map.partitions else -1
+        found = [one for one in self._clients.at_partition(partition) if one.client_id == client_id]
+        return sorted(found, key=lambda one: one.number)
+
+    def _all(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+        yield from self.walk(ask)
+
+    def _named(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+        client_id = ask.where["client_id"]
+        found = self.named(client_id)
+        if not found:
+            raise LookRefused(f"edge {self._node.name} has no connection of client {client_id[:64]!r}")
+        yield from ((client.number, client) for client in found)
+
+    # --- columns
+
+    def _columns(self) -> Columns:
+        name = self._node.name
+        return {
+            "client_id": lambda client: client.client_id,
+            "user": lambda client: client.owner,
+            "state": lambda client: client.phase,
+            "node": lambda _: name,
+            "proto": lambda client: PROTOCOLS.get(client.conn.version, ""),
+            "address": self._address,
+            "listener": lambda client: client.policy.name,
+            "keep_alive_s": lambda client: 2 * client.conn.silence_ns // (3 * NS) if client.conn.version else None,
+            "expiry_s": lambda client: client.expiry_s,
+            "connected_at_ms": lambda client: self._utc_of(client.opened_at) if client.opened_at else None,
+            "inflight": lambda client: in_flight(client.conn),
+            "queued": _queued,
+            "oldest_s": self._oldest_s,
+            "number": lambda client: client.number,
+            "clean_start": lambda client: client.clean_start,
+            "subscriptions": lambda client: None if client.session else len(client.subscriptions),
+            "receive_maximum": lambda client: client.conn.window,
+            "partition": lambda client: client.partition,
+            "owner_epoch": lambda client: client.owner_epoch,
+            "session": lambda client: client.session,
+            "unsent_bytes": lambda client: unsent_bytes(client.conn),
+            "groups": lambda client: list(client.principal.groups) if client.principal is not None else None,
+            "roles": lambda client: list(client.principal.roles) if client.principal is not None else None,
+        }
+
+    def _columns_of_one(self) -> Columns:
+        hot, node = self._hot, self._node
+        return {
+            "window": lambda client: client.conn.window,
+            "unsent_bytes_max": lambda _: hot.output_high,
+            "unsent_since_ms": lambda client: self._utc_of_ns(client.conn.high_since_ns if client.conn.high else 0),
+            "lagging": lambda client: client.conn.lagging,
+            "oldest_packet": lambda client: oldest_unacknowledged(client.conn),
+            "window_full_since_ms": lambda client: self._utc_of_ns(waiting_since_ns(client.conn)),
+            "retained_reads": lambda client: len(client.holds),
+            "held_messages": lambda client: self._held.count_for(client.number),
+            "unfinished": lambda client: client.conn.quota,
+            "unfinished_max": lambda client: client.conn.quota_max,
+            "unfinished_packets": _unfinished_packets,
+            "paused": lambda client: [why for bit, why in PAUSES.items() if client.conn.parked & bit],
+            "waits_for": self._waits_for,
+            "fenced": lambda _: not node.has_lease(),
+            "drain": lambda _: _drains(node),
+            "heard_at_ms": lambda client: self._utc_of_ns(client.conn.heard_ns),
+            "ends_at_ms": _ends_at(self._utc_of_ns),
+            "will_topic": lambda client: "" if not client.has_will else None,
+            "maximum_packet_size": lambda client: client.conn.client_packet_max,
+            "filters": lambda client: list(client.subscriptions)[:NAMES_MAX] if not client.session else None,
+            "tls": lambda client: _tls(client.conn),
+        }
+
+    def _address(self, client: Client) -> str:
+        if client.address is not None:
+            host, port = client.address
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        known = self._peer_name(client.conn.fd) if client.conn.fd >= 0 else ""
+        return known or (client.seat.address if client.seat is not None else "")
+
+    def _utc_of(self, at: float) -> int:
+        return self._utc_ms() - int((self._node.now - at) * 1000)
+
+    def _utc_of_ns(self, at_ns: int) -> int | None:
+        return self._utc_of(at_ns / NS) if at_ns else None
+
+    def _oldest_s(self, client: Client) -> float | None:
+        since = waiting_since_ns(client.conn)
+        return max(0.0, self._node.now - since / NS) if since else None
+
+    def _waits_for(self, client: Client) -> list[str] | None:
+        """Return the slow subscribers that a publisher waits for."""
+        if not client.conn.waits:
+            return None
+        slow = [conn.context for conn in self._hot.high if conn.waiters and client.conn in conn.waiters]
+        return [one.client_id for one in slow[:NAMES_MAX] if isinstance(one, Client)]
+
+
+def _queued(client: Client) -> int | None:
+    """Return the messages that wait here for an ephemeral session; those of a durable one wait in storage."""
+    if client.session:
+        return None
+    outbound = client.conn.outbound
+    return len(outbound.pending) if outbound is not None and outbound.pending else 0
+
+
+def _unfinished_packets(client: Client) -> list[int]:
+    queue = client.conn.ack_queue
+    return [message.packet_identifier for message in list(queue)[:NAMES_MAX]] if queue else []
+
+
+def _ends_at(utc_of_ns: Callable[[int], int | None]) -> Callable[[Client], int | None]:
+    def ends_at(client: Client) -> int | None:
+        conn = client.conn
+        return utc_of_ns(conn.heard_ns + conn.silence_ns) if conn.silence_ns else None
+
+    return ends_at
+
+
+def _drains(node: EdgeNode) -> bool:
+    mine = node.map.nodes.get(node.name)
+    return mine is not None and bool(mine.admin_state)
+
+
+def _tls(conn: Conn) -> str | None:
+    if conn.tls is None:
+        return None
+    cipher = conn.tls.cipher()
+    return f"{cipher[1]} {cipher[0]}" if cipher else None

@@ -1,0 +1,35 @@
+"""The journal of an edge: the loop's drops come here by client, all else is noted by the parts that decide it."""
+
+from collections.abc import Callable
+
+from edge.clients.client import Client
+from edge.hot.engine import Engine
+from edge.hot.handler import DropSink
+from edge.node.node import EdgeNode
+from wire.looks.journal import Journal, journal_source
+from wire.looks.source import Source
+
+__all__ = ["join_journal"]
+
+
+class _Drops:
+    """Writes drops of the loop down (``edge/hot/handler.py``)."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def dropped(self, context: object, reason: str, topic: bytes, kind: int, a: int, b: int) -> None:
+        """Write one down."""
+        client_id = context.client_id if isinstance(context, Client) else ""
+        origin = (kind, a, b) if kind else (0, 0, 0)
+        self._journal.note("drop", reason, client_id, topic.decode("utf-8", "replace"), origin)
+
+
+def join_journal(node: EdgeNode, hot: Engine, utc_ms: Callable[[], int]) -> dict[str, Source]:
+    """Have the loop write into the journal of its node, and return the look at it."""
+    journal = node.journal
+    journal.utc_ms = utc_ms
+    journal.outside = lambda: hot.notes_left_out
+    drops: DropSink = _Drops(journal)
+    hot.journal = drops
+    return {"journal": journal_source(journal, node.name, lambda: node.map)}

@@ -1,0 +1,100 @@
+"""Operators at an edge: their links, their looks, and verbs about this edge and its clients.
+
+The table of rights has judged that a message may come from an operator at all (``wire/links/allowed.py``); the role is
+judged here. An operator whose link has no room does not read, and loses it.
+"""
+
+import logging
+from collections.abc import Callable
+
+from access.operators.verbs import Refusal, operator_of
+from edge.cluster.peer_table import PeerTable
+from edge.node.node import EdgeNode
+from edge.node.ports import LinkIO
+from wire.looks.desk import LookDesk
+from wire.looks.pace import LookBounds
+from wire.looks.source import Source
+from wire.messages.control import Control
+from wire.messages.hello import TIER_EDGE, PeerKey
+from wire.messages.looks import Look
+from wire.messages.operators import Admin, AdminReply
+
+__all__ = ["EDGE_BOUNDS", "Operators"]
+
+logger = logging.getLogger(__name__)
+
+EDGE_BOUNDS = LookBounds(rows=500, seconds=0.0003, reply_bytes=32 * 1024)
+
+
+class Operators:
+    """Operators of one edge.
+
+    Args:
+        node: This edge.
+        loop: Where links end.
+        peers: Their links.
+        sources: What each kind of look shows.
+        utc_ms: Milliseconds since the epoch.
+
+    Attributes:
+        desk: Their looks.
+        verbs: Carries out a verb of an operator; the service's.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: LinkIO,
+        peers: PeerTable,
+        sources: dict[str, Source],
+        utc_ms: Callable[[], int],
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._peers = peers
+        self.desk = LookDesk(node.name, TIER_EDGE, EDGE_BOUNDS, sources, self.tell, lambda: node.map.epoch, utc_ms)
+        self.verbs: Callable[[PeerKey, Admin], AdminReply | None] = _no_verbs
+
+    def take(self, key: PeerKey, message: Control) -> None:
+        """Take a message of an operator."""
+        self._node.wake()
+        if isinstance(message, Look):
+            operator = operator_of(key)
+            self.desk.ask(self._node.now, key.node, operator.role.name.lower() if operator is not None else "", message)
+        elif isinstance(message, Admin):
+            try:
+                reply = self.verbs(key, message)
+            except Refusal as refusal:
+                reply = AdminReply(message.request, False, None, str(refusal), 1)
+            if reply is not None:
+                self.tell(key.node, reply)
+        else:
+            self._node.count("messages_unknown")
+
+    def tell(self, node: str, message: Control) -> None:
+        """Answer an operator; one that does not read what it asked for loses its link."""
+        if self._node.tell(node, message):
+            return
+        peer = self._peers.get(node)
+        if peer is not None and peer.conn is not None:
+            logger.warning("closing the link of %s: it does not read", node)
+            self._loop.close(peer.conn, linger=False)
+
+    def gone(self, key: PeerKey) -> None:
+        """Forget an operator whose link ended."""
+        self.desk.gone(key.node)
+        self._peers.forget_operator(key)
+
+    def turn(self, now: float) -> None:
+        """Answer looks at the end of a turn."""
+        if len(self.desk):
+            self.desk.turn(now)
+
+    def next_deadline(self) -> float:
+        """Return when ``turn`` has something to do; infinity while nobody asks."""
+        return self.desk.next_deadline()
+
+
+def _no_verbs(key: PeerKey, question: Admin) -> AdminReply:
+    del key
+    raise Refusal(f"an edge node knows no `{question.verb[:64]}`")

@@ -1,0 +1,44 @@
+"""Everything that an edge shows to operators, by kind of look."""
+
+from collections.abc import Callable
+
+from edge.clients.clients import Clients
+from edge.hot.engine import Engine
+from edge.looks.clients import ClientTable
+from edge.looks.journal import join_journal
+from edge.looks.routes import RouteLooks
+from edge.looks.slow import slow_sources
+from edge.looks.subscriptions import subscription_sources
+from edge.node.node import EdgeNode
+from edge.rights.client_rights import ClientRights
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from edge.subscriptions.held_live import HeldMessages
+from wire.looks.source import Source
+
+__all__ = ["edge_sources"]
+
+
+def edge_sources(
+    node: EdgeNode,
+    hot: Engine,
+    clients: Clients,
+    held: HeldMessages,
+    local: EphemeralSubscriptions,
+    rights: ClientRights,
+    utc: Callable[[], float],
+    peer_name: Callable[[int], str],
+) -> dict[str, Source]:
+    """Return the sources of an edge's desk."""
+
+    def utc_ms() -> int:
+        return int(utc() * 1000)
+
+    table = ClientTable(node, hot, clients, held, utc_ms, peer_name)
+    routes = RouteLooks(node, hot, local, rights, clients.get)
+    return {
+        **table.sources(),
+        **subscription_sources(node, table),
+        **routes.sources(),
+        **slow_sources(node, hot, table, utc_ms),
+        **join_journal(node, hot, utc_ms),
+    }

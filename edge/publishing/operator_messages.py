@@ -1,0 +1,150 @@
+"""Messages that an operator has this edge publish: one message, or empty retained ones that clear topics.
+
+They go the way of a client's: a retained one to its partition first, QoS 1 and 2 until every destination has them, and
+then the router is told. Nobody's rules are asked: the router has judged the operator. An order that is repeated is
+published again.
+
+| an order | holds | way out |
+|---|---|---|
+| taken | the topics whose outcome is not known | all known: answered; ``OPEN_S`` over, and another wants its place |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from edge.hot.state import Inbound, Route
+from edge.node.node import EdgeNode
+from edge.publishing.sending import Outgoing, Sending
+from edge.subscriptions.topic_routes import TopicRoutes
+from mqtt.errors import MqttError
+from mqtt.reasons import FAILURE
+from mqtt.topics import validate_topic_name
+from wire.decoding import Unreadable
+from wire.messages.batches import NO_EXPIRY, OPERATOR_MADE, OPERATOR_OWNER, encode_owner
+from wire.messages.orders import NodeOrdered, OrderNode, SendOrder, read_sent
+
+__all__ = ["SEND_VERBS", "OperatorMessages"]
+
+SEND_VERBS = ("msg send", "retained clear")
+OPEN_MAX = 32  # orders whose outcome is not known
+OPEN_S = 60.0  # much longer than a router waits: a partition without primary must not keep all places
+WRONG_NAMED = 8
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    router: str
+    request: int
+    until: float
+    left: set[str]
+    sent: int = 0
+    lines: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sent(Outgoing):
+    """One message of an order."""
+
+    messages: "OperatorMessages"
+    order: _Open
+
+    @property
+    def owner(self) -> bytes:
+        """Nobody of the rules: what an operator left retained stays, whatever the rules become."""
+        return encode_owner(OPERATOR_OWNER, OPERATOR_MADE)
+
+    @property
+    def on_done(self) -> Callable[[int], object]:
+        """Return the taker of the outcome, for QoS 0 too."""
+        return self.sent
+
+    def finished(self, reason_code: int) -> bool:
+        """Note the outcome."""
+        self.messages.done(self.order, self.name, reason_code)
+        return False
+
+
+class OperatorMessages:
+    """Takes the orders of one edge.
+
+    Args:
+        node: This edge.
+        routes: Where topics go.
+        sending: Sends a message everywhere.
+    """
+
+    def __init__(self, node: EdgeNode, routes: TopicRoutes, sending: Sending) -> None:
+        self._node = node
+        self._routes = routes
+        self._sending = sending
+        self._open: list[_Open] = []
+
+    def take(self, router: str, order: OrderNode) -> None:
+        """Publish what an order says, and answer it when the outcome is known."""
+        try:
+            sent = read_sent(order.subject.encode())
+        except Unreadable as error:
+            self._node.tell(router, NodeOrdered(order.request, error=str(error)[:200]))
+            return
+        wrong = self._wrong(sent)
+        now = self._node.now
+        if len(self._open) >= OPEN_MAX:
+            self._open = [one for one in self._open if now < one.until]
+        if not wrong and len(self._open) >= OPEN_MAX:
+            wrong = f"{OPEN_MAX} orders wait for their messages: ask again"
+        if wrong:
+            self._node.tell(router, NodeOrdered(order.request, error=wrong))
+            return
+        waiting = _Open(router, order.request, now + OPEN_S, {*sent.topics})
+        self._open.append(waiting)
+        for topic in sorted(waiting.left):
+            expiry_s = NO_EXPIRY if sent.expiry_s < 0 else sent.expiry_s
+            publish = Inbound(topic.encode(), sent.payload, sent.qos, sent.retain, expiry_s=expiry_s)
+            if order.dry_run:
+                self._routes.with_route(publish.topic, partial(self._would, waiting, topic))
+            else:
+                if sent.retain and not sent.payload:
+                    self._node.journal.note("purge", "operator", "", topic)
+                item = _Sent(self._sending, publish, messages=self, order=waiting)
+                self._routes.with_route(publish.topic, item.routed)
+
+    def done(self, order: _Open, topic: str, reason_code: int) -> None:
+        """Take the outcome of one message."""
+        if topic not in order.left:
+            return
+        if reason_code >= FAILURE:
+            order.wrong.append(f"{topic[:100]}: reason code 0x{reason_code:02x}")
+        else:
+            order.sent += 1
+        self._known(order, topic)
+
+    def _would(self, order: _Open, topic: str, route: Route) -> None:
+        """Say where a message would go: to subscribers here, other edges, partitions, and groups."""
+        counts = (len(route.subs or ()), len(route.edges), len(route.partitions), len(route.groups))
+        named = zip(("subscribers here", "other edges", "partitions", "groups"), counts, strict=True)
+        order.lines.append(f"{topic[:200]}: " + ", ".join(f"{count} {name}" for name, count in named))
+        self._known(order, topic)
+
+    def _known(self, order: _Open, topic: str) -> None:
+        order.left.discard(topic)
+        if order.left or order not in self._open:
+            return
+        self._open.remove(order)
+        error = "; ".join(order.wrong[:WRONG_NAMED])
+        self._node.tell(order.router, NodeOrdered(order.request, order.sent, order.lines, error))
+
+    def _wrong(self, sent: SendOrder) -> str:
+        """Return why nothing of an order is published, "" if all is."""
+        limits = self._node.limits
+        for topic in sent.topics:
+            try:
+                validate_topic_name(topic, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+            except MqttError as error:
+                return f"topic {topic[:100]!r}: {error}"
+            if topic.startswith("$"):
+                return f"topic {topic[:100]!r}: what begins with $ is the nodes'"
+        if sent.retain and not limits.retain_available:
+            return "this cluster keeps no retained messages: edge.retain_available"
+        return ""

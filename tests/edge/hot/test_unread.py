@@ -1,0 +1,34 @@
+"""What waits unread in the kernel while the process stands still: no silence of a client."""
+
+import socket
+import time
+from typing import Any
+
+from tests.clients.packets import connect
+from tests.edge.hot.test_loop import Edge
+
+
+def test_what_waits_unread_is_no_silence(hot: Any) -> None:
+    """A CONNECT comes in time, and the process stands still behind its look at the sockets: the client is let in."""
+    edge = Edge(hot, -1)
+    options = hot.options.ConnOptions(connect_timeout_ns=500_000_000)
+    address = ("127.0.0.1", edge.port)
+    with socket.create_connection(address) as client:
+        clients = [client]
+
+        def attach(_: object, fd: int) -> None:
+            if len(clients) > 1:
+                client.sendall(connect(b"c"))
+                time.sleep(1.2)  # above the time for a CONNECT, and that between two sweeps
+            edge.hot.attach(fd, 0, options, hot.descriptors.boot_ns())
+
+        edge.handler.attach = attach
+        edge.loop.run(0)
+        with socket.create_connection(address) as other:
+            clients.append(other)
+            for _ in range(3):
+                edge.loop.run(0)
+            client.settimeout(5)
+            assert client.recv(4) == b"\x20\x02\x00\x00"
+    edge.loop.close()
+    edge.listener.close()

@@ -1,0 +1,97 @@
+"""Filters that a stored session holds from earlier connections: told at the resume, judged, and taken as others are."""
+
+import pytest
+
+from edge.clients.client import Client
+from tests.edge.edge_harness import Edge, Session
+from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
+from tests.edge.rights.test_sweep import ALL, LESS, turns
+from wire.messages.sessions import OpenSession, SessionOpened, Subscription, UnsubscribeSession
+
+HELD = ("down/a", "more/a", "$share/g/more/b")
+TAKEN = ["$share/g/more/b", "more/a"]
+DURABLE: dict[int, object] = {17: 100}
+
+
+def resumed(edge: Edge, *filters: str) -> Session:
+    """Return a connection of anna, whose partition tells the filters of its session."""
+    edge.held = {OpenSession}
+    session = come(edge, principal("anna", "anna"), properties=DURABLE, clean_start=False)
+    (asked,) = edge.take(OpenSession)
+    edge.held = set()
+    assert asked.judged
+    told = [Subscription(name, 1) for name in filters]
+    edge.storage(SessionOpened(asked.request, asked.partition, 1, 0, 9, 5, True, told))
+    turns(edge)
+    session.read()
+    return session
+
+
+def taken(edge: Edge) -> list[str]:
+    messages = [message for message in edge.seen if isinstance(message, UnsubscribeSession)]
+    assert all(message.revoked for message in messages)
+    return sorted(name for message in messages for name in message.topic_filters)
+
+
+def test_what_the_role_of_now_does_not_grant_goes_when_the_session_is_resumed() -> None:
+    """Its role went while nobody was connected. NIST: protect."""
+    edge = ruled(roles(device=LESS))
+    anna = resumed(edge, *HELD)
+    assert taken(edge) == TAKEN
+    assert set(anna.client.subscriptions) == {"down/a"}
+    assert edge.core.counts["revoked_filters"] == 2
+
+
+def test_what_an_earlier_connection_subscribed_goes_when_the_role_goes() -> None:
+    """The pass over live clients knows of it: the client has not subscribed to it in this connection."""
+    edge = ruled(roles(device=ALL))
+    anna = resumed(edge, *HELD)
+    assert not taken(edge) and set(anna.client.subscriptions) == set(HELD)
+    edge.core.replace_rules(book(roles(device=LESS)))
+    turns(edge)
+    assert taken(edge) == TAKEN and set(anna.client.subscriptions) == {"down/a"}
+
+
+def test_a_filter_that_is_granted_in_part_has_its_deliveries_judged() -> None:
+    edge = ruled(acl("user anna\ntopic read down/#\ntopic deny down/secret"))
+    anna = resumed(edge, "down/#")
+    assert not taken(edge) and anna.client.partial == {"down/#"} and anna.client.conn.judge_pushes
+
+
+def test_a_client_that_unsubscribes_by_itself_takes_nothing_from_its_group() -> None:
+    """What waits for it stays its own [MQTT-3.10.4-3]."""
+    edge = ruled(roles(device=ALL))
+    anna = resumed(edge, *HELD)
+    anna.unsubscribe("more/a")
+    turns(edge)
+    (message,) = [message for message in edge.seen if isinstance(message, UnsubscribeSession)]
+    assert message.topic_filters == ["more/a"] and not message.revoked
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_many_that_come_again_at_once_are_judged_in_slices(count: int) -> None:
+    """No turn judges more than some hundred filters, and what is closed meanwhile is passed by."""
+    edge = ruled(roles(device=LESS))
+    for number in range(count):
+        edge.core.rights.resumed.append((_with_filters(edge, f"c{number}"), []))
+    edge.core.node.wake()
+    rounds = 0
+    while edge.core.rights.resumed:
+        before = len(edge.core.rights.resumed)
+        edge.turn()
+        rounds += 1
+        assert before - len(edge.core.rights.resumed) <= 200
+    assert rounds >= count // 200
+
+
+def _with_filters(edge: Edge, name: str) -> Client:
+    client = come(edge, principal("anna", name)).client
+    client.subscriptions.update({text: Subscription(text, 1) for text in ("down/a", "down/b", "down/c")})
+    return client
+
+
+def test_an_edge_without_rules_asks_for_no_filters() -> None:
+    edge = Edge()
+    edge.client("anna", properties=DURABLE)
+    (asked,) = [message for message in edge.seen if isinstance(message, OpenSession)]
+    assert not asked.judged

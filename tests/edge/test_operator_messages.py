@@ -1,0 +1,100 @@
+"""Messages that an operator has an edge publish: the outcome is told when every destination has them."""
+
+import msgspec
+import pytest
+
+from edge.publishing.operator_messages import OPEN_MAX, OPEN_S
+from tests.edge.edge_harness import Edge
+from tests.edge.session_answers import publishes
+from wire.messages.orders import KickOrder, NodeOrdered, OrderNode, SendOrder
+from wire.messages.routes import Resolve
+
+
+def ordered(edge: Edge, order: SendOrder | KickOrder, verb: str = "msg send", *, dry_run: bool = False) -> NodeOrdered:
+    """Return what the edge answers at once."""
+    edge.held = {NodeOrdered}
+    edge.router(OrderNode(7, verb, msgspec.json.encode(order).decode(), dry_run))
+    edge.turn()
+    (answer,) = edge.take(NodeOrdered)
+    assert isinstance(answer, NodeOrdered) and answer.request == 7
+    return answer
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_subscriber_here_gets_it(qos: int) -> None:
+    edge = Edge()
+    session = edge.client("reader")
+    session.subscribe("plant/+", qos=2)
+    session.read()
+    answer = ordered(edge, SendOrder(["plant/1"], b"by an operator", qos))
+    (copy,) = publishes(session)
+    assert (copy.topic_name, copy.payload, copy.qos) == ("plant/1", b"by an operator", qos)
+    assert (answer.count, answer.error) == (1, "")
+
+
+def test_nobody_gets_what_is_only_tried() -> None:
+    edge = Edge()
+    session = edge.client("reader")
+    session.subscribe("plant/+")
+    session.read()
+    answer = ordered(edge, SendOrder(["plant/1"], b"x"), dry_run=True)
+    assert not publishes(session) and answer.count == 0
+    assert answer.lines == ["plant/1: 1 subscribers here, 0 other edges, 0 partitions, 0 groups"]
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        (SendOrder(["a/+"], b"x"), "topic 'a/+': "),
+        (SendOrder(["$SYS/broker/uptime"], b"x"), "what begins with $ is the nodes'"),
+        (SendOrder(["a", "$gateway/x"], retain=True), "what begins with $ is the nodes'"),
+    ],
+)
+def test_what_no_client_may_publish_is_refused_whole(order: SendOrder, why: str) -> None:
+    edge = Edge()
+    session = edge.client("reader")
+    session.subscribe("#")
+    session.read()
+    answer = ordered(edge, order)
+    assert why in answer.error and answer.count == 0 and not publishes(session)
+
+
+@pytest.mark.parametrize(
+    "subject", ["", "{}", '{"topics": []}', '{"topics": ["a"], "qos": 3}', '{"topics": 1}', "\\ud800"]
+)
+def test_an_order_that_is_none_has_an_error(subject: str) -> None:
+    edge = Edge()
+    edge.held = {NodeOrdered}
+    for verb in ("msg send", "client kick"):
+        edge.router(OrderNode(7, verb, subject))
+    edge.turn()
+    assert all(answer.error.startswith("unreadable order") for answer in edge.take(NodeOrdered))
+
+
+def test_a_client_is_told_why_it_was_kicked() -> None:
+    """The reason code of the order, and the count of connections that ended."""
+    edge = Edge()
+    session = edge.client("noisy")
+    session.read()
+    assert ordered(edge, KickOrder("noisy", 0x96), "client kick", dry_run=True).count == 1
+    answer = ordered(edge, KickOrder("noisy", 0x96), "client kick")
+    (told,) = session.read()
+    assert answer.count == 1 and getattr(told, "reason_code", 0) == 0x96
+
+
+def test_topics_that_nobody_resolves_do_not_keep_all_places() -> None:
+    """Each order waits for its topic's owner; the next one is refused, and taken when the others have waited long."""
+    edge = Edge()
+    edge.held = {Resolve, NodeOrdered}
+    for number in range(OPEN_MAX + 1):
+        order = SendOrder([f"unknown/{number}"], b"x")
+        edge.router(OrderNode(number, "msg send", msgspec.json.encode(order).decode()))
+    edge.turn()
+    (refused,) = edge.take(NodeOrdered)
+    assert (refused.request, refused.count) == (OPEN_MAX, 0) and "ask again" in refused.error
+    edge.now += OPEN_S + 1
+    edge.turn()
+    assert not edge.take(NodeOrdered)
+    edge.router(OrderNode(99, "msg send", msgspec.json.encode(SendOrder(["other"], b"x")).decode()))
+    edge.turn()
+    assert not edge.take(NodeOrdered), "it waits for its own topic"
