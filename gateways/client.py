@@ -10,6 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -30,13 +31,16 @@ from mqtt.client_session import (
     Received,
     Refused,
     RequestAnswered,
+    StateChange,
     ToldToLeave,
 )
 from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from mqtt.properties import PropertyId
 from mqtt.reasons import FAILURE, ConnectReturnCode, ReasonCode
 
-__all__ = ["ClientUser", "GatewayClient", "GatewayClientOptions", "RefusedFilter"]
+__all__ = ["ClientUser", "GatewayClient", "GatewayClientOptions", "Keep", "RefusedFilter"]
+
+Keep = Callable[[list[StateChange], Callable[[], None]], None]  # make changes durable, and then call
 
 BOUNDS = ClientBounds(connect_timeout_s=10.0, goodbye_timeout_s=1.0, silence_s=45.0, window=1024)
 SUBSCRIBE_TOKEN = -1  # tokens of publishes are 0 or greater; below are those of filters that came later
@@ -87,6 +91,7 @@ class GatewayClientOptions:
         context: TLS; None for the system's authorities.
         bounds: Of each connection.
         follow_references: Go where the broker sends (MQTT 5.0 section 4.11).
+        full_qos: A filter that is granted at less than its QoS counts as refused.
     """
 
     addresses: tuple[Address, ...]
@@ -95,6 +100,7 @@ class GatewayClientOptions:
     context: ssl.SSLContext | None = None
     bounds: ClientBounds = field(default=BOUNDS)
     follow_references: bool = True
+    full_qos: bool = False
 
 
 class GatewayClient:
@@ -104,6 +110,8 @@ class GatewayClient:
         session: To ask whether there is room, and for identifiers.
         address: The door of the present connection or attempt.
         granted: Set when the broker has granted every filter once.
+        is_granted: The present connection stands, and the broker has granted every filter of its session.
+        was_granted: A former process asked for the same filters, and kept its session.
     """
 
     def __init__(
@@ -112,11 +120,22 @@ class GatewayClient:
         user: ClientUser,
         random: Random,
         when_granted: Callable[[str, bool], None] | None = None,
+        keep: Keep | None = None,
     ) -> None:
-        """Set up; ``when_granted`` is told the answer to each filter of ``subscribe``."""
-        self.session = ClientSession()
+        """Set up.
+
+        Args:
+            options: Of the client.
+            user: Called at each event.
+            random: For delays.
+            when_granted: Told the answer to each filter of ``subscribe``.
+            keep: Where the session outlives its process: what leaves waits until the changes before it are durable.
+        """
+        self.session = ClientSession(is_kept=keep is not None)
         self.address = options.addresses[0]
         self.granted = trio.Event()
+        self.is_granted = False
+        self.was_granted = False
         self._options, self._user = options, user
         self._delay = RetryDelay(random)
         self._turn = 0  # of the configured addresses
@@ -125,16 +144,24 @@ class GatewayClient:
         self._outgoing = bytearray()  # bounded by the session's windows and ``outgoing_bytes``, which the user heeds
         self._idle = trio.Event()  # set while nothing waits to be sent
         self._wake = trio.Event()
+        self._keep = keep
+        self._held_bytes = 0  # that wait for ``keep``
         self._asked: tuple[SubscriptionRequest, ...] = ()
         self._when_granted = when_granted
         self._later: dict[str, SubscriptionRequest] = {}  # filters beside those of the options
         self._later_asked: dict[int, tuple[str, ...]] = {}  # by token, on this connection
         self._later_token = SUBSCRIBE_TOKEN
+        self._asked_then: dict[int, Callable[[list[int]], None]] = {}  # by token, on this connection
         self._version = 5
         self._reason = ""
         self._tells_why = False
         self._refusal: RefusedFilter | None = None
         self._over = trio.Event()  # of the present connection
+
+    @property
+    def filters(self) -> tuple[SubscriptionRequest, ...]:
+        """Return what is subscribed on each connection."""
+        return self._options.filters
 
     @property
     def is_connected(self) -> bool:
@@ -149,7 +176,7 @@ class GatewayClient:
     @property
     def outgoing_bytes(self) -> int:
         """Return the bytes that wait for the kernel: QoS 0 messages have no other bound."""
-        return len(self._outgoing)
+        return len(self._outgoing) + self._held_bytes
 
     def publish(self, packet: Publish, token: int) -> bool:
         """Send a message on the present connection; for QoS 1 and 2 the session has room.
@@ -177,14 +204,39 @@ class GatewayClient:
             self.session.request(Unsubscribe(self.session.next_identifier(), [topic_filter]), self._later_token)
             self._flush()
 
-    def acknowledge(self, packet: Publish) -> None:
-        """Note that a message is done; after the end of its connection the session remembers it."""
-        self.session.acknowledge(packet)
+    def ask(self, packet: Subscribe | Unsubscribe, then: Callable[[list[int]], None]) -> None:
+        """Send a request on the present connection, and on no other; ``then`` takes the codes of its answer."""
+        packet.packet_identifier = self.session.next_identifier()
+        self._later_token -= 1
+        self._asked_then[self._later_token] = then
+        self.session.request(packet, self._later_token)
         self._flush()
+
+    def acknowledge(self, packet: Publish) -> bool:
+        """Note that a message is done; after the end of its connection the session remembers it.
+
+        Returns:
+            Whether it is handed over now, and not for a second time.
+        """
+        first = self.session.acknowledge(packet)
+        if self._keep is None:
+            self._wake.set()  # the writer takes all answers of a turn together
+        else:
+            self._flush()
+        return first
+
+    def pass_over(self, packet: Publish) -> None:
+        """Leave a message, and all behind it, to the broker, which sends them on the next connection."""
+        self.session.pass_over(packet)
 
     def break_off(self, reason: str) -> None:
         """End the present connection at once; ``run`` opens the next one."""
         self._end(reason)
+
+    def refuse(self, text: str) -> None:
+        """End the connection, and ``run`` with it: this broker does not do what the user needs."""
+        self._refusal = RefusedFilter(text)
+        self._end(text)
 
     async def leave(self) -> None:
         """End the present connection in order; the will is published, for it says that this client is away."""
@@ -227,6 +279,8 @@ class GatewayClient:
     async def _connection(self, address: Address) -> None:
         """Run one attempt, and the connection that it leads to, to its end; ``_reason`` says how it ended."""
         self._outgoing.clear()
+        self.is_granted = False
+        self._held_bytes = 0
         self._reason, self._over, self._tells_why = "", trio.Event(), False
         self.session.begin(trio.current_time(), self._options.bounds)
         try:
@@ -240,6 +294,7 @@ class GatewayClient:
                 nursery.cancel_scope.cancel()
         finally:
             self.session.closed()
+            self.is_granted = False
 
     async def _live(self, address: Address) -> None:
         try:
@@ -273,6 +328,7 @@ class GatewayClient:
 
     async def _write_loop(self, transport: Transport) -> None:
         while True:
+            self._flush()
             data, self._outgoing = bytes(self._outgoing), bytearray()
             if data:
                 try:
@@ -281,8 +337,10 @@ class GatewayClient:
                     return  # the reader finds the end, after what was still readable
                 if len(data) >= MANY_BYTES:
                     self._user.room()
+            self._flush()
             if not self._outgoing:
-                self._idle.set()
+                if not self._held_bytes:
+                    self._idle.set()
                 self._wake = trio.Event()
                 await self._wake.wait()
 
@@ -322,6 +380,8 @@ class GatewayClient:
             case RequestAnswered(token, packet):
                 if token == SUBSCRIBE_TOKEN:
                     self._granted(packet.reason_codes)
+                elif token in self._asked_then:
+                    self._asked_then.pop(token)(packet.reason_codes)
                 else:
                     self._later_granted(self._later_asked.pop(token, ()), packet.reason_codes)
             case Refused(connack):
@@ -339,13 +399,15 @@ class GatewayClient:
     def _subscribe(self, session_present: bool) -> None:
         """Subscribe; a session of 3.1.1 that has the filters is left alone, or all retained messages came again."""
         filters = self._options.filters
-        if filters and not (self._version != 5 and session_present and self._asked):
+        is_known = self.was_granted or bool(self._asked)
+        if filters and not (self._version != 5 and session_present and is_known):
             identifier = self.session.next_identifier()
             self.session.request(Subscribe(identifier, list(filters)), SUBSCRIBE_TOKEN)
             self._asked = filters
         else:
-            self.granted.set()
+            self._all_granted()
         self._later_asked.clear()
+        self._asked_then.clear()
         later = list(self._later.values())
         for first in range(0, len(later), TOGETHER_MAX):
             self._ask_later(later[first : first + TOGETHER_MAX])
@@ -365,15 +427,19 @@ class GatewayClient:
     def _granted(self, codes: list[int]) -> None:
         for wanted, code in zip(self._asked, codes, strict=False):
             if code >= FAILURE:
-                text = f"{self.address} refuses the filter {wanted.topic_filter}: {self._words(code)}"
-                self._refusal = RefusedFilter(text)
-                self._end(text)
+                self.refuse(f"{self.address} refuses the filter {wanted.topic_filter}: {self._words(code)}")
+                return
+            if self._options.full_qos and code < wanted.qos:
+                text = f"{self.address} grants the filter {wanted.topic_filter} at QoS {code} only, not {wanted.qos}"
+                self.refuse(text)
                 return
         if len(codes) != len(self._asked):
-            text = f"{self.address} answers {len(codes)} of {len(self._asked)} filters"
-            self._refusal = RefusedFilter(text)
-            self._end(text)
+            self.refuse(f"{self.address} answers {len(codes)} of {len(self._asked)} filters")
             return
+        self._all_granted()
+
+    def _all_granted(self) -> None:
+        self.is_granted = True
         self.granted.set()
 
     def _left(self, reason: str, code: int, properties: Mapping[int, object]) -> None:
@@ -391,11 +457,25 @@ class GatewayClient:
             return f"code 0x{code:02x}"
 
     def _flush(self) -> None:
-        for data in self.session.take_output():
-            self._outgoing += data
+        output = b"".join(self.session.take_output())
+        if self._keep is None:
+            self._outgoing += output
+        else:
+            changes = self.session.take_changes()
+            if not output and not changes:
+                return
+            self._held_bytes += len(output)
+            self._keep(changes, partial(self._release, self._over, output))
+        if output and self._idle.is_set():
+            self._idle = trio.Event()
         if self._outgoing:
-            if self._idle.is_set():
-                self._idle = trio.Event()
+            self._wake.set()
+
+    def _release(self, connection: trio.Event, output: bytes) -> None:
+        """Let go what ``keep`` held, unless its connection is gone."""
+        if connection is self._over:
+            self._held_bytes -= len(output)
+            self._outgoing += output
             self._wake.set()
 
     def _end(self, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -16,13 +17,19 @@ logger = logging.getLogger(__name__)
 
 
 async def open_pages(
-    nursery: trio.Nursery, settings: MetricsSettings, metrics: Metrics, stopping: trio.Event, title: str
+    nursery: trio.Nursery,
+    settings: MetricsSettings,
+    metrics: Metrics,
+    stopping: trio.Event,
+    title: str,
+    reload: Callable[[], None] | None = None,
 ) -> dict[str, object]:
     """Serve the pages, and obey signals, until the nursery is cancelled.
 
     Args:
         stopping: Set at the first SIGTERM or SIGINT; the second cancels the nursery.
         title: Of what SIGUSR1 writes.
+        reload: What SIGHUP does; None: it says that nothing is read again.
 
     Returns:
         The addresses of the pages.
@@ -44,7 +51,7 @@ async def open_pages(
         nursery.cancel_scope.cancel,
         signals,
         lambda: state_lines([title], metrics),
-        lambda: logger.info("%s takes up new settings at a restart", title),
+        reload or (lambda: logger.info("%s takes up new settings at a restart", title)),
     )
     metrics.counter(
         "signals_total",

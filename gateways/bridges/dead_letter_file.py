@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from gateways.bridges.flow import Flow
 from gateways.bridges.message import user_properties
 from gateways.bridges.pump import DeadLetter
 
-__all__ = ["DeadLetterFile"]
+__all__ = ["DeadLetterFile", "append_letters"]
 
 WAITING_MAX = 256
 
@@ -21,8 +22,8 @@ WAITING_MAX = 256
 class DeadLetterFile:
     """``DeadLetters`` of a flow; ``run`` writes."""
 
-    def __init__(self, path: Path, flow: Flow) -> None:
-        self._path, self._flow = path, flow
+    def __init__(self, path: Path, flow: Flow, bytes_max: int) -> None:
+        self._path, self._flow, self._bytes_max = path, flow, bytes_max
         self._waiting: list[DeadLetter] = []
         self._wake = trio.Event()
 
@@ -44,7 +45,7 @@ class DeadLetterFile:
                 await self._wake.wait()
             letters, self._waiting = self._waiting, []
             try:
-                await trio.to_thread.run_sync(_append, self._path, letters)
+                await trio.to_thread.run_sync(append_letters, self._path, letters, self._bytes_max)
             except OSError as error:
                 for letter in letters:
                     self._flow.dead_letter_failed(letter.token, f"{self._path}: {error.strerror or error}")
@@ -53,13 +54,19 @@ class DeadLetterFile:
                     self._flow.dead_letter_done(letter.token)
 
 
-def _append(path: Path, letters: list[DeadLetter]) -> None:
-    """Write lines and sync them; a line that is cut by a crash is written again whole."""
+def append_letters(path: Path, letters: list[DeadLetter], bytes_max: int) -> None:
+    """Write lines and sync them; a line that is cut by a crash is written again whole.
+
+    Raises:
+        OSError: They were not all written; the file has no room by its bound, or on its disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lines = b"".join(_line(letter) for letter in letters)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(descriptor).st_size
+        if size + len(lines) > bytes_max:
+            raise OSError(errno.EFBIG, f"more than dead_letter_bytes_max, {bytes_max} bytes: move it away")
         if size and not _ends_line(path, size):
             lines = b"\n" + lines
         while lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from conf.bridge_settings import BridgeSettings
 from gateways.bridges.dead_letter_file import DeadLetterFile
 from gateways.bridges.flow import DeadLetters, Flow
 from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters
@@ -14,11 +15,13 @@ __all__ = ["Task", "dead_letters_of"]
 Task = Callable[[], Awaitable[None]]
 
 
-def dead_letters_of(name: str, dead_letter: str, cluster: MqttEnd, flow: Flow, tasks: list[Task]) -> DeadLetters:
+def dead_letters_of(
+    name: str, settings: BridgeSettings, cluster: MqttEnd, flow: Flow, tasks: list[Task]
+) -> DeadLetters:
     """Return where a flow's rejected records go; a file's writer is added to the tasks."""
-    kind, _, place = (dead_letter or f"topic:bridge/{name}/rejected").partition(":")
+    kind, _, place = (settings.dead_letter or f"topic:bridge/{name}/rejected").partition(":")
     if kind == "file":
-        file = DeadLetterFile(Path(place), flow)
+        file = DeadLetterFile(Path(place), flow, settings.dead_letter_bytes_max)
         tasks.append(file.run)
         return file
     return PublishingDeadLetters(cluster, flow, place)

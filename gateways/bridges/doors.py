@@ -34,6 +34,7 @@ class Door:
     Attributes:
         as_bridge: CONNECT says bridge (level 0x83 or 0x84): the broker keeps our own messages away.
         will: Of the next connection.
+        full_qos: Filters must be granted at their QoS.
     """
 
     where: str
@@ -50,6 +51,7 @@ class Door:
     packet_bytes_max: int
     as_bridge: bool = False
     will: Will | None = None
+    full_qos: bool = False
 
     def options(self, filters: Sequence[SubscriptionRequest]) -> GatewayClientOptions:
         """Return what a client needs."""
@@ -60,7 +62,9 @@ class Door:
             window=max(16, self.window_messages),
             excess=EXCESS,
         )
-        return GatewayClientOptions(self.addresses, self.connect, tuple(filters), self.context, bounds)
+        return GatewayClientOptions(
+            self.addresses, self.connect, tuple(filters), self.context, bounds, full_qos=self.full_qos
+        )
 
     def connect(self) -> Connect:
         """Return the CONNECT of the next connection."""

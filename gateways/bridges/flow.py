@@ -6,15 +6,18 @@ dead letters answer by token, and whoever owns the clock calls ``step`` at ``nex
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateways.bridges.message import BridgeMessage
+from gateways.bridges.message import BridgeMessage, Record
 from gateways.bridges.pump import DeadLetter, Pump, Sending
 from gateways.bridges.rules import Verdict
 
 __all__ = ["DeadLetters", "Flow", "Sink"]
+
+logger = logging.getLogger(__name__)
 
 REJECTED_SHOWN_CHARS = 200
 
@@ -99,6 +102,10 @@ class Flow:
                 self.pump.counts[f"dropped_{verdict.dropped}"] += 1
         self.step()
 
+    def restore(self, reference: int, message: BridgeMessage, record: Record, reason: str) -> int:
+        """Take what a former process had open: see ``Pump.restore``."""
+        return self.pump.restore(reference, message, record, reason, self._now())
+
     def drop(self, reason: str) -> None:
         """Count a message that is not taken: QoS 0, which nobody sends again."""
         self.pump.counts["received"] += 1
@@ -107,6 +114,12 @@ class Flow:
     def done(self, token: int) -> None:
         """The sink has taken a record."""
         self.pump.done(token)
+        self.step()
+
+    def all_done(self, tokens: Iterable[int]) -> None:
+        """The sink has taken records, in this order."""
+        for token in tokens:
+            self.pump.done(token)
         self.step()
 
     def retry(self, token: int, text: str, *, reason: str = "failed", after_s: float | None = None) -> None:
@@ -124,6 +137,13 @@ class Flow:
     def dead_letter_done(self, token: int) -> None:
         """The dead letter has taken a record."""
         self.pump.dead_letter_done(token)
+        self.step()
+
+    def dead_letter_dropped(self, token: int, reason: str, text: str) -> None:
+        """No dead letter will ever take a record; the log has its last trace."""
+        logger.error("dead letter dropped (%s): %s", reason, text)
+        self._note(f"dead letter dropped: {text}")
+        self.pump.dead_letter_dropped(token, reason)
         self.step()
 
     def dead_letter_failed(self, token: int, text: str) -> None:

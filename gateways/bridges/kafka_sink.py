@@ -1,12 +1,11 @@
 """Kafka as a sink: records with acks of all replicas, idempotent, by librdkafka.
 
-The library sends and tries again in threads of its own, and keeps the order of a partition; its verdicts come through
-one thread that polls, in batches, to the loop. ``murmur2_random`` puts a key where Java's producers put it.
+The library sends and tries again in threads of its own, and keeps the order of a partition; the loop polls for its
+verdicts, and takes those of one poll together. ``murmur2_random`` puts a key where Java's producers put it.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from mqtt.properties import PropertyId
 __all__ = ["KafkaProducer", "build_kafka_sink"]
 
 POLL_S = 0.1
+OPEN_POLL_S = 0.005  # while records are open
 LOOK_S = 5.0  # for the brokers to answer, at start and when all were down
 AWAY_LOOK_S = 1.0
 HEADERS = {PropertyId.CONTENT_TYPE: "content-type", PropertyId.RESPONSE_TOPIC: "response-topic"}
@@ -72,9 +72,8 @@ class KafkaProducer:
         self.reason = "not connected yet"
         self._library, self._told, self._topics, self._flow = library, dict(told), topics, flow
         self._producer: Any = None
-        self._lock = threading.Lock()
-        self._verdicts: list[tuple[int, Any]] = []  # by the polling thread, for the loop
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._verdicts: list[tuple[int, Any]] = []  # of the present poll
+        self._sent = trio.Event()
         self._errors = {getattr(library.KafkaError, name): reason for name, reason in REJECTIONS.items()}
         self._open: set[int] = set()
         self._full = False
@@ -104,26 +103,30 @@ class KafkaProducer:
             self._flow.reject(token, "record_invalid", str(error))
         else:
             self._open.add(token)
+            self._sent.set()
 
     async def run(self) -> None:
         """Poll the library's verdicts, and look whether brokers are there, for ever."""
-        self._token = trio.lowlevel.current_trio_token()
-        stopping = threading.Event()
         self._producer = self._library.Producer({**self._told, "error_cb": self._failed})
         self._flow.step()
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(trio.to_thread.run_sync, self._poll, stopping, abandon_on_cancel=True))
-                while True:
-                    if not self.is_up:
-                        await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
-                    await trio.sleep(AWAY_LOOK_S)
-        finally:
-            stopping.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._poll)
+            while True:
+                if not self.is_up:
+                    await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
+                await trio.sleep(AWAY_LOOK_S)
 
-    def _poll(self, stopping: threading.Event) -> None:
-        while not stopping.is_set():
-            self._producer.poll(POLL_S)
+    async def _poll(self) -> None:
+        """Hear the library: often while records are open, for a thread of its own would fight for the interpreter."""
+        while True:
+            self._producer.poll(0)
+            self._drain()
+            if self._open or self._full:
+                await trio.sleep(OPEN_POLL_S)
+            else:
+                self._sent = trio.Event()
+                with trio.move_on_after(POLL_S):
+                    await self._sent.wait()
 
     def _look(self) -> None:
         try:
@@ -138,36 +141,31 @@ class KafkaProducer:
         self.is_up, self.reason = is_up, reason
 
     def _failed(self, error: Any) -> None:
-        """Hear an error that concerns no single record, in the polling thread."""
+        """Hear an error that concerns no single record."""
         if error.code() == self._library.KafkaError._ALL_BROKERS_DOWN:
             self._tell(False, "all brokers are down")
         elif error.fatal():
             self._tell(False, f"the producer cannot go on: {error.str()}")
 
     def _delivered(self, token: int, error: Any, _message: Any) -> None:
-        """Hear a verdict, in the polling thread."""
-        with self._lock:
-            self._verdicts.append((token, error))
-            wakes = len(self._verdicts) == 1
-        if wakes and self._token is not None:
-            try:
-                self._token.run_sync_soon(self._drain)
-            except trio.RunFinishedError:
-                pass  # nobody acknowledges any more, so everything comes again
+        """Hear a verdict."""
+        self._verdicts.append((token, error))
 
     def _drain(self) -> None:
-        """Act on verdicts, in the loop."""
-        with self._lock:
-            verdicts, self._verdicts = self._verdicts, []
+        """Act on verdicts."""
+        verdicts, self._verdicts = self._verdicts, []
+        if not verdicts:
+            return
         self._full = False
-        for token, error in verdicts:
-            self._open.discard(token)
-            if error is None:
-                self.is_up, self.reason = True, ""
-                self._flow.done(token)
-            else:
-                self._judge(token, error)
-        if any(error is not None and error.fatal() for _, error in verdicts):
+        self._open.difference_update(token for token, _ in verdicts)
+        done = [token for token, error in verdicts if error is None]
+        failed = [(token, error) for token, error in verdicts if error is not None]
+        if done:
+            self.is_up, self.reason = True, ""
+            self._flow.all_done(done)
+        for token, error in failed:
+            self._judge(token, error)
+        if any(error.fatal() for _, error in failed):
             self._begin_anew()
 
     def _judge(self, token: int, error: Any) -> None:

@@ -94,7 +94,7 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
         client = GatewayClient(door.options(asked), end, Random())
         end.flow, end.client = flow, client
         other = make(flow)
-        flow.connect(other, dead_letters_of(name, settings.dead_letter, end, flow, bridge.tasks))
+        flow.connect(other, dead_letters_of(name, settings, end, flow, bridge.tasks))
         bridge.flows.append(flow)
         bridge.sides += [end, other]
         bridge.tasks += [client.run, other.run]
@@ -124,9 +124,7 @@ def build_source(
     source = make(flow)
     client = GatewayClient(door.options(()), end, Random())
     end.client = client
-    flow.connect(
-        PublishingSink(end, flow, wall_ms), dead_letters_of(name, settings.dead_letter, end, flow, bridge.tasks)
-    )
+    flow.connect(PublishingSink(end, flow, wall_ms), dead_letters_of(name, settings, end, flow, bridge.tasks))
     bridge.flows.append(flow)
     bridge.sides += [end, source]
     bridge.tasks += [client.run, source.run]

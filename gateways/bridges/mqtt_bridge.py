@@ -1,7 +1,7 @@
 """A bridge between the cluster and another broker: two ends, two directions, and when the other broker is visited.
 
 Both sides keep a session for the bridge, so that nothing is stored here: what one side has not taken, the other one has
-not been acknowledged for.
+not been acknowledged for. Only exactly-once needs a spool: which exchanges of QoS 2 are open (``exactly_once.py``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from conf.errors import ExitCode, UserError
 from gateways.bridges.dead_letters import Task, dead_letters_of
 from gateways.bridges.door_check import check_door
 from gateways.bridges.doors import Door, cluster_door, remote_door
+from gateways.bridges.exactly_once import ExactlyOnce, spool_path
+from gateways.bridges.exchanges import Exchanges
 from gateways.bridges.flow import Flow
 from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
 from gateways.bridges.mqtt_rules import MqttRules
 from gateways.bridges.pump import Pump, PumpBounds
-from gateways.bridges.running import Bridge, ClusterSide, wall_ms
+from gateways.bridges.running import Bridge, ClusterSide, Side, wall_ms
 from gateways.bridges.topic_lines import TopicLine, parse_topic_line
 from gateways.client import GatewayClient
+from mqtt.client_session import ClientSession
 from mqtt.packets import Publish, SubscriptionRequest, Will
 
 __all__ = ["build_mqtt", "lines_of", "make_flow", "mqtt_rules_of", "subscriptions"]
@@ -41,9 +44,25 @@ def lines_of(name: str, settings: MqttBridge) -> list[TopicLine]:
             lines.append(parse_topic_line(text))
         except ValueError as error:
             raise UserError(f"bridge.{name}.topics: {error}", ExitCode.USAGE) from None
+    if settings.exactly_once:
+        _check_exactly_once(name, settings, lines)
     if settings.start == "lazy" and any(line.direction != "out" for line in lines):
         raise UserError(f'bridge.{name}.start = "lazy" is for lines out alone', ExitCode.USAGE)
     return lines
+
+
+def _check_exactly_once(name: str, settings: MqttBridge, lines: list[TopicLine]) -> None:
+    problem = ""
+    if any(line.qos != 2 for line in lines):
+        problem = "QoS 2 in each of topics"
+    elif settings.clean_start or settings.remote.clean_start:
+        problem = "sessions that stay: clean_start = false on both sides"
+    elif not settings.session_expiry_s or not settings.remote.session_expiry_s:
+        problem = "sessions that stay: session_expiry_s above 0 on both sides"
+    elif settings.group:
+        problem = "one process: its spool is not that of the others in the group"
+    if problem:
+        raise UserError(f"bridge.{name}.exactly_once needs {problem}", ExitCode.USAGE)
 
 
 def mqtt_rules_of(settings: MqttBridge, lines: list[TopicLine]) -> tuple[MqttRules, MqttRules]:
@@ -74,7 +93,6 @@ def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bri
     Raises:
         UserError: A mistake of the configuration.
     """
-    del gateway
     lines, random = lines_of(name, settings), Random()
     doors = {"cluster": cluster_door(name, settings), "remote": remote_door(name, settings, settings.remote)}
     wanted: dict[str, dict[str, int]] = {"cluster": {}, "remote": {}}
@@ -94,12 +112,20 @@ def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bri
         if wanted[source]:
             flow = make_flow(settings, direction, rules, ends[source].finish, random)
             ends[source].flow = flow
-            letters = dead_letters_of(name, settings.dead_letter, ends["cluster"], flow, tasks)
+            letters = dead_letters_of(name, settings, ends["cluster"], flow, tasks)
             flow.connect(PublishingSink(ends[sink], flow, wall_ms, settings.client_id), letters)
             flows.append(flow)
-    clients = {
-        side: GatewayClient(doors[side].options(subscriptions(wanted[side])), ends[side], random) for side in ends
-    }
+    sessions: dict[str, ClientSession] = {}
+    exchanges = Exchanges(ends, sessions, flows, settings.client_id) if settings.exactly_once else None
+    clients: dict[str, GatewayClient] = {}
+    for side, end in ends.items():
+        doors[side].full_qos = exchanges is not None
+        keep = partial(exchanges.keep, side) if exchanges is not None else None
+        options = doors[side].options(subscriptions(wanted[side]))
+        clients[side] = GatewayClient(options, end, random, keep=keep)
+        sessions[side] = clients[side].session
+        if exchanges is not None:
+            end.when_done = partial(exchanges.finished, side)
     for side, end in ends.items():
         end.client = clients[side]
         if settings.notifications and not (side == "cluster" and settings.group):  # whose will is the group's
@@ -111,9 +137,16 @@ def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bri
         clients["cluster"].run,
         {"automatic": clients["remote"].run, "once": visit.once, "lazy": visit.lazily}[settings.start],
     ]
+    sides: list[Side] = list(ends.values())
+    if exchanges is not None:
+        owner = f"bridge {settings.client_id}"
+        path, bytes_max = spool_path(gateway.data_dir, name), SPOOL_WINDOWS * settings.window_bytes + SPOOL_BYTES_MIN
+        memory = ExactlyOnce(path, owner, bytes_max, exchanges, clients)
+        sides.append(memory)
+        tasks = [partial(memory.run, tasks)]
     checks = [partial(check_door, side, doors[side], subscriptions(wanted[side])) for side in doors]
     cluster = ClusterSide(ends["cluster"], doors["cluster"])
-    return Bridge(name, settings.kind, flows, list(ends.values()), tasks, list(clients.values()), checks, cluster)
+    return Bridge(name, settings.kind, flows, sides, tasks, list(clients.values()), checks, cluster)
 
 
 def _want(wanted: dict[str, int], topic_filter: str, qos: int) -> None:
@@ -173,7 +206,7 @@ class Visit:
 
     async def lazily(self) -> None:
         """Come when enough messages wait, and leave when none came for a while, for ever."""
-        self._end.reason = "lazy: too few messages wait"
+        self._end.parted("lazy: too few messages wait")
         while True:
             while self._waiting() < self._settings.lazy_messages:
                 await trio.sleep(LAZY_LOOK_S)
@@ -193,4 +226,6 @@ class Visit:
         return sum(flow.pump.open_messages for flow in self._flows)
 
 
+SPOOL_WINDOWS = 8  # two directions, each overfull, in the tables and in the log before them
+SPOOL_BYTES_MIN = 64 << 20
 LAZY_LOOK_S = 0.5  # between two looks at what waits

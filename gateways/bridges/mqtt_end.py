@@ -7,11 +7,11 @@ to and come from a client (``gateways/client.py``, or one of the simulation).
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Protocol
 
+from gateways.bridges.echoes import Echoes, digest
 from gateways.bridges.flow import Flow
 from gateways.bridges.message import BridgeMessage, Record, user_properties
 from gateways.bridges.pump import DeadLetter, Sending
@@ -21,7 +21,7 @@ from mqtt.errors import MqttError
 from mqtt.packets import Publish
 from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import FAILURE, ReasonCode
-from mqtt.topics import matches, validate_topic_name
+from mqtt.topics import validate_topic_name
 
 __all__ = ["EndClient", "MqttEnd", "Publisher", "PublishingDeadLetters", "PublishingSink", "make_publish"]
 
@@ -40,11 +40,10 @@ REJECTIONS = {
     ReasonCode.PAYLOAD_FORMAT_INVALID: "payload_invalid",
     ReasonCode.PACKET_TOO_LARGE: "too_large",
 }
+FETCH_S = 10.0  # from a message that was left to the next connection, at least, while others are still open
 PUBLISHERS_MAX = 8  # that share one connection
-ECHOES_MAX = 65_536  # awaited at once
 REASON = "rejected-reason"
 TOLD_CHARACTERS_MAX = 16_000  # of a rejected topic: at most 64 000 bytes, which a user property has room for
-ECHO_S = 60.0  # an echo comes sooner, or not at all
 
 Answer = Callable[[int, int], None]
 
@@ -57,6 +56,10 @@ class EndClient(Protocol):
         """Whether messages may be published."""
 
     @property
+    def is_granted(self) -> bool:
+        """Whether every filter is granted on the present connection."""
+
+    @property
     def has_room(self) -> bool:
         """Whether a QoS 1 or 2 message may be sent now."""
 
@@ -67,11 +70,17 @@ class EndClient(Protocol):
     def publish(self, packet: Publish, token: int) -> bool:
         """Send; False: too large for this broker."""
 
-    def acknowledge(self, packet: Publish) -> None:
-        """A message is done."""
+    def acknowledge(self, packet: Publish) -> bool:
+        """A message is done; return whether it is handed over now."""
+
+    def pass_over(self, packet: Publish) -> None:
+        """Keep nothing of a message: the broker sends it again on the next connection."""
 
     def break_off(self, reason: str) -> None:
         """End the present connection; the next one follows."""
+
+    def refuse(self, text: str) -> None:
+        """End the client: the broker does not do what is needed."""
 
 
 class MqttEnd:
@@ -86,8 +95,9 @@ class MqttEnd:
     Attributes:
         flow: Takes what this end gives; None: nothing is subscribed.
         reference_as: Client ID in the references of messages, for sinks whose consumers drop repeats.
-        is_up: CONNACK came, and the connection stands.
-        reason: Why it does not.
+        when_done: Told the identifier of a QoS 2 message that was handed over, where exchanges outlive the process
+            (exactly once). Without it nothing is published at QoS 2: a broker that waits for a PUBREL of a former
+            process drops the next message with that identifier as a repeat.
     """
 
     def __init__(
@@ -102,28 +112,52 @@ class MqttEnd:
         self.name = name
         self.client: EndClient | None = None
         self.flow: Flow | None = None
-        self.is_up = False
-        self.reason = "not connected yet"
+        self._is_connected = False
+        self._reason = "not connected yet"
         self.when_up: list[Callable[[], None]] = []
         self.when_down: list[Callable[[], None]] = []
         self.counts: Counter[str] = Counter()
         self.has_no_local = has_no_local
+        self.when_done: Callable[[int], None] | None = None
         self.version = 5
         self.reference_as = ""  # client ID in references of messages; "" for none
-        self._now, self._wall_ms, self._filters = now, wall_ms, filters
+        self._now, self._wall_ms = now, wall_ms
         self._publishers: list[Publisher] = []
         self._next_reference = 0
         self._taken: dict[int, Publish] = {}  # given to the flow and not finished
         self._maximum_qos, self._retain_available = 2, True
-        self._echoes: OrderedDict[bytes, deque[float]] = OrderedDict()  # -> when each was published
-        self._echoes_awaited = 0
+        self._echoes = Echoes(filters)
+        self._left_at = -1.0  # when the first message of this connection was left to the broker; -1: none was
 
-    def publisher(self, answer: Answer, flow: Flow | None = None) -> Publisher:
+    @property
+    def is_up(self) -> bool:
+        """Whether a connection stands, and its broker has granted every filter: what is published now is not missed."""
+        return self._is_connected and self.client is not None and self.client.is_granted
+
+    @property
+    def reason(self) -> str:
+        """Return why this side is away; "" while it is up."""
+        if self._is_connected:
+            return "" if self.is_up else "the broker has not answered SUBSCRIBE yet"
+        return self._reason
+
+    def publisher(self, answer: Answer, flow: Flow | None = None, *, is_dead_letter: bool = False) -> Publisher:
         """Return one more sender on this connection; ``flow`` is told when there is room."""
         assert len(self._publishers) < PUBLISHERS_MAX
-        made = Publisher(self, len(self._publishers), answer, flow)
+        made = Publisher(self, len(self._publishers), answer, flow, is_dead_letter)
         self._publishers.append(made)
         return made
+
+    def publisher_of(self, token: int) -> tuple[Publisher, int]:
+        """Return who sent a message of the session, and its own token."""
+        return self._publishers[token % PUBLISHERS_MAX], token // PUBLISHERS_MAX
+
+    def token_of(self, flow: Flow, token: int, is_dead_letter: bool) -> int:
+        """Return the session's token of a message of a flow's sink or dead letter; -1 where it has none here."""
+        for index, each in enumerate(self._publishers):
+            if each.flow is flow and each.is_dead_letter == is_dead_letter:
+                return token * PUBLISHERS_MAX + index
+        return -1
 
     # As the user of a client
 
@@ -132,6 +166,9 @@ class MqttEnd:
         maximum = accepted.connack.properties.get(PropertyId.MAXIMUM_QOS, 2)
         assert isinstance(maximum, int)
         self._maximum_qos = maximum
+        if maximum < 2 and self.when_done is not None and self.client is not None:
+            self.client.refuse(f"the {self.name} broker takes QoS {maximum} at most: exactly_once needs 2")
+            return
         self._retain_available = accepted.connack.properties.get(PropertyId.RETAIN_AVAILABLE, 1) == 1
         if not accepted.connack.session_present:
             self._taken.clear()  # nobody waits for their acknowledgement
@@ -139,14 +176,14 @@ class MqttEnd:
             self.counts["sessions_lost"] += 1
         for token in accepted.forgotten:
             self.answered(token, -1)  # while there is no room: all are back in their lanes before the first is sent
-        self.is_up, self.reason = True, ""
+        self._is_connected, self._left_at = True, -1.0
         for call in self.when_up:
             call()
         self.room()
 
     def parted(self, reason: str) -> None:
         """Note that there is no connection."""
-        self.is_up, self.reason = False, reason
+        self._is_connected, self._reason = False, reason
         for call in self.when_down:
             call()
 
@@ -156,16 +193,15 @@ class MqttEnd:
         if flow is None:
             self._acknowledge(packet)
             return
-        if not self.has_no_local and self._take_echo(packet):
+        if not self.has_no_local and self._echoes.take(packet, self._now()):
             flow.drop("echo")
             self._acknowledge(packet)
             return
         if packet.qos == 0 and not flow.has_room:
             flow.drop("window_full")
             return
-        if packet.qos and flow.pump.is_overfull and self.client is not None:
-            self.counts["overfull"] += 1
-            self.client.break_off("the broker sends more than the window has room for")  # it sends this one again
+        if packet.qos and self.client is not None and (flow.pump.is_overfull or self._left_at >= 0):
+            self._leave(flow, self.client, packet)
             return
         self._next_reference += 1
         if packet.qos:
@@ -183,9 +219,31 @@ class MqttEnd:
             ),
         )
 
+    def _leave(self, flow: Flow, client: EndClient, packet: Publish) -> None:
+        """Leave a message to the broker, which keeps it, for there is no room; so all behind it, or order would break.
+
+        The connection stays: a new one would bring the same while the sink stands still. ``_fetch`` gets them.
+        """
+        client.pass_over(packet)
+        flow.pump.counts["left_to_broker"] += 1
+        if self._left_at < 0:
+            self._left_at = self._now()
+
+    def _fetch(self) -> None:
+        """End a connection of which messages were left, when there is room: the broker sends them on the next one.
+
+        As soon as nothing is open, for then nothing comes twice; or when half of the window is free, after a while.
+        """
+        flow = self.flow
+        if self._left_at < 0 or flow is None or self.client is None or not self._is_connected:
+            return
+        is_late = self._now() - self._left_at >= FETCH_S and flow.pump.is_half_free
+        if not flow.pump.open_messages or is_late:
+            self.client.break_off("the broker sent more than the window had room for: it sends the rest again")
+
     def _reference(self, packet: Publish) -> str:
         """Name a message: the same when it comes again in its session, which keeps its packet identifier."""
-        return f"{self.reference_as}:{packet.packet_identifier or 0}:{_digest(packet).hex()}" if packet.qos else ""
+        return f"{self.reference_as}:{packet.packet_identifier or 0}:{digest(packet).hex()}" if packet.qos else ""
 
     def answered(self, token: int, reason_code: int) -> None:
         """Take the answer to a publish; -1: the broker has forgotten it."""
@@ -198,18 +256,34 @@ class MqttEnd:
         for publisher in self._publishers:
             if publisher.flow is not None:
                 publisher.flow.step()
+        self._fetch()
 
     # As a source
+
+    def hold(self, packet: Publish | None) -> int:
+        """Return the reference of a message that a former process had; ``finish`` acknowledges it, if there is one."""
+        self._next_reference += 1
+        if packet is not None:
+            self._taken[self._next_reference] = packet
+        return self._next_reference
+
+    def taken(self, reference: int) -> Publish | None:
+        """Return a message that waits for ``finish``, None where nobody waits for its acknowledgement."""
+        return self._taken.get(reference)
 
     def finish(self, reference: int) -> None:
         """Acknowledge a message; of a session that was forgotten there is nothing to acknowledge."""
         packet = self._taken.pop(reference, None)
         if packet is not None:
             self._acknowledge(packet)
+        self._fetch()
 
     def _acknowledge(self, packet: Publish) -> None:
         if self.client is not None and packet.qos:
-            self.client.acknowledge(packet)
+            first = self.client.acknowledge(packet)
+            if first and packet.qos == 2 and self.when_done is not None:
+                assert packet.packet_identifier is not None
+                self.when_done(packet.packet_identifier)
 
     # As a sink
 
@@ -217,12 +291,14 @@ class MqttEnd:
     def has_room(self) -> bool:
         """Whether a message may be sent now."""
         client = self.client
-        return self.is_up and client is not None and client.has_room and client.outgoing_bytes < OUTGOING_BYTES_MAX
+        return (
+            self._is_connected and client is not None and client.has_room and client.outgoing_bytes < OUTGOING_BYTES_MAX
+        )
 
     def send(self, packet: Publish, index: int, token: int) -> str:
         """Send a packet; return "" or why it cannot be sent, as a label of a counter."""
         assert self.client is not None
-        packet.qos = min(packet.qos, self._maximum_qos)
+        packet.qos = min(packet.qos, self._maximum_qos, 1 if self.when_done is None else 2)
         packet.retain = packet.retain and self._retain_available
         if self.version != 5:
             packet.properties = {}
@@ -240,37 +316,8 @@ class MqttEnd:
                 raise
             return "packet_invalid"  # a field that no packet has room for
         if not self.has_no_local:
-            self._expect_echo(packet)
+            self._echoes.expect(packet, self._now())
         return ""
-
-    # Echoes: a broker of 3.1.1 sends what the bridge publishes back to it, where a filter of the bridge matches
-
-    def _expect_echo(self, packet: Publish) -> None:
-        if any(matches(each, packet.topic_name) for each in self._filters):
-            key = _digest(packet)
-            self._echoes.setdefault(key, deque()).append(self._now())
-            self._echoes.move_to_end(key)
-            self._echoes_awaited += 1
-            while self._echoes_awaited > ECHOES_MAX:
-                oldest = next(iter(self._echoes))
-                self._forget_echo(oldest)
-                self.counts["echoes_forgotten"] += 1
-
-    def _take_echo(self, packet: Publish) -> bool:
-        key = _digest(packet)
-        while (published := self._echoes.get(key)) and published[0] < self._now() - ECHO_S:
-            self._forget_echo(key)
-        if not published:
-            return False
-        self._forget_echo(key)
-        return True
-
-    def _forget_echo(self, key: bytes) -> None:
-        published = self._echoes[key]
-        published.popleft()
-        self._echoes_awaited -= 1
-        if not published:
-            del self._echoes[key]
 
 
 class Publisher:
@@ -279,10 +326,11 @@ class Publisher:
     Attributes:
         answer: Called with the caller's token and the reason code.
         flow: Told when there is room.
+        is_dead_letter: It publishes what the flow's sink rejects.
     """
 
-    def __init__(self, end: MqttEnd, index: int, answer: Answer, flow: Flow | None) -> None:
-        self.answer, self.flow = answer, flow
+    def __init__(self, end: MqttEnd, index: int, answer: Answer, flow: Flow | None, is_dead_letter: bool) -> None:
+        self.answer, self.flow, self.is_dead_letter = answer, flow, is_dead_letter
         self._end, self._index = end, index
 
     @property
@@ -339,7 +387,7 @@ class PublishingDeadLetters:
 
     def __init__(self, end: MqttEnd, flow: Flow, topic: str) -> None:
         self._flow, self._topic = flow, topic
-        self._publisher = end.publisher(self._answered, flow)
+        self._publisher = end.publisher(self._answered, flow, is_dead_letter=True)
 
     @property
     def has_room(self) -> bool:
@@ -356,14 +404,24 @@ class PublishingDeadLetters:
         begin = message.topic[:TOLD_CHARACTERS_MAX]  # the topic may be what was wrong
         topic = "".join(each if each.isprintable() else "?" for each in begin)
         told = [("rejected-topic", topic), (REASON, letter.reason)]
-        packet = Publish(self._topic, message.payload, 1, properties={PropertyId.USER_PROPERTY: told})
+        packet = Publish(self._topic, message.payload, max(1, message.qos), properties={PropertyId.USER_PROPERTY: told})
         problem = self._publisher.publish(packet, letter.token)
-        if problem:
+        if problem == "too_large":
+            self._drop(letter.token)
+        elif problem:
             self._flow.dead_letter_failed(letter.token, f"{self._topic}: {problem}")
+
+    def _drop(self, token: int) -> None:
+        """Give up a message that the broker of the dead letters has no room for: it would hold the window for ever."""
+        message = self._flow.pump.origin_of(token)[1]
+        text = f"{message.topic[:100]!r}, {len(message.payload)} bytes: {self._topic}: too_large"
+        self._flow.dead_letter_dropped(token, "dead_letter_too_large", text)
 
     def _answered(self, token: int, reason_code: int) -> None:
         if 0 <= reason_code < FAILURE:
             self._flow.dead_letter_done(token)
+        elif reason_code == ReasonCode.PACKET_TOO_LARGE:
+            self._drop(token)
         else:
             self._flow.dead_letter_failed(token, f"{self._topic}: the broker answered 0x{reason_code & 0xFF:02x}")
 
@@ -396,14 +454,6 @@ def make_publish(record: Record, now_ms: int, bridge: str = "") -> Publish | Non
             users = [(name, value) for name, value in users if name != "bridge-path"] + [("bridge-path", path)]
         properties[PropertyId.USER_PROPERTY] = users
     return Publish(record.target, record.payload, record.qos, record.retain, properties=properties)
-
-
-def _digest(packet: Publish) -> bytes:
-    """Return a name of topic and payload, the whole of both."""
-    digest = blake2b(packet.payload, digest_size=16)
-    digest.update(packet.topic_name.encode())
-    digest.update(len(packet.payload).to_bytes(4, "big"))
-    return digest.digest()
 
 
 def _check_properties(properties: Properties) -> None:

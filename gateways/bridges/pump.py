@@ -112,6 +112,11 @@ class Pump:
         return self._size >= WINDOWS_MAX * self._bounds.size_bytes
 
     @property
+    def is_half_free(self) -> bool:
+        """Whether half of the window is free, by messages and by bytes."""
+        return 2 * len(self._messages) <= self._bounds.messages and 2 * self._size <= self._bounds.size_bytes
+
+    @property
     def open_messages(self) -> int:
         """Return how many messages are not finished."""
         return len(self._messages)
@@ -155,6 +160,27 @@ class Pump:
         self._next_token += 1
         self._sendings[token] = Sending(token, record, reference, reason=reason)
         self._count_rejected(token, reason)
+
+    def restore(self, reference: int, message: BridgeMessage, record: Record, reason: str, now: float) -> int:
+        """Take a message whose record a former process gave to the sink, or with a reason to the dead letter.
+
+        Returns:
+            The token by which that answers.
+        """
+        self.counts["restored"] += 1
+        self._messages[reference] = (message, 1)
+        self._size += message.size
+        token = self._next_token
+        self._next_token += 1
+        self._sendings[token] = Sending(token, record, reference, now, at_sink=not reason, reason=reason)
+        if not reason:
+            self._lanes.setdefault(record.lane, _Lane(self._random)).at_sink += 1
+        return token
+
+    def origin_of(self, token: int) -> tuple[int, BridgeMessage]:
+        """Return the message of a record that is not finished, and its reference."""
+        reference = self._sendings[token].reference
+        return reference, self._messages[reference][0]
 
     def finished(self) -> list[int]:
         """Return the messages that are finished since the last call: their source is acknowledged now."""
@@ -252,6 +278,12 @@ class Pump:
         if token in self._sendings:
             self.counts["dead_letter"] += 1
             self._dead_delay.reset()
+            self._end(token)
+
+    def dead_letter_dropped(self, token: int, reason: str) -> None:
+        """Note that no dead letter will ever take a record: it is given up, and counted."""
+        if token in self._sendings:
+            self.counts[f"dropped_{reason}"] += 1
             self._end(token)
 
     def dead_letter_failed(self, token: int, now: float) -> None:

@@ -98,6 +98,12 @@ class DatagramNode:
         out, self._parts.out = self._parts.out, Ready()
         return out
 
+    def judge_again(self, now: float) -> Ready:
+        """Take the rules as they are now: subscriptions that they do not allow end."""
+        self._subscribing.judge_again(now)
+        out, self._parts.out = self._parts.out, Ready()
+        return out
+
     def leave(self, now: float) -> Ready:
         """Give the subtree back to the parent."""
         uplink = self._parts.uplink

@@ -6,16 +6,19 @@ A device in a loop of its own (``device.py``), over a socket in clear or sealed.
 from __future__ import annotations
 
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
 from access.files import AccessFileError
 from conf.errors import ExitCode, UserError
 from gateways.datagrams.device import Device, DeviceReady, Outcome
+from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
 from gateways.datagrams.keys import read_key
 from gateways.datagrams.messages import Code, Endpoint, Packet, Publish
 from gateways.datagrams.node_events import Sent
@@ -25,39 +28,72 @@ from gateways.datagrams.subscribers import Peer
 from mqtt.errors import MqttError
 from mqtt.topics import validate_topic_filter, validate_topic_name
 
-__all__ = ["publish_lines", "subscribe_and_print"]
+__all__ = ["KnownBy", "publish_lines", "subscribe_and_print"]
 
 LINE_BYTES_MAX = 1_000
 AHEAD = 256  # lines that are read before their answers came
 
 
+class KnownBy(NamedTuple):
+    """Files by which a device is known: a key with its name, or a certificate, its key and who signs nodes; or none."""
+
+    name: str = ""
+    key_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    authority: Path | None = None
+
+    def read(self) -> Callable[[socket.socket], DatagramSocket | DtlsSocket]:
+        """Return what makes a device's socket of a bound one.
+
+        Raises:
+            AccessFileError: A file is unusable.
+            ValueError: The files do not belong together.
+        """
+        if self.certificate and self.key and self.authority and not self.key_file:
+            files = DtlsFiles(self.certificate, self.key, self.authority)
+            return lambda bound: DtlsSocket(bound, files, serves=False, opens=True)
+        if self.certificate or self.key or self.authority:
+            raise ValueError("--certificate, --key and --authority belong together, without --key-file")
+        sealed = SealedPort({}, self.name, read_key(self.key_file)) if self.key_file is not None else None
+        return lambda bound: DatagramSocket(bound, sealed)
+
+
 class _Program:
     """One device and its socket."""
 
-    def __init__(self, nodes: list[str], name: str, key_file: Path | None, give_up_s: float, relay: bool) -> None:
+    def __init__(self, nodes: list[str], known_by: KnownBy, give_up_s: float, relay: bool) -> None:
         try:
             homes = tuple(endpoint_of(node) for node in nodes)
-            sealed = SealedPort({}, name, read_key(key_file)) if key_file is not None else None
-        except AccessFileError as error:
-            raise UserError(str(error), ExitCode.USAGE) from None
         except ValueError as error:
             raise UserError(f"--node: {error}", ExitCode.USAGE) from None
+        try:
+            self._make_port = known_by.read()
+        except (AccessFileError, ValueError) as error:
+            raise UserError(str(error), ExitCode.USAGE) from None
         self.device = Device(homes, time.time_ns() // 1000 << 8 | secrets.randbits(8), give_up_s, relay)
-        self._port = DatagramSocket(bind_udp("::" if len(homes[0].ip) == 16 else "0.0.0.0", 0), sealed)
+        self._bind = "::" if len(homes[0].ip) == 16 else "0.0.0.0"
         self._arrived: list[tuple[Endpoint, Packet]] = []
         self._changed = trio.Event()
+        self.is_over = False
 
     async def run(self, act: Callable[[DeviceReady], None]) -> None:
-        """Serve the device, for ever."""
+        """Serve the device until ``act`` says that it is over."""
+        port = self._make_port(bind_udp(self._bind, 0))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read)
+            await nursery.start(port.run)
+            nursery.start_soon(self._read, port)
             while True:
                 now = trio.current_time()
                 arrived, self._arrived = self._arrived, []
                 ready = self.device.handle(now, arrived)
                 for endpoint, packet in ready.send:
-                    self._port.send(now, Sent(Peer(endpoint), packet))
+                    port.send(now, Sent(Peer(endpoint), packet))
                 act(ready)
+                if self.is_over:
+                    await port.flush()
+                    nursery.cancel_scope.cancel()
+                    return
                 deadline = self.device.next_deadline()
                 with trio.move_on_at(now + 60 if deadline is None else deadline):
                     await self._changed.wait()
@@ -67,10 +103,10 @@ class _Program:
         """Let the loop look at the device."""
         self._changed.set()
 
-    async def _read(self) -> None:
+    async def _read(self, port: DatagramSocket | DtlsSocket) -> None:
         while True:
-            await self._port.readable()
-            self._port.read(trio.current_time(), self._received)
+            await port.readable()
+            port.read(trio.current_time(), self._received)
             self._changed.set()
 
     def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
@@ -85,16 +121,14 @@ def _check(text: str, validate: Callable[[str], None]) -> None:
         raise UserError(f"{text}: {error}", ExitCode.USAGE) from None
 
 
-def publish_lines(
-    nodes: list[str], topic: str, qos: int, name: str, key_file: Path | None, give_up_s: float
-) -> list[Outcome]:
+def publish_lines(nodes: list[str], topic: str, qos: int, known_by: KnownBy, give_up_s: float) -> list[Outcome]:
     """Publish each line of standard input; return what was not distributed.
 
     Raises:
         UserError: A mistake of the arguments.
     """
     _check(topic, validate_topic_name)
-    program = _Program(nodes, name, key_file, give_up_s, False)
+    program = _Program(nodes, known_by, give_up_s, False)
     failed: list[Outcome] = []
     sent = 0
 
@@ -130,8 +164,7 @@ def subscribe_and_print(
     filters: list[str],
     qos: int,
     count: int,
-    name: str,
-    key_file: Path | None,
+    known_by: KnownBy,
     give_up_s: float,
     relay: bool,
     show: Callable[[Publish], None],
@@ -143,9 +176,8 @@ def subscribe_and_print(
     """
     for topic_filter in filters:
         _check(topic_filter[:-1] + "#" if topic_filter.endswith("*") else topic_filter, validate_topic_filter)
-    program = _Program(nodes, name, key_file, give_up_s, relay)
+    program = _Program(nodes, known_by, give_up_s, relay)
     shown = 0
-    scope = trio.CancelScope()
     refusal = ""
 
     def act(ready: DeviceReady) -> None:
@@ -154,7 +186,7 @@ def subscribe_and_print(
             if outcome.code != Code.SUBSCRIBED:
                 why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node answers"
                 refusal = f"{filters[outcome.ref]}: {why}"
-                scope.cancel()
+                program.is_over = True
             else:
                 print(f"subscribed {filters[outcome.ref]}", file=sys.stderr, flush=True)
         for message in ready.delivered:
@@ -162,13 +194,12 @@ def subscribe_and_print(
                 show(message)
             shown += 1
         if count and shown >= count:
-            scope.cancel()
+            program.is_over = True
 
     async def run() -> None:
         for ref, topic_filter in enumerate(filters):
             program.device.subscribe(trio.current_time(), ref, topic_filter, qos)
-        with scope:
-            await program.run(act)
+        await program.run(act)
 
     trio.run(run)
     if refusal:

@@ -24,12 +24,27 @@ class RoleRights:
             AccessFileError: The file is unusable.
             ValueError: A role is not in it.
         """
-        self._table: RoleTable = read_role_table(path)
-        unknown = [role for role in roles if role not in self._table.roles("", roles)]
-        if unknown:
-            raise ValueError(f"{path}: device_roles names {unknown[0]!r}, which is no role of this file")
-        self._roles = roles
+        self._path, self._roles = path, roles
+        self._table = self.read()
         self._policies: dict[str, Policy] = {}
+
+    def read(self) -> RoleTable:
+        """Return the roles of the file as they stand there now.
+
+        Raises:
+            AccessFileError: The file is unusable.
+            ValueError: A role is not in it.
+        """
+        table = read_role_table(self._path)
+        unknown = [role for role in self._roles if role not in table.roles("", self._roles)]
+        if unknown:
+            raise ValueError(f"{self._path}: device_roles names {unknown[0]!r}, which is no role of this file")
+        return table
+
+    def take(self, table: RoleTable) -> None:
+        """Judge by these roles from now on."""
+        self._table = table
+        self._policies.clear()
 
     def may_publish(self, name: str, topic: str, qos: int) -> bool:
         """Return whether a device may publish to a topic."""

@@ -141,13 +141,17 @@ class SealedPort:
             self.refused += 1
         return None
 
-    def send(self, now: float, peer: Peer, data: bytes) -> bytes | None:
-        """Seal a packet; None if there is no session, or it waits for one that this end opens."""
+    def send(self, now: float, peer: Peer, data: bytes, is_answer: bool = False) -> bytes | None:
+        """Seal a packet; None if there is no session, or it waits for one that this end opens.
+
+        Args:
+            is_answer: Nothing has to come for it, so that silence says nothing about the session.
+        """
         session = self._sessions.get(peer.session) if peer.session else self._by_endpoint.get(peer.endpoint)
         if session is not None:
             return None if session.is_over(now) else session.seal(data)
         own = self._own.get(peer.endpoint)
-        if own is not None and not own.is_over(now) and self._note_sent(now, peer.endpoint):
+        if own is not None and not own.is_over(now) and (is_answer or self._note_sent(now, peer.endpoint)):
             return own.seal(data)
         if self._key and not peer.session and self._only in (None, peer.endpoint):
             opening = self._opening.setdefault(peer.endpoint, _Opening())
@@ -155,6 +159,13 @@ class SealedPort:
                 opening.waiting.append(data)
             self._ask(now, peer.endpoint, opening)
         return None
+
+    def take_keys(self, keys: Mapping[str, bytes]) -> None:
+        """Take other keys; sessions of those that are gone, or have a new one, end."""
+        for name in [name for name, key in self._keys.items() if keys.get(name) != key]:
+            for session in list(self._by_name.get(name, ())):
+                self._end(session)
+        self._keys = keys
 
     def prove(self, peer: Peer) -> None:
         """Take a session's new address for its own."""

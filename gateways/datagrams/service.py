@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 import trio
 
 from access.files import AccessFileError
 from conf.data_folder import DataFolder
 from conf.errors import ExitCode, UserError
+from conf.gateway_config import GatewayConfig
 from conf.metrics import Metrics
-from conf.udp_settings import UdpConfig, UdpSettings
+from conf.udp_settings import UdpSettings
 from gateways.datagrams.attached import ClusterEnd, make_cluster_end
+from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
 from gateways.datagrams.keys import read_key, read_keys
 from gateways.datagrams.messages import Code, Endpoint, Packet
 from gateways.datagrams.node import DatagramNode
@@ -29,6 +33,8 @@ from wire.node.process import own_version
 
 __all__ = ["main"]
 
+Port: TypeAlias = DatagramSocket | DtlsSocket
+
 logger = logging.getLogger(__name__)
 
 RAN_BEFORE = "ran"  # in the data folder: subscribers of an incarnation before may still count on this root
@@ -38,7 +44,7 @@ LOOPBACK = ("127.", "::1")
 IN_CLEAR = "-"  # name of children on a socket in clear
 
 
-def main(config: UdpConfig, ready: Callable[[dict[str, object]], None]) -> int:
+def main(config: GatewayConfig[UdpSettings], ready: Callable[[dict[str, object]], None]) -> int:
     """Run one node until a signal comes; return the exit code.
 
     Raises:
@@ -54,8 +60,9 @@ def main(config: UdpConfig, ready: Callable[[dict[str, object]], None]) -> int:
 class _Loop:
     """One node between its core, its socket, and its end at the cluster."""
 
-    def __init__(self, node: DatagramNode, port: DatagramSocket) -> None:
+    def __init__(self, node: DatagramNode, port: Port, rights: RoleRights, udp: UdpSettings) -> None:
         self.node, self.port = node, port
+        self._rights, self._udp = rights, udp
         self.cluster: ClusterEnd | None = None
         self._events: list[Event] = []
         self._is_lost = False  # the connection to the cluster
@@ -92,6 +99,20 @@ class _Loop:
         self._is_lost = True
         self._stirred.set()
 
+    def reload(self) -> None:
+        """Read roles and keys again: all of it is taken, or nothing."""
+        try:
+            table = self._rights.read()
+            keys = read_keys(self._udp.keys_file) if self._udp.keys_file is not None else {}
+        except (AccessFileError, ValueError) as error:
+            logger.warning("nothing is taken up: %s", error)
+            return
+        self._rights.take(table)
+        if isinstance(self.port, DatagramSocket) and self.port.sealed is not None:
+            self.port.sealed.take_keys(keys)
+        self._apply(self.node.judge_again(trio.current_time()))
+        logger.info("roles and keys are taken up")
+
     def leave(self) -> None:
         """Give the subtree back."""
         self._apply(self.node.leave(trio.current_time()))
@@ -111,8 +132,7 @@ class _Loop:
         for sent in ready.send:
             self.port.send(now, sent)
         for peer in ready.proved:
-            if self.port.sealed is not None:
-                self.port.sealed.prove(peer)
+            self.port.prove(peer)
         if ready.join_refused is not None and ready.join_refused != self._refused:
             logger.warning("the parent refuses this node: %s", _refusal(ready.join_refused))
         self._refused = ready.join_refused if ready.join_refused is not None else self._refused
@@ -122,14 +142,16 @@ class _Loop:
             self.cluster.apply(ready)
 
 
-async def _main(config: UdpConfig, ready: Callable[[dict[str, object]], None]) -> int:
+async def _main(config: GatewayConfig[UdpSettings], ready: Callable[[dict[str, object]], None]) -> int:
     loop = _build(config)
     metrics = Metrics("gateway", config.gateway.id, own_version())
     _register(metrics, loop)
     stopping = trio.Event()
+    title = f"udp {config.gateway.id}"
     addresses: dict[str, object] = {"udp": str(loop.port.endpoint)}
     async with trio.open_nursery() as nursery:
-        addresses |= await open_pages(nursery, config.metrics, metrics, stopping, f"udp {config.gateway.id}")
+        addresses |= await open_pages(nursery, config.metrics, metrics, stopping, title, loop.reload)
+        await nursery.start(loop.port.run)
         nursery.start_soon(loop.run)
         if loop.cluster is not None:
             nursery.start_soon(loop.run_cluster)
@@ -137,13 +159,14 @@ async def _main(config: UdpConfig, ready: Callable[[dict[str, object]], None]) -
         ready(addresses)
         await stopping.wait()
         loop.leave()
+        await loop.port.flush()
         nursery.cancel_scope.cancel()
     loop.port.close()
     return ExitCode.OK
 
 
-def _build(config: UdpConfig) -> _Loop:
-    udp = config.udp
+def _build(config: GatewayConfig[UdpSettings]) -> _Loop:
+    udp = config.settings
     if udp.security == "plain" and not udp.allow_plain and not udp.bind.startswith(LOOPBACK):
         text = f"udp.security = plain at {udp.bind}, where others can send: use sealed, or write udp.allow_plain = true"
         raise UserError(text, ExitCode.USAGE)
@@ -155,18 +178,18 @@ def _build(config: UdpConfig) -> _Loop:
     try:
         rights = RoleRights(udp.roles_file, udp.device_roles)
         parent = Peer(endpoint_of(udp.parent)) if udp.parent else None
-        sealed = _sealed(udp, parent)
+        make_port = _port(udp, parent)
         advertised = endpoint_of(udp.advertise) if udp.advertise else None
     except AccessFileError as error:
         raise UserError(str(error), ExitCode.USAGE) from None
     except ValueError as error:
         raise UserError(f"udp: {error}", ExitCode.USAGE) from None
     try:
-        port = DatagramSocket(bind_udp(udp.bind, udp.port), sealed)
+        port = make_port(bind_udp(udp.bind, udp.port))
     except OSError as error:
         raise UserError(f"udp: {udp.bind}:{udp.port}: {error.strerror or error}", ExitCode.USAGE) from None
     node = DatagramNode(_settings(config, advertised or port.endpoint), rights, Proofs(secrets.token_bytes(32)), parent)
-    loop = _Loop(node, port)
+    loop = _Loop(node, port, rights, udp)
     if udp.cluster:
         loop.cluster = make_cluster_end(udp, config.gateway.id, loop.take, loop.lose_cluster)
     return loop
@@ -186,8 +209,20 @@ def _refusal(code: int) -> str:
             return f"code {code}"
 
 
+def _port(udp: UdpSettings, parent: Peer | None) -> Callable[[socket.socket], Port]:
+    """Return what makes the node's socket of a bound one: whatever is read is read."""
+    if udp.security == "dtls" and udp.dtls_certificate and udp.dtls_key and udp.dtls_authority:
+        files = DtlsFiles(udp.dtls_certificate, udp.dtls_key, udp.dtls_authority)
+        only = parent.endpoint if parent is not None else None
+        return lambda bound: DtlsSocket(
+            bound, files, opens=parent is not None, only=only, sessions_max=udp.sessions_max
+        )
+    sealed = _sealed(udp, parent)
+    return lambda bound: DatagramSocket(bound, sealed)
+
+
 def _sealed(udp: UdpSettings, parent: Peer | None) -> SealedPort | None:
-    if udp.security == "plain" or udp.keys_file is None:
+    if udp.security != "sealed" or udp.keys_file is None:
         return None
     keys = read_keys(udp.keys_file)
     if parent is None or udp.key_file is None:
@@ -196,8 +231,8 @@ def _sealed(udp: UdpSettings, parent: Peer | None) -> SealedPort | None:
     return SealedPort(keys, udp.name, own, only=parent.endpoint, sessions_max=udp.sessions_max)
 
 
-def _settings(config: UdpConfig, endpoint: Endpoint) -> NodeSettings:
-    udp, now_ms = config.udp, int(time.time() * 1000)
+def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> NodeSettings:
+    udp, now_ms = config.settings, int(time.time() * 1000)
     mark = config.gateway.data_dir / RAN_BEFORE
     ran_before = mark.exists()
     mark.touch()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, Malformed, Packet, decode, encode
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, Malformed, Packet, PubAck, decode, encode
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
 from gateways.datagrams.subscribers import Peer
@@ -84,6 +84,18 @@ class DatagramSocket:
         host, port = self._socket.getsockname()[:2]
         return Endpoint(ipaddress.ip_address(host).packed, port)
 
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do nothing: there are no handshakes that wait."""
+        task_status.started()
+
+    async def flush(self) -> None:
+        """Do nothing: what was sent has left."""
+
+    def prove(self, peer: Peer) -> None:
+        """Take a session's new address for its own."""
+        if self.sealed is not None:
+            self.sealed.prove(peer)
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
@@ -132,7 +144,7 @@ class DatagramSocket:
         elif self.sealed is None:
             self._put(sent.peer.endpoint, data)
         else:
-            made = self.sealed.send(now, sent.peer, data)
+            made = self.sealed.send(now, sent.peer, data, isinstance(sent.packet.body, PubAck))
             self._flush()
             if made is not None:
                 self._put(sent.peer.endpoint, made)

@@ -35,6 +35,7 @@ class Subscription(Struct):
         peer: Where messages go.
         until: s of the clock.
         relay: The device takes datagrams from this node only.
+        name: Of the device, if it asked this node itself; None: another node passed it on.
     """
 
     peer: Peer
@@ -42,6 +43,7 @@ class Subscription(Struct):
     qos: int
     until: float
     relay: bool = False
+    name: str | None = None
 
 
 class Subscribers:
@@ -75,6 +77,8 @@ class Subscribers:
             if wanted.peer.session:  # who was passed on by another node has none
                 known.peer, known.relay = wanted.peer, wanted.relay
                 self._by_session[wanted.peer.session] = endpoint
+            if wanted.name is not None:
+                known.name = wanted.name
             if wanted.until > known.until:
                 known.until = wanted.until
             known.qos = wanted.qos

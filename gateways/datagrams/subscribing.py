@@ -94,11 +94,12 @@ class Subscribing:
             if known is None:
                 parts.elsewhere(arrived)
             else:  # its way here stays open, and its session is known here from now on
-                known.peer = arrived.peer
+                known.peer, known.name = arrived.peer, arrived.name
                 nodes = tuple(each.peer.endpoint for each in parts.jurisdiction.touched(wanted.filter))
                 parts.answer(arrived, PubAck(Code.SUBSCRIBED, nodes, LEASE_S_MAX))
         else:
-            self._store(now, arrived, structs.replace(wanted, deliver_to=endpoint, cookie=b""), arrived.peer, "")
+            wanted = structs.replace(wanted, deliver_to=endpoint, hops=0, cookie=b"")
+            self._store(now, arrived, wanted, arrived.peer, "")
 
     def _store(self, now: float, arrived: Arrived, wanted: Subscribe, peer: Peer, neighbour: str) -> None:
         """Store or end it here, pass it on, and answer when all have answered."""
@@ -110,7 +111,8 @@ class Subscribing:
         if wanted.end:
             self._remove(peer.endpoint, wanted.filter)
         else:
-            stored = Subscription(peer, wanted.filter, wanted.qos, now + lease_s, wanted.relay)
+            name = None if neighbour else arrived.name
+            stored = Subscription(peer, wanted.filter, wanted.qos, now + lease_s, wanted.relay, name)
             if max(len(self._passed), len(self._pending)) >= PASSED_MAX or not parts.subscribers.add(stored):
                 parts.refuse(arrived, Code.BUSY)
                 return
@@ -129,6 +131,21 @@ class Subscribing:
         if parts.settings.attached and not wanted.end:
             self._ask_cluster(wanted.filter, pending)
         self._settle(pending)
+
+    def judge_again(self, now: float) -> None:
+        """End what the rules give no more to who asked for it here, at the nodes below as well."""
+        parts = self._parts
+        for each in list(parts.subscribers):
+            if each.name is None or parts.rights.may_subscribe(each.name, each.filter, each.qos):
+                continue
+            endpoint = each.peer.endpoint
+            self._remove(endpoint, each.filter)
+            parts.counts["subscriptions_withdrawn"] += 1
+            if each.relay and parts.subscribers.is_relayed(each.filter):
+                continue
+            told = parts.settings.endpoint if each.relay else endpoint
+            for child in parts.jurisdiction.touched(each.filter):
+                self._pass(now, child.peer, Subscribe(each.filter, each.qos, told, end=True, hops=1), None)
 
     def prepare(self, now: float, child: Child) -> None:
         """Pass to a new child some of what it needs to decide about its subtree."""

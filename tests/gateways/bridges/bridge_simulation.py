@@ -11,15 +11,19 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
+from gateways.bridges.exchanges import ASKED, DONE, SENT, Exchanges
 from gateways.bridges.flow import Flow
 from gateways.bridges.mqtt_bridge import subscriptions
 from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters, PublishingSink
 from gateways.bridges.mqtt_rules import MqttRules
 from gateways.bridges.pump import Pump, PumpBounds
 from gateways.bridges.topic_lines import parse_topic_line
-from mqtt.client_session import Accepted, ClientBounds, ClientSession, MustClose, PublishAnswered, Received
+from gateways.client import Keep
+from gateways.spool_rows import Put, Write
+from mqtt.client_session import Accepted, ClientBounds, ClientSession, MustClose, PublishAnswered, Received, StateChange
 from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest
 from mqtt.properties import Properties, PropertyId
 from tests.gateways.bridges.model_broker import Message, ModelBroker
@@ -36,10 +40,19 @@ BOUNDS = ClientBounds(connect_timeout_s=1e9, silence_s=1e9, window=WINDOW)
 class SimClient:
     """An ``EndClient`` whose bytes wait until the simulation moves them."""
 
-    def __init__(self, broker: ModelBroker, user: MqttEnd, filters: dict[str, int], now: Callable[[], float]) -> None:
-        self.session = ClientSession()
+    def __init__(
+        self,
+        broker: ModelBroker,
+        user: MqttEnd,
+        filters: dict[str, int],
+        now: Callable[[], float],
+        keep: Keep | None = None,
+    ) -> None:
+        self.session = ClientSession(is_kept=keep is not None)
+        self.keep, self.connection = keep, object()
         self.broker, self.user, self._filters, self._now = broker, user, filters, now
         self.outgoing = bytearray()
+        self.bounds = BOUNDS
         self.requests: list[SubscriptionRequest] = subscriptions(filters)
 
     @property
@@ -49,6 +62,10 @@ class SimClient:
     @property
     def is_connected(self) -> bool:
         return self.session.state.name == "CONNECTED"
+
+    @property
+    def is_granted(self) -> bool:
+        return self.is_connected
 
     @property
     def has_room(self) -> bool:
@@ -65,23 +82,34 @@ class SimClient:
         self.flush()
         return taken
 
-    def acknowledge(self, packet: Publish) -> None:
-        self.session.acknowledge(packet)
+    def acknowledge(self, packet: Publish) -> bool:
+        first = self.session.acknowledge(packet)
         self.flush()
+        return first
+
+    def pass_over(self, packet: Publish) -> None:
+        self.session.pass_over(packet)
 
     def break_off(self, reason: str) -> None:
         raise AssertionError(reason)
 
+    def refuse(self, text: str) -> None:
+        raise AssertionError(text)
+
     def open(self) -> None:
         self.broker.open()
-        self.session.begin(self._now(), BOUNDS)
-        properties: Properties = {PropertyId.RECEIVE_MAXIMUM: WINDOW, PropertyId.SESSION_EXPIRY_INTERVAL: 1000}
+        self.session.begin(self._now(), self.bounds)
+        properties: Properties = {
+            PropertyId.RECEIVE_MAXIMUM: self.bounds.window,
+            PropertyId.SESSION_EXPIRY_INTERVAL: 1000,
+        }
         self.session.opened(self._now(), Connect("bridge", clean_start=False, properties=properties))
         self.flush()
 
     def cut(self) -> None:
         self.broker.cut()
         self.session.closed()
+        self.connection = object()
         self.outgoing.clear()
         self.user.parted("cut")
 
@@ -116,7 +144,16 @@ class SimClient:
         self.flush()
 
     def flush(self) -> None:
-        for data in self.session.take_output():
+        data = b"".join(self.session.take_output())
+        if self.keep is None:
+            self.outgoing += data
+        else:
+            changes = self.session.take_changes()
+            if data or changes:
+                self.keep(changes, partial(self.release, self.connection, data))
+
+    def release(self, connection: object, data: bytes) -> None:
+        if connection is self.connection:
             self.outgoing += data
 
 
@@ -126,6 +163,10 @@ class BridgeSimulation:
 
     Attributes:
         transient: Share of publishes that the other broker refuses for a moment: the next ones overtake them.
+        kill_share: Of the steps, kill -9 of the bridge.
+        exactly_once: QoS 2 with a spool, which a kill finds as the last sync left it.
+        spool: Rows on its disk.
+        gone: What a broker has lost with the session.
         open_at_break: What was not acknowledged by everybody when something was cut or killed: it may come twice.
     """
 
@@ -134,13 +175,19 @@ class BridgeSimulation:
     now: float = 0.0
     messages: int = 30
     transient: float = 0.0
+    exactly_once: bool = False
+    kill_share: float = 0.01
     open_at_break: set[bytes] = field(default_factory=set)
     published: list[Message] = field(default_factory=list)
+    gone: set[bytes] = field(default_factory=set)
     kills: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.refused: set[bytes] = set()
+        self.spool: dict[tuple[str, bytes], bytes] = {}
+        self.committing: list[Write] = []
+        self.held = 0  # outputs that wait for a commit
         self.brokers = {"cluster": ModelBroker(self._judge_cluster), "remote": ModelBroker(self._judge)}
         self.start()
 
@@ -161,9 +208,16 @@ class BridgeSimulation:
             "remote": {line.remote_filter: line.qos} if line.direction != "out" else {},
         }
         self.clients = {
-            side: SimClient(self.brokers[side], end, filters[side], self.clock) for side, end in self.ends.items()
+            side: SimClient(
+                self.brokers[side],
+                end,
+                filters[side],
+                self.clock,
+                partial(self._keep, side) if self.exactly_once else None,
+            )
+            for side, end in self.ends.items()
         }
-        self.flows = []
+        self.flows: list[Flow] = []
         for direction, source, sink in (("out", "cluster", "remote"), ("in", "remote", "cluster")):
             self.ends[source].client = self.clients[source]
             if not filters[source]:
@@ -173,8 +227,45 @@ class BridgeSimulation:
             flow = Flow(direction, pump, rules.judge, self.ends[source].finish, self.clock, self.wall_ms)
             self.ends[source].flow = flow
             letters = PublishingDeadLetters(self.ends["cluster"], flow, DEAD)
-            flow.connect(PublishingSink(self.ends[sink], flow, self.wall_ms), letters)
+            flow.connect(PublishingSink(self.ends[sink], flow, self.wall_ms, "bridge"), letters)
             self.flows.append(flow)
+        if self.exactly_once:
+            self._restore()
+
+    def _restore(self) -> None:
+        sessions = {side: client.session for side, client in self.clients.items()}
+        self.exchanges = Exchanges(self.ends, sessions, self.flows, "bridge")
+        for side, end in self.ends.items():
+            end.when_done = partial(self.exchanges.finished, side)
+        self.committing, self.held = [], 0
+        rows = sorted(self.spool.items())
+        kinds = (SENT, DONE, ASKED)
+        self.exchanges.restore(*([(key, value) for (kind, key), value in rows if kind == each] for each in kinds))
+
+    def _keep(self, side: str, changes: list[StateChange], then: Callable[[], None]) -> None:
+        def let_go() -> None:
+            self.held -= 1
+            then()
+
+        self.held += 1
+        self.exchanges.keep(side, changes, let_go)
+
+    def sync(self) -> None:
+        """Begin a commit, or end the one that is under way: a kill in between finds nothing of it, or all."""
+        if not self.committing:
+            self.committing = self.exchanges.begin_commit()
+            return
+        self.write(self.committing)
+        self.committing = []
+        self.exchanges.committed()
+
+    def write(self, writes: list[Write]) -> None:
+        """Have rows on disk."""
+        for each in writes:
+            if isinstance(each, Put):
+                self.spool[each.kind, each.key] = each.value
+            else:
+                self.spool.pop((each.kind, each.key), None)
 
     def clock(self) -> float:
         return self.now
@@ -192,9 +283,18 @@ class BridgeSimulation:
         """kill -9 of the bridge."""
         self.note_break()
         self.kills += 1
+        if self.random.random() < 0.5:
+            self.write(self.committing)  # the last sync had ended, and nobody was told
         for broker in self.brokers.values():
             broker.cut()
         self.start()
+
+    def forget(self, side: str) -> None:
+        """Let a broker lose the bridge's session, and what waits in it."""
+        broker = self.brokers[side]
+        self.gone |= {message.payload for message in broker.queue}
+        self.gone |= {message.payload for message, _ in broker.in_flight.values()}
+        broker.forget()
 
     def settle(self) -> None:
         """Let everything end; nothing breaks any more."""
@@ -212,6 +312,8 @@ class BridgeSimulation:
         if not client.is_open:
             if choice < 0.5:
                 client.open()
+        elif self.exactly_once and choice < 0.2:
+            self.sync()
         elif choice < 0.42:
             client.move_out(self.random.choice((1, 7, 40, 1000)))
         elif choice < 0.84:
@@ -219,7 +321,7 @@ class BridgeSimulation:
         elif choice < 0.86 and not calm:
             self.note_break()
             client.cut()
-        elif choice < 0.87 and not calm:
+        elif choice < 0.86 + self.kill_share and not calm:
             self.kill()
         else:
             self.now += self.random.uniform(0.0, 5.0 if calm else 1.0)
@@ -229,7 +331,8 @@ class BridgeSimulation:
     def publish_one(self) -> None:
         """Somebody publishes at the cluster."""
         number = len(self.published)
-        message = Message(self.random.choice(TOPICS), b"%d" % number)
+        qos = 2 if self.exactly_once else self.random.choice((1, 2))
+        message = Message(self.random.choice(TOPICS), b"%d" % number, qos)
         if self.random.random() < 0.1:
             self.refused.add(message.payload)
         self.published.append(message)
@@ -246,6 +349,7 @@ class BridgeSimulation:
             and not any(client.session.outbound or client.outgoing for client in self.clients.values())
             and not any(broker.output for broker in self.brokers.values())
             and not any(flow.pump.open_messages for flow in self.flows)
+            and not (self.exactly_once and (self.committing or self.held))
         )
 
     def subscribe(self) -> None:
@@ -265,16 +369,22 @@ class BridgeSimulation:
         self.settle()
         self.check()
 
-    def check(self) -> None:
+    def check(self, *, once: bool = True) -> None:
         """Nothing is lost, order holds, and only what was open came twice."""
         arrived = [message.payload for message in self.brokers["remote"].taken]
         buried = {message.payload for message in self.brokers["cluster"].taken if message.topic == DEAD}
-        wanted = {message.payload for message in self.published}
+        wanted = {message.payload for message in self.published} - self.gone
         lost = wanted - set(arrived) - buried
         assert not lost, f"seed {self.seed}: lost {sorted(lost)}"
-        assert self.refused <= buried, f"seed {self.seed}: rejected, and not in the dead letter"
+        assert self.refused - self.gone <= buried, f"seed {self.seed}: rejected, and not in the dead letter"
         twice = {payload for payload in arrived if arrived.count(payload) > 1}
         assert twice <= self.open_at_break, f"seed {self.seed}: twice and not open: {twice - self.open_at_break}"
+        if self.exactly_once and once:
+            assert not twice, f"seed {self.seed}: twice: {twice}"
+            dead = [message.payload for message in self.brokers["cluster"].taken if message.topic == DEAD]
+            assert len(dead) == len(buried), f"seed {self.seed}: a dead letter twice: {sorted(dead)}"
+            kept = [key for (kind, key) in self.spool if kind == SENT]
+            assert not kept, f"seed {self.seed}: left in the spool: {kept}"
         if not self.transient:
             self.check_order()
 
@@ -286,9 +396,12 @@ class BridgeSimulation:
             assert numbers == sorted(numbers), f"seed {self.seed}: {topic}: {numbers}"
 
 
-def run_seed(seed: int) -> int:
+def run_seed(seed: int, *, exactly_once: bool = False) -> int:
     """Run one seed; return how often the bridge was killed."""
-    simulation = BridgeSimulation(seed, f"a/# out {1 + seed % 2}", transient=0.02 if seed % 4 == 3 else 0.0)
+    line = f"a/# out {2 if exactly_once else 1 + seed % 2}"
+    transient = 0.02 if seed % 4 == 3 else 0.0
+    kill_share = 0.05 if exactly_once and seed % 3 else 0.01
+    simulation = BridgeSimulation(seed, line, transient=transient, exactly_once=exactly_once, kill_share=kill_share)
     simulation.run()
     return simulation.kills
 
@@ -298,10 +411,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Bridges between model brokers, cut and killed, from seeds.")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--exactly-once", action="store_true")
     options = parser.parse_args()
     kills = 0
     for seed in range(options.seed, options.seed + options.seeds):
-        kills += run_seed(seed)
+        kills += run_seed(seed, exactly_once=options.exactly_once)
     print(f"{options.seeds} seeds, {kills} kills of the bridge: nothing lost")
     return 0
 

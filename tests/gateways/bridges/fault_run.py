@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ from stratamq.history.verdict import Verdict
 from stratamq.history.writer import HistoryWriter
 from tests.stratamq.history.mosquitto import Mosquitto, running_mosquitto
 
-__all__ = ["BridgeProcess", "Outcome", "fault_run"]
+__all__ = ["BridgeProcess", "Clock", "Outcome", "fault_run"]
 
 READY_S = 30.0
-DRAIN_S = 20.0
+DRAIN_S = 20.0  # without anything new
+MOVED_S_MAX = 10.0  # for the bridge to move something between two kills
 TOPICS = 4
 
 
@@ -87,12 +89,17 @@ class BridgeProcess:
 
 @dataclass
 class Outcome:
-    """What a run was, and what its history says."""
+    """What a run was, and what its history says.
+
+    Attributes:
+        strays: Messages that came again without a fault.
+    """
 
     verdict: Verdict
     published: int
     received: int
     repeats: int
+    strays: int = 0
 
 
 class Clock:
@@ -105,13 +112,16 @@ class Clock:
         return time.monotonic_ns() - self._began
 
 
-def settings(near: int, far: int, lines: str) -> str:
+def settings(near: int | Iterable[int], far: int, lines: str, topics: str = '"f/# out 2"') -> str:
+    """Return a bridge from a broker, or the edges of a cluster, by their ports to another broker."""
+    ports = (near,) if isinstance(near, int) else near
+    addresses = ", ".join(f'"mqtt://127.0.0.1:{port}"' for port in ports)
     return f"""
 [bridge.under]
 kind = "mqtt"
-cluster = ["mqtt://127.0.0.1:{near}"]
+cluster = [{addresses}]
 client_id = "under-test"
-topics = ["f/# out 2"]
+topics = [{topics}]
 window_messages = 64
 keep_alive_s = 5
 {lines}
@@ -166,10 +176,17 @@ async def fault_run(
                 for _ in range(each):
                     count += 1
                     await publisher.publish(f"f/{count % TOPICS}", f"m-{count}", qos)
+                if fault == "kill":
+                    before = len(got)
+                    with trio.move_on_after(MOVED_S_MAX):
+                        while len(got) == before:  # one that is killed before it works proves little
+                            await trio.sleep(0.01)
                 await _fault(fault, bridge, far, rng)
-            with trio.move_on_after(DRAIN_S):
-                while len(set(got)) < count or publisher.session.outbound:
-                    await trio.sleep(0.05)
+            seen, since = len(got), time.monotonic()
+            while (len(set(got)) < count or publisher.session.outbound) and time.monotonic() - since < DRAIN_S:
+                await trio.sleep(0.05)
+                if len(got) != seen:
+                    seen, since = len(got), time.monotonic()
             await trio.sleep(0.3)  # for what comes twice
             writer.event(clock.now_ns(), Kind.DRAINED)
         finally:

@@ -21,6 +21,7 @@ from mqtt.packets import (
     Suback,
     Subscribe,
 )
+from mqtt.properties import Properties, PropertyId
 from mqtt.property_values import receive_maximum
 from mqtt.topics import matches
 
@@ -53,6 +54,7 @@ class ModelBroker:
     held: set[int] = field(default_factory=set)  # QoS 2 identifiers of the client
     filters: dict[str, tuple[int, bool]] = field(default_factory=dict)  # -> QoS, No Local
     has_session: bool = False
+    packet_bytes_max: int = 0  # 0: no bound
     connected: bool = False
     output: bytearray = field(default_factory=bytearray)
     _decoder: StreamDecoder = field(default_factory=lambda: StreamDecoder(5))
@@ -79,6 +81,10 @@ class ModelBroker:
         self.filters.clear()
         self.has_session = False
 
+    def restart_identifiers(self) -> None:
+        """Use the lowest free packet identifier next, as many brokers always do."""
+        self._next = 0
+
     def publish(self, message: Message) -> None:
         """Somebody else publishes."""
         self._route(message, own=False)
@@ -93,7 +99,10 @@ class ModelBroker:
         match packet:
             case Connect():
                 self._window = receive_maximum(packet.properties)
-                self._send(Connack(self.has_session))
+                told: Properties = (
+                    {PropertyId.MAXIMUM_PACKET_SIZE: self.packet_bytes_max} if self.packet_bytes_max else {}
+                )
+                self._send(Connack(self.has_session, properties=told))
                 self.connected = self.has_session = True
                 for identifier, (message, released) in self.in_flight.items():
                     again = Publish(message.topic, message.payload, message.qos, False, True, identifier)
@@ -120,8 +129,9 @@ class ModelBroker:
                 raise AssertionError(f"a gateway does not send {packet}")
 
     def _published(self, packet: Publish) -> None:
-        identifier, code = packet.packet_identifier or 0, self.judge(packet)
+        identifier = packet.packet_identifier or 0
         repeat = packet.qos == 2 and identifier in self.held
+        code = 0 if repeat else self.judge(packet)
         if code < 0x80 and not repeat:
             message = Message(packet.topic_name, packet.payload, packet.qos)
             self.taken.append(message)

@@ -5,20 +5,23 @@ What one publisher writes ends no bridge: the message goes to the dead letter, o
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from gateways.bridges import mqtt_end
+from gateways.bridges import echoes
+from gateways.bridges.dead_letter_file import append_letters
 from gateways.bridges.flow import Flow
 from gateways.bridges.message import BridgeMessage, Record, mqtt_text
 from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters, PublishingSink
-from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.pump import DeadLetter, Pump, PumpBounds, Sending
 from gateways.bridges.rules import Verdict
 from mqtt.packets import Publish
 from mqtt.properties import Properties, PropertyId
-from tests.gateways.bridges.bridge_simulation import SimClient
-from tests.gateways.bridges.model_broker import ModelBroker
+from tests.gateways.bridges.bridge_simulation import BOUNDS, SimClient
+from tests.gateways.bridges.model_broker import Message, ModelBroker
 
 DEAD = "bridge/site/rejected"
 
@@ -26,9 +29,9 @@ DEAD = "bridge/site/rejected"
 class Rig:
     """A flow that publishes at a model broker, by an end and a client as bridges have them."""
 
-    def __init__(self, *filters: str, has_no_local: bool = True) -> None:
+    def __init__(self, *filters: str, has_no_local: bool = True, packet_bytes_max: int = 0) -> None:
         self.now = 0.0
-        self.broker = ModelBroker()
+        self.broker = ModelBroker(packet_bytes_max=packet_bytes_max)
         self.end = MqttEnd("remote", lambda: self.now, lambda: 0, filters, has_no_local=has_no_local)
         self.client = SimClient(self.broker, self.end, {}, lambda: self.now)
         self.end.client = self.client
@@ -52,6 +55,16 @@ class Rig:
         while self.client.outgoing or self.broker.output:
             self.client.move_out(len(self.client.outgoing))
             self.client.move_in(len(self.broker.output))
+
+    def tell(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def reopen(self) -> None:
+        """End the connection, and open the next one."""
+        self.client.cut()
+        self.client.open()
+        self.move()
 
     def give(self, topic: str, payload: bytes = b"x", properties: dict[str, object] | None = None) -> None:
         """Let the source give a message."""
@@ -105,16 +118,72 @@ def test_what_no_broker_takes_goes_to_the_dead_letter(topic: str, properties: di
     assert rig.flow.pump.counts[f"rejected_{reason}"] == rig.flow.pump.counts["dead_letter"] == 1
 
 
-def test_a_broker_that_heeds_no_window_is_stopped() -> None:
-    """A broker of 3.1.1 has no Receive Maximum, and one that is hostile heeds none: its bytes are bounded."""
-    rig = Rig()
-    kept = Flow("in", Pump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, lambda _: None, lambda: 0.0, lambda: 0)
-    rig.end.flow, broken = kept, list[str]()
+class Standing:
+    """A sink that takes what it has room for, one after the other."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.payloads: list[bytes] = []
+        self.flow: Flow | None = None
+
+    @property
+    def has_room(self) -> bool:
+        return self.room > 0
+
+    def send(self, sending: Sending) -> None:
+        assert self.flow is not None
+        self.room -= 1
+        self.payloads.append(sending.record.payload)
+        self.flow.done(sending.token)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_sink_stands_still_behind_a_broker_that_heeds_no_window(qos: int) -> None:
+    """A broker of 3.1.1 has no Receive Maximum: bytes are bounded, and the connection stays until there is room again.
+
+    Then what was left to the broker comes on the next one: nothing is lost, and nothing comes twice.
+    """
+    rig, sink = Rig(), Standing()
+    flow = Flow("in", Pump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0)
+    sink.flow, rig.end.flow, broken = flow, flow, list[str]()
+    flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
+    rig.client.break_off = broken.append  # type: ignore[method-assign,assignment]
+    rig.client.bounds = replace(BOUNDS, window=1024)
+    rig.reopen()
+    rig.broker.filters["f/#"] = (2, False)
+    wanted = [b"%d" % number * 50 for number in range(60)]
+    for number, payload in enumerate(wanted):
+        rig.broker.publish(Message(f"f/{number % 3}", payload, qos))
+    rig.move()
+    assert 1000 < flow.pump.open_bytes < 2500 and not broken
+    connections = 0
+    while len(sink.payloads) < len(wanted) and connections < 20:
+        sink.room = 1000
+        flow.step()
+        rig.move()
+        sink.room = 0
+        assert broken or len(sink.payloads) == len(wanted)
+        broken.clear()
+        rig.reopen()
+        connections += 1
+    assert sink.payloads == wanted and flow.pump.counts["left_to_broker"] > connections > 1
+
+
+def test_what_was_left_to_a_broker_is_fetched_while_others_wait() -> None:
+    """One record that is tried for ever does not keep the rest at the broker."""
+    rig, sink = Rig(), Standing()
+    flow = Flow("in", Pump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0)
+    sink.flow, rig.end.flow, broken = flow, flow, list[str]()
+    flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
     rig.client.break_off = broken.append  # type: ignore[method-assign,assignment]
     for number in range(50):
         rig.end.received(Publish("a", b"x" * 99, 1, packet_identifier=number + 1))
-    assert kept.pump.open_bytes < 2500 and kept.pump.open_messages == 50 - len(broken) < 10
-    assert rig.end.counts["overfull"] == len(broken)
+    sink.room = flow.pump.open_messages - 1
+    flow.step()
+    assert not broken and flow.pump.open_messages == 1
+    rig.now += 11.0
+    rig.end.room()
+    assert len(broken) == 1
 
 
 @pytest.mark.parametrize("topic", [DEAD, "somewhere/else"])
@@ -125,6 +194,28 @@ def test_a_dead_letter_goes_round_no_more(topic: str) -> None:
     rig.give(DEAD, b"x", {"CONTENT_TYPE": "two\nlines"})
     assert rig.taken == [] and rig.acknowledged == [1, 2]
     assert rig.flow.pump.counts["dropped_rejected_twice"] == 2
+
+
+def test_a_message_that_is_too_large_for_its_dead_letter_too_is_given_up() -> None:
+    """It would be tried for ever, and as many as the window has would stop the bridge; the next one goes on."""
+    rig = Rig(packet_bytes_max=200)
+    rig.give("a", b"x" * 201)
+    rig.give("b")
+    assert rig.taken == ["b"] and rig.acknowledged == [1, 2]
+    assert rig.flow.pump.counts["dropped_dead_letter_too_large"] == 1
+    assert "'a', 201 bytes" in rig.flow.error.text
+
+
+def test_a_file_of_dead_letters_is_bounded(tmp_path: Path) -> None:
+    """What does not go in is tried again: nothing is written in part, and nothing is dropped."""
+    message = BridgeMessage("a", b"x" * 100)
+    letter = DeadLetter(1, Record("a", b"", "a", message), "too_large")
+    path = tmp_path / "rejected.jsonl"
+    append_letters(path, [letter, letter], 1000)
+    size = path.stat().st_size
+    with pytest.raises(OSError, match="dead_letter_bytes_max"):
+        append_letters(path, [letter, letter], 1000)
+    assert path.stat().st_size == size < 1000
 
 
 def test_equal_payloads_on_topics_that_begin_alike_are_no_echoes() -> None:
@@ -140,11 +231,10 @@ def test_equal_payloads_on_topics_that_begin_alike_are_no_echoes() -> None:
 
 def test_echoes_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal messages too: somebody publishes the same one for ever, and the other side's rules let none come back."""
-    monkeypatch.setattr(mqtt_end, "ECHOES_MAX", 10)
+    monkeypatch.setattr(echoes, "ECHOES_MAX", 10)
     rig = Rig("#", has_no_local=False)
     for number in range(50):
         rig.give("a", b"same" if number % 2 else b"%d" % number)
-    assert rig.end.counts["echoes_forgotten"] == 40
     received = rig.hear()
     for _ in range(12):
         rig.end.received(Publish("a", b"same"))

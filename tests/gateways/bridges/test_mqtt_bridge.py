@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.chaos.fault_proxy import TcpFaultProxy
 from tests.gateways.bridges.fault_run import BridgeProcess, fault_run, settings
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
@@ -61,6 +62,29 @@ async def test_check_try_status_and_an_orderly_end(tmp_path: Path) -> None:
         assert "Traceback" not in bridge.log.read_text()
     checked = await trio.to_thread.run_sync(command, tmp_path, "check", "-o", "json")
     assert checked.returncode == 1 and not any(row["ok"] for row in json.loads(checked.stdout))
+
+
+async def test_it_is_ready_when_its_filters_are_granted(tmp_path: Path) -> None:
+    """What is published as soon as a bridge says that it is ready comes, in a session that is new."""
+    (tmp_path / "near").mkdir()
+    (tmp_path / "far").mkdir()
+    async with running_mosquitto(tmp_path / "near") as near, running_mosquitto(tmp_path / "far") as far:
+        proxy = TcpFaultProxy(("127.0.0.1", near.port), seed=1)
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(proxy.run)
+            proxy.to_client.set(byte_budget=12)  # CONNACK, and a part of what follows
+            bridge = BridgeProcess(tmp_path, settings(port, far.port, "notifications = false"))
+            bridge.start()
+            with trio.fail_after(20):
+                while True:
+                    rows = await trio.to_thread.run_sync(bridge.rows)
+                    if rows and "has not answered SUBSCRIBE" in rows[0]["waits_for"]:
+                        break
+                    await trio.sleep(0.05)
+            proxy.heal()
+            await bridge.ready()
+            assert await trio.to_thread.run_sync(bridge.kill, signal.SIGTERM) == 0
+            nursery.cancel_scope.cancel()
 
 
 async def test_one_that_waits_leaves_the_other_alone(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,20 +39,24 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "stratamq", "gateway", "udp", *arguments]
 
 
+def node(keys: Path, name: str, *settings: str) -> AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
+    """Run a sealed node for the length of a block; return its address."""
+    return node_process(keys, name, f"udp.keys_file={keys / 'keys'}", *settings)
+
+
 @contextmanager
-def node(keys: Path, name: str, *settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def node_process(folder: Path, name: str, *settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run a node for the length of a block; return its address."""
     reader, writer = os.pipe()
     given = [
         f"gateway.id={name}",
-        f"gateway.data_dir={keys / ('data-' + name)}",
+        f"gateway.data_dir={folder / ('data-' + name)}",
         "udp.port=0",
-        f"udp.keys_file={keys / 'keys'}",
-        f"udp.roles_file={keys / 'roles.toml'}",
+        f"udp.roles_file={folder / 'roles.toml'}",
         "metrics.enabled=false",
         *settings,
     ]
-    config = keys / "empty.toml"
+    config = folder / "empty.toml"
     config.touch(0o600)
     line = command("--config", str(config), "--ready-fd", str(writer))
     line += [word for text in given for word in ("--set", text)]
@@ -96,7 +101,10 @@ async def test_devices_and_mqtt_clients_share_topics(keys: Path, tmp_path: Path)
         host, port = broker.removeprefix("mqtt://").split(":")
         cluster = f'udp.cluster=["{broker}"]'
         children = 'udp.children={west=["west"]}'
-        with node(keys, "root", cluster, children) as (address, _), node(keys, "west", cluster, *west(keys, address)):
+        with (
+            node(keys, "root", cluster, children) as (address, root),
+            node(keys, "west", cluster, *west(keys, address)),
+        ):
             mqtt = ["-h", host, "-p", port]
             heard = subprocess.Popen(["mosquitto_sub", *mqtt, "-t", "#", "-C", "3", "-v"], stdout=subprocess.PIPE)
             with subscriber(keys, address, 3) as panel:
@@ -109,6 +117,10 @@ async def test_devices_and_mqtt_clients_share_topics(keys: Path, tmp_path: Path)
                 assert sorted(said.splitlines()) == [b"east 2", b"north 3", b"west/t 1"]
             refused = publish(keys, address, "south", "4\n")
             assert refused.returncode == 1 and "line 1: not_authorized" in refused.stderr
+            roles = keys / "roles.toml"
+            roles.write_text(roles.read_text().replace('"east"', '"east", "south"'))
+            root.send_signal(signal.SIGHUP)
+            assert publish(keys, address, "south", "5\n").returncode == 0
 
 
 @pytest.mark.slow
@@ -152,6 +164,7 @@ def test_a_wrong_argument_is_told_at_once(arguments: tuple[str, ...]) -> None:
         (["udp.device_roles=nobody"], "no role of this file"),
         (["udp.prot=1"], "udp.prot"),
         (["udp.cluster=http://x"], "udp.cluster"),
+        (["udp.security=dtls"], "dtls needs dtls_certificate"),
         (["udp.bind=0.0.0.0", 'udp.children={west=["west"]}'], "set udp.advertise"),
     ],
 )

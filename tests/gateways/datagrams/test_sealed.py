@@ -113,3 +113,23 @@ def test_sessions_are_bounded() -> None:
         pair.node.receive(1.0, ELSEWHERE, device.replies[0][1])
     assert pair.node.receive(3.0, DEVICE, pair.seal(b"still here")) is not None
     assert pair.node.send(3.0, peer, b"x") is not None
+
+
+def test_sessions_of_keys_that_are_gone_end() -> None:
+    """Another key of the same name counts as gone; who kept his stays."""
+    pair = Pair()
+    [(peer, *_)] = pair.shake()
+    pair.node.take_keys({"pump": KEY})
+    assert pair.node.receive(2.0, DEVICE, pair.seal(b"again")) is not None
+    pair.node.take_keys({"pump": OTHER})
+    assert pair.node.receive(2.0, DEVICE, pair.seal(b"late")) is None
+    assert pair.node.send(2.0, peer, b"x") is None
+
+
+def test_silence_after_an_answer_says_nothing() -> None:
+    """A subscriber that answered and heard nothing for long had its session opened anew at its next word."""
+    pair = Pair()
+    pair.shake()
+    assert pair.device.send(3.0, Peer(NODE), b"delivered", is_answer=True) is not None
+    assert pair.device.send(30.0, Peer(NODE), b"renewal") is not None
+    assert pair.device.send(34.0, Peer(NODE), b"again") is None and pair.device.replies

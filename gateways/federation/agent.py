@@ -1,0 +1,418 @@
+"""One federation agent: takes what comes from its broker, its neighbours and the clock, and says what is to be done.
+
+Joins the parts: overlay, cores and meshes of filters, custody, capture and retained registers. Sans-IO:
+``handle(now, events) -> Ready``. Decision: docs/adr/0086-federation.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from random import Random
+from struct import error as StructError
+from typing import Any
+
+from gateways.federation.capture import Capture
+from gateways.federation.courier import Courier
+from gateways.federation.delivery import Delivery
+from gateways.federation.echoes import Echoes
+from gateways.federation.election import Election
+from gateways.federation.events import (
+    MARKER_PREFIX,
+    AckHost,
+    AgentSettings,
+    Captured,
+    Event,
+    Forget,
+    HoldLink,
+    HostAcked,
+    HostDown,
+    HostUp,
+    InterestChanged,
+    LinkDown,
+    LinkUp,
+    MarkerSeen,
+    Ready,
+    Received,
+    WrongSpool,
+)
+from gateways.federation.keeper import Keeper
+from gateways.federation.loops import mark_of, without_marks
+from gateways.federation.meshes import Meshes
+from gateways.federation.messages import (
+    CoreAnnouncement,
+    Federate,
+    Hello,
+    HelloBack,
+    Kept,
+    Malformed,
+    Reconsider,
+    ReconsiderTopicCore,
+    TopicCores,
+    TopicMessage,
+    TopicSubscribe,
+    TopologyUpdate,
+    decode,
+)
+from gateways.federation.overlay import Overlay
+from gateways.federation.parts import Neighbour, Parts
+from gateways.federation.retained import Registers
+from gateways.federation.rows import Rows, message_key
+from mqtt.topics import matches
+
+__all__ = ["Agent"]
+
+FEW_TOPICS = 256
+WANT_GAP_S = 0.05  # between two looks at the filters that others want, where there are many
+SpoolRows = Mapping[str, Iterable[tuple[bytes, bytes]]]
+
+
+class Agent:
+    """The core of one agent, for one incarnation.
+
+    Attributes:
+        incarnation: For the HELLO of its links; greater than every one before.
+        is_new: The spool was empty; the shell connects with Clean Start, for a session from before would have
+            subscriptions that nobody knows.
+    """
+
+    def __init__(self, settings: AgentSettings, rows: SpoolRows, now: float, wall_ms: int, random: Random) -> None:
+        """Begin an incarnation; its first writes come with the first ``handle``.
+
+        Args:
+            settings: Bounds.
+            rows: All rows of ``SPOOL_KINDS``.
+            now: Of the clock that ``handle`` is called with, which runs while the host sleeps.
+            wall_ms: UTC in milliseconds at ``now``.
+            random: For the id.
+        Raises:
+            WrongSpool: The rows are of another federation or agent, or cannot be read.
+        """
+        self._parts = parts = Parts(settings, now, wall_ms, random)
+        self._facts(dict(rows.get("agent", ())), wall_ms)
+        self.overlay = Overlay(parts)
+        self.meshes = Meshes(parts, self.overlay)
+        self.election = Election(parts, self.overlay, self.meshes)
+        self.capture = Capture(parts)
+        self.registers = Registers(parts)
+        self.rows = Rows(parts)
+        self._echoes = Echoes(settings.echo_s)
+        self._keeper = Keeper(parts, self.registers, self.rows, self.election, self.meshes, self.capture)
+        self._delivery = Delivery(parts, self.rows, self._echoes, self._keeper.assert_retained)
+        self.courier = Courier(parts, self.overlay, self.meshes, self.election, self.rows, self._delivery)
+        self._keeper.courier, self._keeper.delivery = self.courier, self._delivery
+        self._captured_version = -1
+        self._want_at = 0.0
+        self._loops: set[str] = set()
+        try:
+            self.rows.restore(rows)
+            self.election.remember(now, rows.get("topic", ()))
+            self.capture.restore(rows.get("capture", ()))
+            self.registers.restore(rows.get("register", ()))
+        except (ValueError, KeyError, IndexError, StructError) as error:
+            raise WrongSpool(f"a row of the spool cannot be read: {error}") from error
+        self._delivery.begin()
+
+    def _facts(self, facts: dict[bytes, bytes], wall_ms: int) -> None:
+        parts, settings = self._parts, self._parts.settings
+        for key, value in ((b"federation", settings.federation), (b"agent", settings.agent)):
+            if facts.get(key, value.encode()) != value.encode():
+                name = facts[key].decode(errors="replace")
+                raise WrongSpool(f"the spool is of {key.decode()} {name}, not of {value}")
+            parts.put("agent", key, value.encode())
+        self.is_new = not facts
+        parts.incarnation = max(int.from_bytes(facts.get(b"incarnation", b""), "big") + 1, wall_ms, 1)
+        parts.id = int.from_bytes(facts.get(b"id", b""), "big") or parts.random.getrandbits(63) + 1
+        parts.put("agent", b"incarnation", parts.incarnation.to_bytes(8, "big"))
+        parts.put("agent", b"id", parts.id.to_bytes(8, "big"))
+
+    @property
+    def incarnation(self) -> int:
+        """Return this incarnation's number."""
+        return self._parts.incarnation
+
+    @property
+    def id(self) -> int:
+        """Return this agent's id, which an agent with a lower name may make it change."""
+        return self._parts.id
+
+    @property
+    def name(self) -> str:
+        """Return the name of this agent."""
+        return self._parts.name
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Return counts of what happened, by name; what is dropped has a reason here."""
+        return self._parts.counts
+
+    @property
+    def neighbours(self) -> Mapping[str, Neighbour]:
+        """Return those that had a link, by name."""
+        return self._parts.neighbours
+
+    @property
+    def marker_topic(self) -> str:
+        """Return the topic of this agent's marker."""
+        return self.capture.marker_topic
+
+    def handle(self, now: float, events: Iterable[Event] = ()) -> Ready:
+        """Take what came, and the time; return what is to be done."""
+        for event in events:
+            self._take(now, event)
+        if now >= self.overlay.deadline():
+            self.overlay.tick(now)
+        self._forget(now)
+        self.election.tick(now)
+        if self._captured_version != self.election.version and now >= self._want_at:
+            self._captured_version = self.election.version
+            self._want_at = now + WANT_GAP_S if len(self.election.topics) > FEW_TOPICS else now
+            self.capture.want(now, self.election.wanted_elsewhere())
+        self.capture.tick(now)
+        self._keeper.tick(now)
+        self._delivery.tick(now)
+        self.courier.tick(now)
+        if self.capture.is_deferred and not self.courier.holds_copies:
+            self.capture.go_on()
+        self.election.tick(now)
+        ready, self._parts.ready = self._parts.ready, Ready()
+        ready.deadline = min(
+            self.overlay.deadline(),
+            self.election.deadline(),
+            self.capture.deadline(),
+            self._delivery.deadline(),
+            self.courier.deadline(),
+            now + 1.0 if self._captured_version == self.election.version else max(now, self._want_at),
+        )
+        return ready
+
+    def _take(self, now: float, event: Event) -> None:
+        match event:
+            case Received():
+                self._received(now, event)
+            case Captured():
+                self._captured(now, event)
+            case HostAcked(ref, is_refused):
+                stored = self._delivery.acked(ref, is_refused)
+                if stored is not None and stored.message.is_retained and not is_refused:
+                    self._keeper.acked(now, stored)
+            case MarkerSeen(ref, number, lane):
+                if self.capture.marker_seen(number, lane, may_end=not self.courier.holds_copies):
+                    self._keeper.settled(now)
+                self._parts.ready.effects.append(AckHost(ref))
+            case InterestChanged():
+                self._interest(now, event)
+            case HostUp(is_present):
+                self._delivery.host_up(is_present)
+                self._keeper.host_up(now, is_present)
+                self.capture.host_up(is_present)
+            case HostDown():
+                self._delivery.is_up = False
+                self.capture.host_down()
+            case LinkUp(neighbour=neighbour, is_resumed=is_resumed):
+                self.overlay.link_up(now, event)
+                self.election.link_up(neighbour)
+                self.courier.link_up(neighbour, is_resumed)
+            case LinkDown(neighbour):
+                self.overlay.link_down(now, neighbour)
+            case Forget(agent):
+                self.overlay.forget(agent)
+
+    def _forget(self, now: float) -> None:
+        gone, self._parts.forgotten = self._parts.forgotten, []
+        for agent in gone:
+            self.meshes.forget(agent)
+            self.election.forget(now, agent)
+            self.courier.forget(agent)
+
+    def _interest(self, now: float, event: InterestChanged) -> None:
+        added = [(each, qos) for each, qos in sorted(event.added.items()) if not self._is_wanted(each)]
+        self.election.interest(now, event.added.items(), event.removed)
+        for topic_filter, _ in added:
+            if self._is_wanted(topic_filter):
+                self._keeper.wanted(now, topic_filter)
+
+    def _is_wanted(self, topic_filter: str) -> bool:
+        state = self.election.topics.get(topic_filter)
+        return state is not None and state.wanted is not None
+
+    # --- from the broker
+
+    def _captured(self, now: float, event: Captured) -> None:
+        if not self._capture_message(now, event) or not event.ref:
+            return
+        self._parts.ready.effects.append(AckHost(event.ref))
+
+    def _capture_message(self, now: float, event: Captured) -> bool:
+        """Take a message of a client; return whether it may be acknowledged."""
+        parts = self._parts
+        if not self.capture.counts(event.topic, event.identifiers, event.lane):
+            parts.drop("copy_not_counted")
+            return True
+        if event.topic.startswith(("$", MARKER_PREFIX)):
+            parts.drop("reserved_topic")
+            return True
+        if not parts.settings.has_no_local and self._echoes.take(now, event.topic, event.payload, event.qos):
+            parts.drop("echo")
+            return True
+        stamp = 0
+        if event.is_retained:
+            stamp = self._keeper.stamp(now, event)
+            if not stamp:
+                return True
+        if self._notice_loop(now, event):
+            return True
+        event = event._replace(properties=without_marks(event.properties))
+        number, is_taken = self.courier.originate(now, event, stamp)
+        if stamp:
+            self._keeper.captured(now, event, stamp, number)
+        parts.counts["captured"] += 1
+        return is_taken
+
+    def _notice_loop(self, now: float, event: Captured) -> bool:
+        """Return whether a bridge beside the federation brought a message of the federation."""
+        mark = mark_of(self._parts.settings.federation, event.topic, event.properties)
+        if mark is None:
+            return False
+        key = message_key(mark.agent, mark.incarnation, mark.number)
+        if not self.rows.is_seen(key):
+            self.rows.see(now, key, True)
+        self._parts.drop("foreign_loop")
+        other = mark.path.rpartition(">")[2] or mark.agent
+        if other not in self._loops and len(self._loops) < len(self.overlay.agents) + 1:
+            self._loops.add(other)
+            self._parts.log(f"a bridge beside the federation joins the brokers of {other} and {self.name}")
+        return True
+
+    # --- from neighbours
+
+    def _received(self, now: float, event: Received) -> None:
+        parts = self._parts
+        at = parts.neighbours.get(event.neighbour)
+        if at is None or not at.is_linked:
+            return parts.drop("no_link")
+        at.incoming.take(now, len(event.data))
+        if at.incoming.free_at() > now:
+            parts.counts["held_links"] += 1
+            parts.ready.effects.append(HoldLink(at.name, at.incoming.free_at()))
+        try:
+            message = decode(event.data)
+        except Malformed as malformed:
+            return parts.refuse(at.name, malformed.reason)
+        parts.counts[_RECEIVED[type(message)]] += 1
+        if isinstance(message, TopicMessage):
+            if message.is_register:
+                self._keeper.received(now, at.name, message)
+            elif self.courier.received(now, at, message):
+                self._keeper.delivered(now, message)
+            return None
+        self._hear(now, at, message)
+        return None
+
+    def _hear(self, now: float, at: Neighbour, message: object) -> None:
+        overlay, election = self.overlay, self.election
+        match message:
+            case Kept():
+                self.courier.kept(now, at, message)
+            case Hello():
+                overlay.hello(at.name, message)
+            case HelloBack():
+                overlay.hello_back(now, at.name, message)
+            case Federate():
+                overlay.federate(now, at.name, message)
+            case Reconsider():
+                overlay.reconsider(now, message)
+            case CoreAnnouncement():
+                overlay.announcement(at.name, message)
+            case TopologyUpdate():
+                overlay.update(now, at.name, message)
+            case TopicCores():
+                election.cores(now, at.name, message)
+            case ReconsiderTopicCore():
+                election.reconsider(now, message)
+            case TopicSubscribe():
+                mine = election.subscribe(now, at.name, message)
+                if mine is not None:
+                    self._keeper.compared(now, mine)
+
+    # --- asked by the command line
+
+    def status(self) -> dict[str, Any]:
+        """Return this agent's view of itself, for people."""
+        parts, overlay = self._parts, self.overlay
+        return {
+            "agent": parts.name,
+            "federation": parts.settings.federation,
+            "id": parts.id,
+            "incarnation": parts.incarnation,
+            "management_core": overlay.core(),
+            "host": self._delivery.is_up,
+            "neighbours": [
+                {"name": name, "up": at.is_up, "round_trip_ms": round(at.round_trip_ms, 1)}
+                for name, at in sorted(parts.neighbours.items())
+            ],
+            "agents": [
+                {"name": name, "distance": overlay.distance(name), "next_hops": list(overlay.next_hops(name))}
+                for name in sorted(overlay.agents)
+            ],
+            "capture": self.capture.filters(),
+            "messages_kept": len(self.rows.stored),
+            "bytes_kept": self.rows.length,
+            "registers": len(self.registers),
+            "counts": dict(sorted(parts.counts.items())),
+        }
+
+    def topics(self) -> list[dict[str, Any]]:
+        """Return the federated filters, their cores and members."""
+        return [
+            {
+                "filter": topic_filter,
+                "core": state.core,
+                "members": sorted(state.members),
+                "wanted": state.wanted,
+                "parents": list(self.meshes.parents(state.core)) if state.core else [],
+                "children": self.meshes.children(topic_filter),
+            }
+            for topic_filter, state in sorted(self.election.topics.items())
+        ]
+
+    def why(self, topic: str) -> dict[str, Any]:
+        """Return which filters, cores and neighbours a message of a topic would take from here."""
+        return {
+            "topic": topic,
+            "filters": [
+                {"filter": state.filter, "core": state.core, "members": sorted(state.members)}
+                for state in self.election.matching(topic)
+            ],
+            "to": [
+                {
+                    "agent": each,
+                    "distance": self.overlay.distance(each),
+                    "through": list(self.courier.ways(each)),
+                }
+                for each in self.election.destinations(topic)
+            ],
+            "captured_by": [each for each in self.capture.filters() if matches(each, topic)],
+        }
+
+    def graph(self) -> dict[str, Any]:
+        """Return the agents and the links between them."""
+        return {"agents": sorted([self.name, *self.overlay.agents]), "links": sorted(set(self.overlay.edges()))}
+
+
+_RECEIVED = {
+    kind: f"received_{kind.__struct_config__.tag}"
+    for kind in (
+        Hello,
+        HelloBack,
+        Federate,
+        Reconsider,
+        CoreAnnouncement,
+        TopicCores,
+        ReconsiderTopicCore,
+        TopicSubscribe,
+        TopicMessage,
+        TopologyUpdate,
+        Kept,
+    )
+}

@@ -1,0 +1,143 @@
+"""Delivery of messages to an agent's own broker: order, early numbers, the window, and what a lost session costs.
+
+A message waits at most ``early_ms`` for the one before it of its topic. Rows and ids are ``rows.py``. Pure logic.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+
+from gateways.federation.echoes import Echoes
+from gateways.federation.events import Inject
+from gateways.federation.loops import marks
+from gateways.federation.messages import TopicMessage, unpack_properties
+from gateways.federation.parts import Parts
+from gateways.federation.rows import HOST, Rows, Stored, message_key
+from mqtt.properties import PropertyId
+
+__all__ = ["Delivery"]
+
+
+class Delivery:
+    """See the module.
+
+    Attributes:
+        is_up: The session with the broker stands.
+    """
+
+    def __init__(
+        self, parts: Parts, rows: Rows, echoes: Echoes, assert_retained: Callable[[TopicMessage], bool]
+    ) -> None:
+        self._parts, self._rows, self._echoes, self._assert_retained = parts, rows, echoes, assert_retained
+        self.is_up = False
+        self._queue: deque[bytes] = deque()
+        self._flying: dict[int, bytes] = {}
+        self._refs: dict[int, bytes] = {}  # of all that the broker is owed
+        self._last_ref = 0
+        self._early: dict[bytes, list[bytes]] = {}  # id that is waited for: those that wait
+        self._waiting: set[bytes] = set()
+        self._due: list[tuple[float, bytes, bytes]] = []  # until when, waits, for which
+
+    def begin(self) -> None:
+        """Number what this incarnation hands over, and queue what the spool has for the broker."""
+        self._last_ref = self._parts.incarnation << 20
+        for stored in self._rows.stored.values():
+            if HOST in stored.owed:
+                self._refs[stored.ref] = stored.key
+                self._queue.append(stored.key)
+
+    def take(self, now: float, stored: Stored) -> None:
+        """Owe a message to the broker."""
+        message = stored.message
+        self._last_ref += 1
+        self._rows.owe(stored, HOST, self._last_ref)
+        self._refs[self._last_ref] = stored.key
+        if message.after:
+            before = message_key(message.agent, message.incarnation, message.after)
+            if not self._rows.is_seen(before) or before in self._waiting:
+                self._early.setdefault(before, []).append(stored.key)
+                self._waiting.add(stored.key)
+                heapq.heappush(self._due, (now + self._parts.settings.early_ms / 1000, stored.key, before))
+                self._parts.counts["early"] += 1
+                return
+        self._enqueue(stored.key)
+
+    def _enqueue(self, key: bytes) -> None:
+        ready = [key]
+        while ready:
+            first = ready.pop()
+            self._waiting.discard(first)
+            self._queue.append(first)
+            ready.extend(reversed(self._early.pop(first, ())))
+
+    def hand_over(self, now: float, message: TopicMessage, born_ms: int, ref: int) -> None:
+        """Hand a message to the broker."""
+        properties = unpack_properties(message.properties)
+        if message.expiry_ms:
+            left_ms = message.expiry_ms - (self._parts.wall_ms(now) - born_ms)
+            properties[PropertyId.MESSAGE_EXPIRY_INTERVAL] = max(1, left_ms // 1000)
+        is_repeat = ref > 0 and self._rows.may_be_repeat(now, born_ms)
+        self._parts.counts["possible_duplicates"] += is_repeat
+        named = marks(self._parts.settings.federation, message, self._parts.name, is_repeat)
+        own = properties.get(PropertyId.USER_PROPERTY, [])
+        assert isinstance(own, list)
+        properties[PropertyId.USER_PROPERTY] = [*own, *named]
+        is_retained = message.is_retained and self._assert_retained(message)
+        if not self._parts.settings.has_no_local:
+            self._echoes.add(now, message.topic, message.payload, message.qos)
+        self._parts.ready.effects.append(
+            Inject(ref, message.topic, message.payload, message.qos, is_retained, properties)
+        )
+        self._parts.counts["injected"] += 1
+
+    # --- the broker
+
+    def host_up(self, is_present: bool) -> None:
+        """Begin to hand over; without a session everything that was under way goes again."""
+        self.is_up = True
+        if not is_present:
+            self._queue.extendleft(reversed(self._flying.values()))
+            self._flying.clear()
+
+    def acked(self, ref: int, is_refused: bool) -> Stored | None:
+        """Note that the broker took a message, or refused it; return it."""
+        self._flying.pop(ref, None)
+        key = self._refs.pop(ref, None)
+        stored = self._rows.stored.get(key) if key is not None else None
+        if stored is None or HOST not in stored.owed:
+            return None
+        if is_refused:
+            self._parts.drop("host_refused")
+        self._rows.settle(stored, HOST)
+        return stored
+
+    def ended(self, stored: Stored) -> None:
+        """Forget a message whose time is over."""
+        self._refs.pop(stored.ref, None)
+        self._flying.pop(stored.ref, None)
+
+    def tick(self, now: float) -> None:
+        """Let early messages go whose time to wait is over, and fill the broker's window."""
+        while self._due and self._due[0][0] <= now:
+            _, key, before = heapq.heappop(self._due)
+            if key in self._waiting:
+                others = self._early.get(before, [])
+                if key in others:
+                    others.remove(key)
+                    if not others:
+                        del self._early[before]
+                self._parts.counts["early_given_up"] += 1
+                self._enqueue(key)
+        while self.is_up and self._queue and len(self._flying) < self._parts.settings.host_window:
+            stored = self._rows.stored.get(self._queue.popleft())
+            if stored is None or HOST not in stored.owed or stored.ref in self._flying:
+                continue
+            self._flying[stored.ref] = stored.key
+            self.hand_over(now, stored.message, stored.born_ms, stored.ref)
+
+    def deadline(self) -> float:
+        """Return when ``tick`` is due."""
+        return self._due[0][0] if self._due else math.inf

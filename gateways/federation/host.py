@@ -1,0 +1,307 @@
+"""An agent's client at its broker: subscriptions of the capture set, what is captured, injected and acknowledged.
+
+Decides what an effect of the core means to a session and what the session's events mean to the core. Nothing leaves
+before the rows behind it are on disk: what the sessions want to send waits in the turn of ``turns.py``. A broker of
+3.1.1 has no subscription identifiers: two connections are two lanes (``gateways/federation/capture.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from random import Random
+
+from gateways.client import GatewayClient, GatewayClientOptions
+from gateways.federation.events import Captured, Event, HostAcked, HostDown, HostUp, Inject, MarkerSeen, Recapture
+from gateways.federation.interest.interest import Adapter
+from gateways.federation.session_rows import SessionRows, restore_session
+from gateways.spool_rows import Write
+from mqtt.client_session import Accepted, ClientState, StateChange
+from mqtt.errors import MqttError
+from mqtt.packets import Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from mqtt.properties import Properties, PropertyId
+from mqtt.reasons import FAILURE
+
+__all__ = ["Host", "log_filters"]
+
+OUTGOING_BYTES_MAX = 16 * 1024 * 1024  # that wait for the kernel: QoS 0 above it is dropped
+MARKER_TOKEN = 0  # of a publish that the core does not wait for
+QOS = 2
+RETAINED_NEVER = 2  # Retain Handling
+DIGITS_MAX = 20
+
+Rows = Sequence[tuple[bytes, bytes]]
+
+
+class Host:
+    """All connections to one broker.
+
+    Attributes:
+        is_up: Every lane is connected.
+        reason: Why not, in words.
+        counts: Of what happened here, by name.
+    """
+
+    def __init__(
+        self,
+        options: Sequence[GatewayClientOptions],
+        adapter: Adapter,
+        marker_topic: str,
+        put_event: Callable[[Event], None],
+        hold: Callable[[list[Write], Callable[[], None]], None],
+        wall_s: Callable[[], float],
+        random: Random,
+    ) -> None:
+        """Set up; the first of ``options`` is lane 0.
+
+        Args:
+            put_event: Takes events for the core.
+            hold: Takes rows, and lets the output behind them go when they are on disk.
+            wall_s: UTC.
+        """
+        self.counts: Counter[str] = Counter()
+        self.is_up = False
+        self.reason = "not connected yet"
+        self.adapter = adapter
+        self._marker_topic, self._put_event, self._hold, self._wall_s = marker_topic, put_event, hold, wall_s
+        self._is_5 = len(options) == 1
+        self.lanes = [_Lane(self, number, each, random) for number, each in enumerate(options)]
+        self._present = True
+        self._waiting: deque[Inject] = deque()  # until there is room on a connection
+        self._open: set[int] = set()  # refs given to the session, or waiting
+        self._released: set[int] = set()
+        self._refs: dict[int, tuple[_Lane, Publish]] = {}
+        self._last_ref = 0
+
+    def restore(self, sent: Rows, taken: Rows) -> None:
+        """Put the sessions in the state of a former process.
+
+        Raises:
+            ValueError: A row cannot be read.
+        """
+        for lane in self.lanes:
+            lane.rows = restore_session(lane.client.session, lane.number, sent, taken)
+            for publish in lane.client.session.outbound.values():
+                self._open.add(publish.token)
+                if publish.released:
+                    self._released.add(publish.token)
+
+    # --- effects of the core, performed before their commit: what leaves waits for it
+
+    def acknowledge(self, ref: int) -> None:
+        """Acknowledge a message of the broker."""
+        found = self._refs.pop(ref, None)
+        if found is not None:
+            lane, packet = found
+            lane.client.acknowledge(packet)
+
+    def inject(self, effect: Inject) -> None:
+        """Publish a message, now or when there is room."""
+        if not effect.ref:
+            self._publish_at_once(effect)
+            return
+        if effect.ref in self._open:
+            if effect.ref in self._released:
+                self._put_event(HostAcked(effect.ref))
+            return
+        self._open.add(effect.ref)
+        self._waiting.append(effect)
+        self.pump()
+
+    def recapture(self, effect: Recapture) -> None:
+        """Change the subscriptions; what a lost connection leaves unanswered the core asks again."""
+        if not self.is_up or not all(each.client.is_connected for each in self.lanes):
+            return
+        for topic_filter, lane in effect.unsubscribe:
+            self._lane(lane).client.ask(Unsubscribe(0, [topic_filter]), _ignore)
+        open_requests = {"count": len(effect.subscribe)}
+
+        def granted(topic_filter: str, codes: list[int]) -> None:
+            if not codes or codes[0] >= FAILURE:
+                self._refuse(topic_filter, codes[0] if codes else FAILURE)
+                return
+            self.counts["granted_below_qos_2"] += codes[0] < QOS
+            open_requests["count"] -= 1
+            if open_requests["count"] == 0 and effect.marker:
+                self._publish_marker(effect.marker)
+
+        for each in effect.subscribe:
+            wanted = SubscriptionRequest(each.filter, QOS)
+            properties: Properties = {}
+            if self._is_5:
+                wanted.no_local, wanted.retain_as_published = each.no_local, True
+                wanted.retain_handling = 0 if each.wants_retained else RETAINED_NEVER
+                properties = {PropertyId.SUBSCRIPTION_IDENTIFIER: [each.identifier]}
+            self._lane(each.lane).client.ask(Subscribe(0, [wanted], properties), partial(granted, each.filter))
+        if not effect.subscribe and effect.marker:
+            self._publish_marker(effect.marker)
+
+    def pump(self) -> None:
+        """Publish what waits, as far as there is room."""
+        client = self.lanes[0].client
+        while self._waiting and self.is_up and client.has_room:
+            effect = self._waiting.popleft()
+            if not self._publish(client, self._packet(effect), effect.ref):
+                self._ended(effect.ref)
+                self._put_event(HostAcked(effect.ref, is_refused=True))
+
+    # --- from the lanes
+
+    def lane_up(self, lane: _Lane, is_present: bool) -> None:
+        """Note a connection; when all stand, the core may begin."""
+        self._present = self._present and is_present
+        if not is_present:
+            for ref in [ref for ref, (at, _) in self._refs.items() if at is lane]:
+                del self._refs[ref]
+            if lane.number == 0:
+                self._waiting.clear()
+                self._open.clear()
+                self._released.clear()
+        if all(each.client.is_connected for each in self.lanes):
+            self.is_up, self.reason = True, ""
+            self.counts["connections"] += 1
+            if self.adapter.back(self._wall_s(), is_present):
+                self.counts["interest_gaps"] += 1
+            self._put_event(HostUp(self._present))
+            self._present = True
+
+    def lane_down(self, reason: str) -> None:
+        """Note the end of a connection, or of an attempt."""
+        self.reason = reason
+        if self.is_up:
+            self.is_up = False
+            self.adapter.away(self._wall_s())
+            self._put_event(HostDown())
+
+    def received(self, lane: _Lane, packet: Publish) -> None:
+        """Take a message of the broker."""
+        topic = packet.topic_name
+        if self.adapter.takes(topic):
+            self.adapter.received(self._wall_s(), topic, packet.payload)
+            self.take_interest()
+            lane.client.acknowledge(packet)
+            return
+        ref = 0
+        if packet.qos:
+            self._last_ref += 1
+            ref = self._last_ref
+            self._refs[ref] = (lane, packet)
+        if topic == self._marker_topic:
+            digits = packet.payload[:DIGITS_MAX]
+            self._put_event(MarkerSeen(ref, int(digits) if digits.isdigit() else 0, lane.number))
+            return
+        properties = dict(packet.properties)
+        identifiers = properties.pop(PropertyId.SUBSCRIPTION_IDENTIFIER, ())
+        assert isinstance(identifiers, list | tuple)
+        self._put_event(
+            Captured(ref, topic, packet.payload, packet.qos, packet.retain, properties, tuple(identifiers), lane.number)
+        )
+
+    def answered(self, token: int, reason_code: int) -> None:
+        """Take the broker's answer to an injected message."""
+        if token == MARKER_TOKEN:
+            return
+        self._released.add(token)
+        self._put_event(HostAcked(token, is_refused=reason_code >= FAILURE))
+
+    def keep(self, lane: _Lane, changes: list[StateChange], then: Callable[[], None]) -> None:
+        """Hold what leaves until its rows are on disk."""
+        for change in changes:
+            if change.kind == "ended":
+                self._ended(change.token)
+        self._hold(lane.rows.writes(changes), then)
+
+    def take_interest(self) -> None:
+        """Tell the core what changed of interest, and keep it."""
+        change = self.adapter.interest.take_change()
+        if change is not None:
+            self._put_event(change)
+        rows = self.adapter.interest.take_rows()
+        if rows:
+            self._hold(rows, _nothing)
+
+    def _ended(self, ref: int) -> None:
+        self._open.discard(ref)
+        self._released.discard(ref)
+
+    def _publish_at_once(self, effect: Inject) -> None:
+        client = self.lanes[0].client
+        if not (self.is_up and client.is_connected) or client.outgoing_bytes > OUTGOING_BYTES_MAX:
+            self.counts["dropped_qos_0"] += 1
+        else:
+            self._publish(client, self._packet(effect), MARKER_TOKEN)
+
+    def _publish(self, client: GatewayClient, packet: Publish, token: int) -> bool:
+        """Publish; return False for a message that this broker cannot have, counted."""
+        try:
+            taken = client.publish(packet, token)
+        except MqttError:
+            if not client.is_connected:
+                raise
+            self.counts["dropped_unfit_for_the_broker"] += 1
+            return False
+        self.counts["dropped_too_large_for_the_broker"] += not taken
+        return taken
+
+    def _packet(self, effect: Inject) -> Publish:
+        properties = dict(effect.properties) if self._is_5 else {}
+        return Publish(effect.topic, effect.payload, effect.qos, effect.is_retained, properties=properties)
+
+    def _publish_marker(self, number: int) -> None:
+        client = self.lanes[0].client
+        if client.has_room:
+            client.publish(Publish(self._marker_topic, b"%d" % number, QOS), MARKER_TOKEN)
+        else:
+            client.break_off("no room for the marker")  # the core asks again on the next connection
+
+    def _refuse(self, topic_filter: str, code: int) -> None:
+        client = self.lanes[0].client
+        client.refuse(f"{client.address} refuses the filter {topic_filter} (0x{code:02x}): the agent does not run half")
+
+    def _lane(self, number: int) -> _Lane:
+        return self.lanes[min(number, len(self.lanes) - 1)]
+
+
+class _Lane:
+    """One connection; a ``ClientUser``."""
+
+    def __init__(self, host: Host, number: int, options: GatewayClientOptions, random: Random) -> None:
+        self.number = number
+        self._host = host
+        self.client = GatewayClient(options, self, random, keep=lambda changes, then: host.keep(self, changes, then))
+        self.rows = SessionRows(self.client.session, number)
+
+    def connected(self, accepted: Accepted) -> None:
+        """Note that the session stands."""
+        self._host.lane_up(self, accepted.connack.session_present)
+
+    def parted(self, reason: str) -> None:
+        """Note that it does not."""
+        self._host.lane_down(reason)
+
+    def received(self, packet: Publish) -> None:
+        """Take a message."""
+        self._host.received(self, packet)
+
+    def answered(self, token: int, reason_code: int) -> None:
+        """Take an answer."""
+        self._host.answered(token, reason_code)
+
+    def room(self) -> None:
+        """Publish what waits."""
+        if self.number == 0 and self.client.session.state is ClientState.CONNECTED:
+            self._host.pump()
+
+
+def log_filters(filters: Iterable[str]) -> tuple[SubscriptionRequest, ...]:
+    """Return the subscriptions of an adapter."""
+    return tuple(SubscriptionRequest(each, QOS, retain_handling=RETAINED_NEVER) for each in filters)
+
+
+def _ignore(codes: list[int]) -> None:
+    del codes
+
+
+def _nothing() -> None:
+    return None

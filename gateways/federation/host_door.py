@@ -1,0 +1,90 @@
+"""The way to an agent's broker, from its settings: addresses, secrets, and the CONNECT of each connection.
+
+Reads secrets, which stand in files of mode 0600. All mistakes are found here, before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from conf.errors import ExitCode, UserError
+from conf.federate_settings import FederateSettings
+from conf.private_files import check_private
+from gateways.addresses import parse_address
+from gateways.client import GatewayClientOptions
+from gateways.transport import client_context
+from mqtt.client_session import ClientBounds
+from mqtt.packets import Connect, SubscriptionRequest
+from mqtt.properties import Properties, PropertyId
+
+__all__ = ["client_id_of", "lane_options"]
+
+KEEP_ALIVE_S = 30
+EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
+EXPIRY_S_MIN = 7 * 86_400
+ALIASES_MAX = 64
+SECRET_BYTES_MAX = 64 * 1024
+
+
+def client_id_of(settings: FederateSettings) -> str:
+    """Return the client identifier of the first connection."""
+    return settings.client_id or f"stratamq-federate-{settings.agent}"
+
+
+def lane_options(
+    settings: FederateSettings, log_filters: Sequence[SubscriptionRequest], is_new: Callable[[], bool]
+) -> list[GatewayClientOptions]:
+    """Return the options of each connection to the broker: one, or two for 3.1.1.
+
+    Args:
+        log_filters: Of the adapter; on the first connection.
+        is_new: Whether the next connection begins anew: nobody knows of a session from before.
+    Raises:
+        UserError: A mistake, with its place.
+    """
+    try:
+        addresses = tuple(parse_address(each) for each in settings.host)
+    except ValueError as error:
+        raise UserError(f"federate.host: {error}", ExitCode.USAGE) from None
+    context = None
+    if any(each.secure for each in addresses):
+        if settings.host_key is not None:
+            check_private(settings.host_key, "federate.host_key")
+        context = client_context(settings.host_authority, settings.host_certificate, settings.host_key)
+    password = None if settings.password_file is None else _secret(settings.password_file)
+    version = 5 if settings.protocol == "5" else 4
+
+    def connect_as(client_id: str) -> Callable[[], Connect]:
+        def connect() -> Connect:
+            properties: Properties = {}
+            if version == 5:
+                properties = {
+                    PropertyId.RECEIVE_MAXIMUM: settings.receive_maximum,
+                    PropertyId.MAXIMUM_PACKET_SIZE: settings.packet_bytes_max,
+                    PropertyId.TOPIC_ALIAS_MAXIMUM: ALIASES_MAX,
+                    PropertyId.SESSION_EXPIRY_INTERVAL: max(EXPIRY_S_MIN, int(settings.hold_s)),
+                }
+            return Connect(
+                client_id, is_new(), KEEP_ALIVE_S, version, None, settings.username or None, password, properties
+            )
+
+        return connect
+
+    bounds = ClientBounds(
+        connect_timeout_s=10.0, silence_s=KEEP_ALIVE_S * 1.5, window=settings.host_window, excess=EXCESS
+    )
+    client_id = client_id_of(settings)
+    lanes = [GatewayClientOptions(addresses, connect_as(client_id), tuple(log_filters), context, bounds)]
+    if version != 5:
+        lanes.append(GatewayClientOptions(addresses, connect_as(f"{client_id}-b"), (), context, bounds))
+    return lanes
+
+
+def _secret(path: Path) -> bytes:
+    check_private(path, "federate.password_file")
+    try:
+        with path.open("rb") as file:
+            return file.read(SECRET_BYTES_MAX).rstrip(b"\r\n")
+    except OSError as error:
+        raise UserError(f"federate.password_file {path}: {error.strerror or error}", ExitCode.USAGE) from None

@@ -1,0 +1,437 @@
+"""The ten messages between federation agents, and the link's word ``kept``: their fields, bounds and bytes.
+
+``decode`` lets only well-formed messages through; bytes of a hostile neighbour raise ``Malformed`` with a reason that
+is counted, and nothing else. Whether a message may say what it says is judged by the agent. Tags are the two letters of
+the federation paper. Decision: docs/adr/0086-federation.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from mqtt.errors import MqttError
+from mqtt.properties import Properties, decode_properties, encode_properties
+from mqtt.reasons import PacketType
+from mqtt.topics import validate_topic_filter, validate_topic_name
+from wire.decoding import Payload, Unreadable, strictly
+
+__all__ = [
+    "DISTANCE_MAX",
+    "HOPS_MAX",
+    "LEVELS_MAX",
+    "MESSAGE_BYTES_MAX",
+    "VERSION",
+    "CoreAnnouncement",
+    "Federate",
+    "Hello",
+    "HelloBack",
+    "Kept",
+    "Malformed",
+    "Message",
+    "Reconsider",
+    "ReconsiderTopicCore",
+    "Topic",
+    "TopicCores",
+    "TopicMessage",
+    "TopicSubscribe",
+    "TopologyUpdate",
+    "Wish",
+    "decode",
+    "encode",
+    "pack_properties",
+    "unpack_properties",
+]
+
+VERSION = 1  # of the messages; an agent of another one is not listened to
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024 - 1  # of one frame (wire/messages/frames.py); 8 MiB and more is refused
+DISTANCE_MAX = 255
+HOPS_MAX = 32  # of a topic message
+LEVELS_MAX = 128  # of a filter
+NAME_MAX = 64
+NEIGHBOURS_MAX = 256
+NAMES_MAX = 4096  # members of a filter, destinations of a message
+TOPICS_MAX = 10_001  # in one page; one more than interests_max, so that the excess is seen and counted
+ADDRESSES_MAX = 16
+ADDRESS_MAX = 300
+WHY_MAX = 200
+QOS_MAX = 2
+DIGESTS_BYTES = 256 * 8  # of a filter's registers; empty where nothing is compared
+U64_MAX = (1 << 64) - 1
+
+
+class Malformed(Exception):
+    """Bytes that are no message, or one beyond the bounds; ``reason`` is one word for a counter."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Hello(Struct, frozen=True, array_like=True, tag="hl"):
+    """Question to a neighbour whether it is there."""
+
+    seq: int
+
+
+class HelloBack(Struct, frozen=True, array_like=True, tag="hb"):
+    """Answer to ``Hello`` with its number."""
+
+    seq: int
+
+
+class Federate(Struct, frozen=True, array_like=True, tag="fd"):
+    """An agent's word about itself, flooded; ``neighbours`` are those that are up."""
+
+    agent: str
+    id: int
+    incarnation: int
+    seq: int
+    distance: int
+    version: int
+    addresses: tuple[str, ...]
+    neighbours: tuple[str, ...]
+
+
+class Reconsider(Struct, frozen=True, array_like=True, tag="rc"):
+    """Two names have one id: to the greater name, which draws another."""
+
+    id: int
+    lower: str
+    greater: str
+    distance: int = 0
+
+
+class CoreAnnouncement(Struct, frozen=True, array_like=True, tag="ca"):
+    """Word of the management core, flooded: the settings that are one for all, and a digest of who is there."""
+
+    core: str
+    incarnation: int
+    seq: int
+    distance: int
+    members_digest: int
+    dedup_s: float
+    hold_s: float
+
+
+class Topic(Struct, frozen=True, array_like=True):
+    """One filter in a page of its core.
+
+    Attributes:
+        seq: Grows with each word of the core about the filter.
+        members: Agents that want it, absent ones too.
+        digest: Of the core's retained registers.
+        is_ended: The core gives the filter up; the members find another one.
+    """
+
+    filter: str
+    seq: int
+    qos: int
+    members: tuple[str, ...]
+    digest: int = 0
+    is_ended: bool = False
+
+
+class TopicCores(Struct, frozen=True, array_like=True, tag="tc"):
+    """A page of filters of one core, flooded."""
+
+    core: str
+    incarnation: int
+    distance: int
+    topics: tuple[Topic, ...]
+
+
+class ReconsiderTopicCore(Struct, frozen=True, array_like=True, tag="rt"):
+    """Two cores of one filter: to the greater, which gives way."""
+
+    filter: str
+    lower: str
+    greater: str
+    distance: int = 0
+
+
+class Wish(Struct, frozen=True, array_like=True):
+    """Word about one filter: join, leave, or compare registers (``digests`` alone)."""
+
+    filter: str
+    qos: int
+    is_join: bool
+    is_leave: bool = False
+    digests: bytes = b""
+
+
+class TopicSubscribe(Struct, frozen=True, array_like=True, tag="ts"):
+    """Word of a member to a core, hop by hop; those between become part of the mesh."""
+
+    member: str
+    incarnation: int
+    seq: int
+    core: str
+    distance: int
+    wishes: tuple[Wish, ...]
+
+
+class TopicMessage(Struct, frozen=True, array_like=True, tag="tm"):
+    """A message of a client.
+
+    Attributes:
+        agent, incarnation, number: Its id, by the agent that captured it.
+        after: Number of the one before it of the same topic; 0 for none.
+        custody: Its place among those of QoS 1 and 2 on this link, from 1; 0 for one that is not kept.
+        is_register: A retained register that the receiver lacks, and no message.
+        stamp: Milliseconds UTC of a retained message's register; 0 for others.
+        age_ms: Since it was captured; clocks are not compared.
+        expiry_ms: Age at which it ends; 0 for never.
+        properties: Block of PUBLISH, without expiry, alias and subscription identifiers.
+        to: Agents that this copy is for.
+        path: Agents that had it, in order; as many as it made hops.
+    """
+
+    agent: str
+    incarnation: int
+    number: int
+    after: int
+    custody: int
+    topic: str
+    payload: bytes
+    qos: int
+    is_retained: bool
+    is_register: bool
+    stamp: int
+    age_ms: int
+    expiry_ms: int
+    properties: bytes
+    to: tuple[str, ...]
+    path: tuple[str, ...]
+
+
+class TopologyUpdate(Struct, frozen=True, array_like=True, tag="tu"):
+    """Word of the management core, or of an operator's ``forget``: who came and who is gone."""
+
+    core: str
+    incarnation: int
+    epoch: int
+    distance: int
+    joined: tuple[str, ...]
+    left: tuple[str, ...]
+    is_forget: bool
+    why: str
+
+
+class Kept(Struct, frozen=True, array_like=True, tag="kept"):
+    """Word of the link: messages up to this number of custody are in the sender's spool."""
+
+    custody: int
+
+
+Message: TypeAlias = (
+    Hello
+    | HelloBack
+    | Federate
+    | Reconsider
+    | CoreAnnouncement
+    | TopicCores
+    | ReconsiderTopicCore
+    | TopicSubscribe
+    | TopicMessage
+    | TopologyUpdate
+    | Kept
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decode: Callable[[Payload], Message] = strictly(msgspec.msgpack.Decoder(Message).decode, "message")
+encode: Callable[[Message], bytes] = _encoder.encode
+
+
+def decode(data: bytes) -> Message:
+    """Return the message of a frame.
+
+    Raises:
+        Malformed: It is none, or a field is out of its bounds.
+    """
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise Malformed("oversized")
+    try:
+        message = _decode(data)
+    except Unreadable:
+        raise Malformed("unreadable") from None
+    _CHECKS[type(message)](message)
+    return message
+
+
+def unpack_properties(block: bytes) -> Properties:
+    """Return the properties of a message; the block was checked by ``decode``."""
+    return decode_properties(block, 0, PacketType.PUBLISH)[0] if block else {}
+
+
+def pack_properties(properties: Properties) -> bytes:
+    """Return the block of a message's properties; empty for none."""
+    return encode_properties(properties) if properties else b""
+
+
+def _require(is_so: bool, reason: str) -> None:
+    if not is_so:
+        raise Malformed(reason)
+
+
+def _numbers(*values: int) -> None:
+    for value in values:
+        if not 0 <= value <= U64_MAX:
+            raise Malformed("number")
+
+
+def _name(name: str) -> None:
+    if not 0 < len(name) <= NAME_MAX:
+        raise Malformed("name")
+
+
+def _names(names: Iterable[str], count: int, most: int) -> None:
+    if count > most:
+        raise Malformed("names")
+    for name in names:
+        if not 0 < len(name) <= NAME_MAX:
+            raise Malformed("name")
+
+
+def _filter(topic_filter: str) -> None:
+    try:
+        validate_topic_filter(topic_filter)
+    except MqttError:
+        raise Malformed("filter") from None
+    if topic_filter.startswith("$") or topic_filter.count("/") >= LEVELS_MAX:
+        raise Malformed("filter")
+
+
+def _distance(distance: int) -> None:
+    if not 0 <= distance <= DISTANCE_MAX:
+        raise Malformed("distance")
+
+
+def _origin(incarnation: int, *others: int) -> None:
+    _require(incarnation >= 1, "number")
+    _numbers(incarnation, *others)
+
+
+def _check_seq(message: Hello | HelloBack) -> None:
+    _numbers(message.seq)
+
+
+def _check_kept(message: Kept) -> None:
+    _numbers(message.custody)
+
+
+def _check_federate(message: Federate) -> None:
+    _require(message.version == VERSION, "version")
+    _name(message.agent)
+    _origin(message.incarnation, message.id, message.seq)
+    _require(message.id >= 1 and message.seq >= 1, "number")
+    _distance(message.distance)
+    _names(message.neighbours, len(message.neighbours), NEIGHBOURS_MAX)
+    _require(len(message.addresses) <= ADDRESSES_MAX, "addresses")
+    _require(all(len(address) <= ADDRESS_MAX for address in message.addresses), "addresses")
+
+
+def _check_reconsider(message: Reconsider) -> None:
+    _numbers(message.id)
+    _distance(message.distance)
+    _name(message.lower)
+    _name(message.greater)
+    _require(message.lower < message.greater, "name")
+
+
+def _check_announcement(message: CoreAnnouncement) -> None:
+    _name(message.core)
+    _origin(message.incarnation, message.seq, message.members_digest)
+    _distance(message.distance)
+    _require(1.0 <= message.dedup_s <= 1e9 and 1.0 <= message.hold_s <= 1e9, "setting")
+
+
+def _check_topics(message: TopicCores) -> None:
+    _name(message.core)
+    _origin(message.incarnation)
+    _distance(message.distance)
+    _require(len(message.topics) <= TOPICS_MAX, "interests")
+    for topic in message.topics:
+        _filter(topic.filter)
+        _numbers(topic.seq, topic.digest)
+        _require(0 <= topic.qos <= QOS_MAX, "qos")
+        _names(topic.members, len(topic.members), NAMES_MAX)
+
+
+def _check_two_cores(message: ReconsiderTopicCore) -> None:
+    _filter(message.filter)
+    _distance(message.distance)
+    _name(message.lower)
+    _name(message.greater)
+    _require(message.lower != message.greater, "name")
+
+
+def _check_subscribe(message: TopicSubscribe) -> None:
+    _name(message.member)
+    _name(message.core)
+    _origin(message.incarnation, message.seq)
+    _distance(message.distance)
+    _require(len(message.wishes) <= TOPICS_MAX, "interests")
+    for wish in message.wishes:
+        _filter(wish.filter)
+        _require(0 <= wish.qos <= QOS_MAX, "qos")
+        _require(len(wish.digests) in (0, DIGESTS_BYTES), "digests")
+
+
+def _check_message(message: TopicMessage) -> None:
+    if not 1 <= message.number <= U64_MAX or not 1 <= message.incarnation <= U64_MAX:
+        raise Malformed("number")
+    if not 0 <= message.after < message.number or not 0 <= message.custody <= U64_MAX:
+        raise Malformed("number")
+    if not (0 <= message.stamp <= U64_MAX and 0 <= message.age_ms <= U64_MAX and 0 <= message.expiry_ms <= U64_MAX):
+        raise Malformed("number")
+    if not 0 <= message.qos <= QOS_MAX:
+        raise Malformed("qos")
+    if (message.qos > 0 and not message.is_register) is not (message.custody > 0):
+        raise Malformed("custody")
+    if not 0 < len(message.path) <= HOPS_MAX:
+        raise Malformed("hops")
+    if not message.to:
+        raise Malformed("names")
+    _name(message.agent)
+    _names(message.to, len(message.to), NAMES_MAX)
+    _names(message.path, len(message.path), HOPS_MAX)
+    try:
+        validate_topic_name(message.topic)
+    except MqttError:
+        raise Malformed("topic") from None
+    if message.topic.startswith("$"):
+        raise Malformed("topic")
+    if message.properties:
+        try:
+            _, end = decode_properties(message.properties, 0, PacketType.PUBLISH)
+        except MqttError:
+            raise Malformed("properties") from None
+        _require(end == len(message.properties), "properties")
+
+
+def _check_update(message: TopologyUpdate) -> None:
+    _name(message.core)
+    _origin(message.incarnation, message.epoch)
+    _distance(message.distance)
+    _names(message.joined, len(message.joined), NAMES_MAX)
+    _names(message.left, len(message.left), NAMES_MAX)
+    _require(len(message.why) <= WHY_MAX, "text")
+
+
+_CHECKS: dict[type, Callable[..., None]] = {
+    Hello: _check_seq,
+    HelloBack: _check_seq,
+    Federate: _check_federate,
+    Reconsider: _check_reconsider,
+    CoreAnnouncement: _check_announcement,
+    TopicCores: _check_topics,
+    ReconsiderTopicCore: _check_two_cores,
+    TopicSubscribe: _check_subscribe,
+    TopicMessage: _check_message,
+    TopologyUpdate: _check_update,
+    Kept: _check_kept,
+}

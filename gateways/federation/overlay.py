@@ -1,0 +1,438 @@
+"""Overlay of a federation: which neighbours are up, which agents there are, and the next hops to each of them.
+
+Each agent floods its neighbours (fd); distances and next hops come from a breadth-first search over links that both
+ends name. Decides on identifiers that two agents have (rc), on the management core (ca) and on who is gone (tu). Pure
+logic. Decision: docs/adr/0086-federation.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from gateways.federation.events import LinkUp
+from gateways.federation.messages import (
+    DISTANCE_MAX,
+    VERSION,
+    CoreAnnouncement,
+    Federate,
+    Hello,
+    HelloBack,
+    Reconsider,
+    TopologyUpdate,
+)
+from gateways.federation.parts import Neighbour, Parts
+
+__all__ = ["Overlay"]
+
+ANNOUNCE_GAP_S = 0.1  # between two own fd, however often neighbours come and go
+AGENTS_MAX = 1024  # others are not listened to
+UPDATE_EPOCHS = 4096  # operators' words that are remembered
+
+
+@dataclass(slots=True)
+class Known:
+    """The newest word of another agent."""
+
+    word: Federate
+    heard: float
+
+
+class Overlay:
+    """See the module.
+
+    Attributes:
+        agents: Other agents that were heard within three intervals, by name.
+        version: Grows whenever a next hop may be another one.
+        core_word: Newest announcement of the management core.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.agents: dict[str, Known] = {}
+        self.version = 0
+        self.core_word: CoreAnnouncement | None = None
+        self._seq, self._core_seq, self._epoch = 1, 0, 0
+        self._announced = -math.inf
+        self._announce_at = 0.0
+        self._core_at = 0.0
+        self._updates: dict[tuple[str, int, int], None] = {}
+        self._told: frozenset[str] = frozenset()
+        self._reconsidered: set[tuple[int, str]] = set()
+        self._hops: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._live: list[tuple[int, str]] = []
+        self._hops_version = -1
+
+    # --- neighbours
+
+    def link_up(self, now: float, event: LinkUp) -> None:
+        """Begin with a neighbour: all that is known goes to it."""
+        parts = self._parts
+        at = parts.neighbours.setdefault(event.neighbour, Neighbour(event.neighbour))
+        at.incarnation, at.link, at.is_linked = event.incarnation, event.link, True
+        at.set_policy(event.policy)
+        self._hello(now, at)
+        self._parts.send(at.name, self._word(0))
+        for known in self.agents.values():
+            if known.word.agent != at.name and known.word.distance < DISTANCE_MAX:
+                parts.send(at.name, _farther(known.word))
+        if self.core_word is not None and self.core_word.distance < DISTANCE_MAX:
+            parts.send(at.name, _announcement_farther(self.core_word))
+
+    def link_down(self, now: float, neighbour: str) -> None:
+        """Note that a link's connection ended."""
+        at = self._parts.neighbours.get(neighbour)
+        if at is not None:
+            at.is_linked = False
+            self._set_up(now, at, False)
+
+    def hello(self, neighbour: str, message: Hello) -> None:
+        """Answer."""
+        self._parts.send(neighbour, HelloBack(message.seq))
+
+    def hello_back(self, now: float, neighbour: str, message: HelloBack) -> None:
+        """Note that both ways to a neighbour work."""
+        at = self._parts.neighbours[neighbour]
+        if message.seq == at.hello_seq and at.heard < at.hello_at:
+            at.round_trip_ms = (now - at.hello_at) * 1000
+        elif message.seq > at.hello_seq:
+            return self._parts.drop("hello_back")
+        at.heard = now
+        return self._set_up(now, at, True)
+
+    def distrust(self, now: float, neighbour: str, until: float) -> None:
+        """Pass a neighbour by until then."""
+        at = self._parts.neighbours[neighbour]
+        at.distrusted_until = until
+        self._changed(now)
+
+    def up(self) -> list[str]:
+        """Return the neighbours that messages may go through, in order of their names."""
+        return sorted(name for name, at in self._parts.neighbours.items() if at.is_up and not at.distrusted_until)
+
+    def _hello(self, now: float, at: Neighbour) -> None:
+        at.hello_seq += 1
+        at.hello_at = now
+        self._parts.send(at.name, Hello(at.hello_seq))
+
+    def _set_up(self, now: float, at: Neighbour, is_up: bool) -> None:
+        if at.is_up is not is_up:
+            at.is_up = is_up
+            self._changed(now)
+
+    def _changed(self, now: float) -> None:
+        self.version += 1
+        self._announce_at = min(self._announce_at, max(now, self._announced + ANNOUNCE_GAP_S))
+
+    # --- agents
+
+    def federate(self, now: float, neighbour: str, message: Federate) -> None:
+        """Take an agent's word; the first time it is passed on."""
+        parts = self._parts
+        if message.distance == 0 and message.agent != neighbour:
+            return parts.refuse(neighbour, "identity")
+        if message.agent == parts.name:
+            if (message.incarnation, message.seq) > (parts.incarnation, self._seq):
+                parts.drop("own_name")
+                parts.log(f"another agent has the name {parts.name}: heard through {neighbour}")
+            return None
+        known = self.agents.get(message.agent)
+        if known is not None and _age(known.word) >= _age(message):
+            if _age(known.word) == _age(message) and known.word.distance > message.distance:
+                known.word = message  # the same word over a shorter way
+            return None
+        if known is None and len(self.agents) >= AGENTS_MAX:
+            return parts.drop("agents")
+        is_change = (
+            known is None
+            or known.word.neighbours != message.neighbours
+            or known.word.incarnation != message.incarnation
+            or known.word.id != message.id
+        )
+        self.agents[message.agent] = Known(message, now)
+        if is_change:
+            self.version += 1
+            self._compare_ids(now, message)
+        if message.distance < DISTANCE_MAX:
+            parts.flood(_farther(message), neighbour)
+        return None
+
+    def _compare_ids(self, now: float, word: Federate) -> None:
+        parts = self._parts
+        if word.id == parts.id:
+            if word.agent < parts.name:
+                self._draw(now)
+            else:
+                self._tell_reconsider(Reconsider(word.id, parts.name, word.agent))
+        for other in self.agents.values():
+            if other.word.id == word.id and other.word.agent != word.agent:
+                lower, greater = sorted((other.word.agent, word.agent))
+                self._tell_reconsider(Reconsider(word.id, lower, greater))
+
+    def _tell_reconsider(self, message: Reconsider) -> None:
+        if (message.id, message.greater) not in self._reconsidered:
+            self._reconsidered.add((message.id, message.greater))
+            self._towards(message.greater, message)
+
+    def _towards(self, agent: str, message: Reconsider) -> None:
+        for hop in self.next_hops(agent)[:1]:
+            self._parts.send(hop, message)
+
+    def _draw(self, now: float) -> None:
+        parts = self._parts
+        parts.id = parts.random.getrandbits(63) + 1
+        parts.put("agent", b"id", parts.id.to_bytes(8, "big"))
+        parts.drop("ids_drawn")
+        self._changed(now)
+
+    def reconsider(self, now: float, message: Reconsider) -> None:
+        """Draw another id if this agent is meant; pass the word on if not."""
+        if message.greater == self._parts.name:
+            if message.id == self._parts.id:
+                self._draw(now)
+        elif message.distance < DISTANCE_MAX:
+            self._towards(message.greater, Reconsider(message.id, message.lower, message.greater, message.distance + 1))
+
+    def _word(self, distance: int) -> Federate:
+        parts = self._parts
+        return Federate(
+            parts.name,
+            parts.id,
+            parts.incarnation,
+            self._seq,
+            distance,
+            VERSION,
+            parts.settings.addresses,
+            tuple(self.up()),
+        )
+
+    def announce(self, now: float) -> None:
+        """Flood a new word about this agent, which its neighbours hear first hand."""
+        self._seq += 1
+        self._announced, self._announce_at = now, now + self._parts.settings.announce_s
+        self._parts.flood(self._word(0))
+
+    # --- distances
+
+    def next_hops(self, agent: str) -> tuple[str, ...]:
+        """Return the neighbours at the least distance to an agent; none if there is no way, or it is this one."""
+        return self._routes().get(agent, (0, ()))[1]
+
+    def distance(self, agent: str) -> int | None:
+        """Return the hops to an agent, None if there is no way."""
+        return 0 if agent == self._parts.name else self._routes().get(agent, (None, ()))[0]
+
+    def live(self) -> list[tuple[int, str]]:
+        """Return (id, name) of the agents that can be reached, with this one, lowest first."""
+        self._routes()
+        return self._live
+
+    def incarnation(self, agent: str) -> int:
+        """Return the newest incarnation of an agent that was heard of, 0 for none."""
+        if agent == self._parts.name:
+            return self._parts.incarnation
+        known = self.agents.get(agent)
+        return known.word.incarnation if known is not None else 0
+
+    def edges(self) -> Iterator[tuple[str, str]]:
+        """Yield the links between agents, each once."""
+        me = self._parts.name
+        for other in self.up():
+            yield min(me, other), max(me, other)
+        for name, known in sorted(self.agents.items()):
+            for other in known.word.neighbours:
+                if name < other and self._is_link(other, name):
+                    yield name, other
+
+    def _is_link(self, name: str, other: str) -> bool:
+        known = self.agents.get(name)
+        return known is not None and other in known.word.neighbours
+
+    def _routes(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        if self._hops_version != self.version:
+            self._hops, self._hops_version = self._search(), self.version
+            found = [(known.word.id, name) for name, known in self.agents.items() if name in self._hops]
+            self._live = sorted([*found, (self._parts.id, self._parts.name)])
+        return self._hops
+
+    def _search(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        routes: dict[str, tuple[int, tuple[str, ...]]] = {name: (1, (name,)) for name in self.up()}
+        layer, distance = list(routes), 1
+        while layer:
+            distance += 1
+            found: dict[str, set[str]] = {}
+            for name in layer:
+                known = self.agents.get(name)
+                for other in known.word.neighbours if known is not None else ():
+                    if other not in routes and other != self._parts.name and self._is_link(other, name):
+                        found.setdefault(other, set()).update(routes[name][1])
+            for name, hops in found.items():
+                routes[name] = (distance, tuple(sorted(hops)))
+            layer = sorted(found)
+        return routes
+
+    # --- management core
+
+    def core(self) -> str:
+        """Return the management core: the lowest id that is live."""
+        return self.live()[0][1]
+
+    def announcement(self, neighbour: str, message: CoreAnnouncement) -> None:
+        """Take the management core's word: its settings hold for all, but where an agent's own are stricter."""
+        parts, last = self._parts, self.core_word
+        if message.core == parts.name:
+            return parts.drop("own_core") if message.incarnation > parts.incarnation else None
+        if message.core != self.core():
+            return parts.drop("not_core")
+        if last is not None and last.core == message.core and _core_age(last) >= _core_age(message):
+            return None
+        self.core_word = message
+        parts.dedup_s = max(parts.settings.dedup_s, message.dedup_s)
+        parts.hold_s = min(parts.settings.hold_s, message.hold_s)
+        if message.members_digest != self._members_digest():
+            parts.drop("members_differ")  # words that are on their way; fd of the next interval mends the rest
+        if message.distance < DISTANCE_MAX:
+            parts.flood(_announcement_farther(message), neighbour)
+        return None
+
+    def _members_digest(self) -> int:
+        names = "\n".join(f"{name} {self.incarnation(name)}" for _, name in self.live())
+        return int.from_bytes(blake2b(names.encode(), digest_size=8).digest(), "big")
+
+    def _act_as_core(self, now: float) -> None:
+        parts = self._parts
+        live = frozenset(self.agents)
+        if live != self._told:
+            joined, left = tuple(sorted(live - self._told)), tuple(sorted(self._told - live))
+            self._told = live
+            self._tell_update(joined, left, False, "silent for three intervals" if left else "heard")
+        if now >= self._core_at:
+            self._core_at = now + parts.settings.announce_s
+            self._core_seq += 1
+            digest = self._members_digest()
+            parts.dedup_s, parts.hold_s = parts.settings.dedup_s, parts.settings.hold_s
+            self.core_word = CoreAnnouncement(
+                parts.name, parts.incarnation, self._core_seq, 0, digest, parts.dedup_s, parts.hold_s
+            )
+            parts.flood(self.core_word)
+
+    def _tell_update(self, joined: tuple[str, ...], left: tuple[str, ...], is_forget: bool, why: str) -> None:
+        self._epoch += 1
+        parts = self._parts
+        message = TopologyUpdate(parts.name, parts.incarnation, self._epoch, 0, joined, left, is_forget, why)
+        self._updates[(parts.name, parts.incarnation, self._epoch)] = None
+        parts.flood(message)
+
+    def forget(self, agent: str) -> None:
+        """Give an agent up, by the operator's word; an agent that can be reached is not given up."""
+        if self.distance(agent) is not None:
+            return self._parts.log(f"{agent} is not forgotten: it can be reached")
+        self._forgotten(agent)
+        return self._tell_update((), (agent,), True, "the operator's word")
+
+    def update(self, now: float, neighbour: str, message: TopologyUpdate) -> None:
+        """Take a word about who is gone; whoever can be reached is not."""
+        parts, key = self._parts, (message.core, message.incarnation, message.epoch)
+        if key in self._updates or message.core == parts.name:
+            return None
+        if not message.is_forget and message.core != self.core():
+            return parts.drop("not_core")
+        self._updates[key] = None
+        while len(self._updates) > UPDATE_EPOCHS:
+            del self._updates[next(iter(self._updates))]
+        for agent in message.left:
+            if agent == parts.name:
+                self._changed(now)
+            elif self.distance(agent) is not None:
+                parts.drop("not_gone")
+            elif message.is_forget:
+                self._forgotten(agent)
+            else:
+                self.agents.pop(agent, None)
+        if message.distance < DISTANCE_MAX:
+            parts.flood(_update_farther(message), neighbour)
+        return None
+
+    def _forgotten(self, agent: str) -> None:
+        self.agents.pop(agent, None)
+        self._parts.forgotten.append(agent)
+
+    # --- time
+
+    def tick(self, now: float) -> None:
+        """Say what is due, and note who has been silent."""
+        parts, settings = self._parts, self._parts.settings
+        for at in parts.neighbours.values():
+            if at.is_linked and now >= at.hello_at + settings.hello_s:
+                self._hello(now, at)
+            if at.is_up and now > at.heard + settings.missed * settings.hello_s + settings.hello_s / 2:
+                self._set_up(now, at, False)
+            if at.distrusted_until and now >= at.distrusted_until:
+                at.distrusted_until = 0.0
+                self._changed(now)
+        silent_at = now - settings.missed * settings.announce_s
+        for name in [name for name, known in self.agents.items() if known.heard < silent_at]:
+            del self.agents[name]
+            self.version += 1
+        if now >= self._announce_at:
+            self.announce(now)
+            self._reconsidered.clear()
+        if self.core() == parts.name:
+            self._act_as_core(now)
+
+    def deadline(self) -> float:
+        """Return when ``tick`` is due."""
+        parts, settings = self._parts, self._parts.settings
+        due = self._announce_at
+        for at in parts.neighbours.values():
+            if at.is_linked:
+                due = min(due, at.hello_at + settings.hello_s)
+            if at.is_up:
+                due = min(due, at.heard + (settings.missed + 0.5) * settings.hello_s + 1e-6)
+            if at.distrusted_until:
+                due = min(due, at.distrusted_until)
+        if self.core() == parts.name:
+            due = min(due, self._core_at)
+        return due
+
+
+def _age(word: Federate) -> tuple[int, int]:
+    return word.incarnation, word.seq
+
+
+def _core_age(word: CoreAnnouncement) -> tuple[int, int]:
+    return word.incarnation, word.seq
+
+
+def _farther(word: Federate) -> Federate:
+    return Federate(
+        word.agent,
+        word.id,
+        word.incarnation,
+        word.seq,
+        word.distance + 1,
+        word.version,
+        word.addresses,
+        word.neighbours,
+    )
+
+
+def _announcement_farther(word: CoreAnnouncement) -> CoreAnnouncement:
+    return CoreAnnouncement(
+        word.core, word.incarnation, word.seq, word.distance + 1, word.members_digest, word.dedup_s, word.hold_s
+    )
+
+
+def _update_farther(word: TopologyUpdate) -> TopologyUpdate:
+    return TopologyUpdate(
+        word.core,
+        word.incarnation,
+        word.epoch,
+        word.distance + 1,
+        word.joined,
+        word.left,
+        word.is_forget,
+        word.why,
+    )

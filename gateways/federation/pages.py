@@ -1,0 +1,54 @@
+"""Pages of a core's words: cut to size, and without what a neighbour's policy keeps away.
+
+A filter whose topics may not come from a neighbour is not said to it, and one whose topics may not go to it is not
+heard from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gateways.federation.filters import overlaps
+from gateways.federation.messages import Topic, TopicCores
+from gateways.federation.parts import Parts
+
+__all__ = ["cut_pages", "flood_page", "may_pass", "send_page"]
+
+PAGE_BYTES = 256 * 1024
+
+
+def cut_pages(topics: Iterable[Topic]) -> Iterator[tuple[Topic, ...]]:
+    """Yield words in pages of at most some 256 KiB."""
+    page: list[Topic] = []
+    length = 0
+    for topic in topics:
+        page.append(topic)
+        length += 4 * len(topic.filter) + sum(4 * len(each) for each in topic.members) + 32
+        if length >= PAGE_BYTES:
+            yield tuple(page)
+            page, length = [], 0
+    if page:
+        yield tuple(page)
+
+
+def may_pass(policy: tuple[str, ...], topic_filter: str) -> bool:
+    """Return whether a policy lets some topic of a filter pass."""
+    return "#" in policy or any(overlaps(each, topic_filter) for each in policy)
+
+
+def flood_page(parts: Parts, page: TopicCores, source: str = "") -> None:
+    """Send a page to each neighbour but the one that it came from."""
+    if all("#" in at.policy.imports for at in parts.neighbours.values()):
+        return parts.flood(page, source)
+    for name in parts.neighbours:
+        if name != source:
+            send_page(parts, name, page)
+    return None
+
+
+def send_page(parts: Parts, neighbour: str, page: TopicCores) -> None:
+    """Send a page to one neighbour."""
+    imports = parts.neighbours[neighbour].policy.imports
+    topics = tuple(each for each in page.topics if may_pass(imports, each.filter))
+    if topics:
+        parts.send(neighbour, TopicCores(page.core, page.incarnation, page.distance, topics))

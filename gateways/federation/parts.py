@@ -1,0 +1,125 @@
+"""State that the cores of one agent share: who it is, its links, what it counted, and the effects of the present step.
+
+Decides nothing but which neighbours are up. The cores write here; ``agent.py`` hands the result out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from gateways.federation.ceilings import Ceiling
+from gateways.federation.events import AgentSettings, CloseLink, Log, NeighbourPolicy, Ready, Send
+from gateways.federation.messages import Message, encode
+from gateways.spool_rows import Delete, Put
+from mqtt.topics import matches
+from wire.decoding import plain_text
+
+__all__ = ["Neighbour", "Parts"]
+
+LOG_LINES_MAX = 1_000  # of one incarnation about what neighbours did: they cannot fill a disk
+
+
+class Neighbour:
+    """An agent at the other end of a link.
+
+    Attributes:
+        is_linked: The link's connection stands.
+        is_up: A hello was answered within three intervals.
+        heard: When it last answered.
+        distrusted_until: It keeps no messages, and is passed by until then.
+        interests: Filters that were learned through it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.incarnation = self.link = 0
+        self.is_linked = self.is_up = False
+        self.heard = 0.0
+        self.hello_seq = 0
+        self.hello_at = 0.0
+        self.round_trip_ms = 0.0
+        self.distrusted_until = 0.0
+        self.interests: set[tuple[str, str]] = set()
+        self.set_policy(NeighbourPolicy())
+
+    def set_policy(self, policy: NeighbourPolicy) -> None:
+        """Take the operator's policy; ceilings begin anew."""
+        self.policy = policy
+        self.incoming = Ceiling(policy.messages_per_s, policy.bytes_per_s)
+        self.outgoing = Ceiling(policy.messages_per_s, policy.bytes_per_s)
+        self._takes_all = "#" in policy.exports, "#" in policy.imports
+
+    def may_have(self, topic: str) -> bool:
+        """Return whether a topic may go to this neighbour."""
+        return self._takes_all[0] or any(matches(each, topic) for each in self.policy.exports)
+
+    def may_send(self, topic: str) -> bool:
+        """Return whether a topic may come from this neighbour."""
+        return self._takes_all[1] or any(matches(each, topic) for each in self.policy.imports)
+
+
+class Parts:
+    """See the module.
+
+    Attributes:
+        wall_ms_at: UTC in milliseconds at ``now`` 0 of the caller's clock.
+        dedup_s, hold_s: Those of the federation, or the agent's own where they are stricter.
+        forgotten: Agents that an operator gave up in this step.
+    """
+
+    def __init__(self, settings: AgentSettings, now: float, wall_ms: int, random: Random) -> None:
+        self.settings = settings
+        self.name = settings.agent
+        self.random = random
+        self.id = 0
+        self.incarnation = 0
+        self.wall_ms_at = wall_ms - int(now * 1000)
+        self.dedup_s, self.hold_s = settings.dedup_s, settings.hold_s
+        self.counts: Counter[str] = Counter()
+        self.ready = Ready()
+        self.neighbours: dict[str, Neighbour] = {}
+        self.forgotten: list[str] = []
+        self._lines = 0
+
+    def wall_ms(self, now: float) -> int:
+        """Return UTC in milliseconds, as this agent's clock has it."""
+        return self.wall_ms_at + int(now * 1000)
+
+    def drop(self, reason: str) -> None:
+        """Count something that is dropped."""
+        self.counts[reason] += 1
+
+    def log(self, text: str) -> None:
+        """Write a line, which may hold words of a neighbour."""
+        self._lines += 1
+        if self._lines <= LOG_LINES_MAX:
+            self.ready.effects.append(Log(plain_text(text)))
+
+    def put(self, kind: str, key: bytes, value: bytes) -> None:
+        """Store a row with this step."""
+        self.ready.writes.append(Put(kind, key, value))
+
+    def delete(self, kind: str, key: bytes) -> None:
+        """Delete a row with this step."""
+        self.ready.writes.append(Delete(kind, key))
+
+    def send(self, neighbour: str, message: Message) -> None:
+        """Send to a neighbour; nothing happens while its link is down."""
+        at = self.neighbours.get(neighbour)
+        if at is not None and at.is_linked:
+            self.ready.effects.append(Send(neighbour, encode(message), at.link))
+            self.counts["sent_" + str(type(message).__struct_config__.tag)] += 1
+
+    def flood(self, message: Message, source: str = "") -> None:
+        """Send to each neighbour but the one that it came from."""
+        data = encode(message)
+        for name, at in self.neighbours.items():
+            if at.is_linked and name != source:
+                self.ready.effects.append(Send(name, data, at.link))
+                self.counts["sent_" + str(type(message).__struct_config__.tag)] += 1
+
+    def refuse(self, neighbour: str, reason: str) -> None:
+        """Count a message that breaks the rules and close its link."""
+        self.drop(reason)
+        self.ready.effects.append(CloseLink(neighbour, reason))

@@ -1,0 +1,67 @@
+"""Figures of an agent on its page: what happened by name, what stands, and what it waits for."""
+
+from __future__ import annotations
+
+from conf.metrics import Metrics
+from gateways.federation.agent import Agent
+from gateways.federation.host import Host
+from gateways.federation.links import Links
+from gateways.federation.turns import Turns
+from gateways.spool_thread import Spool, register_spool_metrics
+
+__all__ = ["register"]
+
+
+def register(metrics: Metrics, agent: Agent, host: Host, links: Links, turns: Turns, spool: Spool) -> None:
+    """Show an agent on the page of its process."""
+    register_spool_metrics(metrics, spool)
+    metrics.counter(
+        "federate_events_total",
+        "What happened at this agent, by name; dropped_<reason> is what was dropped.",
+        lambda: {(name,): float(count) for name, count in agent.counts.items()},
+        ("event",),
+    )
+    metrics.counter(
+        "federate_host_total",
+        "What happened at its broker, by name.",
+        lambda: {(name,): float(count) for name, count in host.counts.items()},
+        ("event",),
+    )
+    metrics.counter(
+        "federate_interest_total",
+        "What was read of the broker's clients, by name.",
+        lambda: {(name,): float(count) for name, count in host.adapter.interest.counts.items()},
+        ("event",),
+    )
+    metrics.counter(
+        "federate_links_total",
+        "What happened to links, by name.",
+        lambda: {(name,): float(count) for name, count in links.counts.items()},
+        ("event",),
+    )
+    metrics.gauge("federate_interests", "Filters that clients of the broker want.", lambda: len(host.adapter.interest))
+    metrics.gauge(
+        "federate_neighbour_up",
+        "1 for a neighbour that is up.",
+        lambda: {(name,): float(at.is_up) for name, at in agent.neighbours.items()},
+        ("neighbour",),
+    )
+    metrics.gauge(
+        "federate_round_trip_ms",
+        "Round trip to a neighbour.",
+        lambda: {(name,): at.round_trip_ms for name, at in agent.neighbours.items()},
+        ("neighbour",),
+    )
+    metrics.gauge("federate_agents", "Agents that are known, this one included.", lambda: 1 + len(agent.overlay.agents))
+    metrics.gauge("federate_messages_kept", "Messages in custody.", lambda: len(agent.rows.stored))
+    metrics.check("broker", lambda: host.is_up)
+    metrics.check("links", lambda: not links.missing())
+    metrics.check("spool", lambda: not turns.is_full)
+    metrics.explain(lambda: _waits_for(host, links, turns))
+
+
+def _waits_for(host: Host, links: Links, turns: Turns) -> str:
+    away = [f"the broker ({host.reason})"] if not host.is_up else []
+    away += [f"neighbour {each} ({links.reasons.get(each, 'not tried yet')})" for each in links.missing()]
+    away += ["room in the spool"] if turns.is_full else []
+    return "away: " + ", ".join(away) if away else ""

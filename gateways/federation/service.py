@@ -1,0 +1,248 @@
+"""The process of one federation agent: its folder, spool, broker, links, page of figures, questions and signals."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import trio
+
+from conf.data_folder import DataFolder
+from conf.errors import ExitCode, UserError
+from conf.federate_settings import FederateSettings
+from conf.gateway_config import GatewayConfig
+from conf.metrics import Metrics
+from gateways.federation.agent import Agent
+from gateways.federation.events import SPOOL_KINDS, AgentSettings, Forget, NeighbourPolicy, WrongSpool
+from gateways.federation.host import Host, log_filters
+from gateways.federation.host_door import client_id_of, lane_options
+from gateways.federation.interest.interest import INTEREST_KIND, Adapter, Interest
+from gateways.federation.interest.mosquitto import MosquittoLog
+from gateways.federation.interest.static import StaticFilters, want_configured
+from gateways.federation.interest.stratamq import ClusterEvents
+from gateways.federation.links import TIER_FEDERATE, Links, LinksOptions
+from gateways.federation.report import register
+from gateways.federation.session_rows import SENT, TAKEN
+from gateways.federation.turns import Turns
+from gateways.process import open_pages
+from gateways.spool import SpoolFile
+from gateways.spool_thread import Spool
+from wire.clock import boot_time
+from wire.links.tls import CertificateFiles, check_certificate, link_contexts
+from wire.messages.hello import NodeIdentity
+from wire.node.process import own_version
+
+__all__ = ["STATUS_SOCKET", "main"]
+
+logger = logging.getLogger(__name__)
+
+SPOOL_FILE = "spool"
+STATUS_SOCKET = "status.sock"
+QUESTION_S = 5.0  # for one who asks
+QUESTION_BYTES_MAX = 256 * 1024
+EXPIRE_S = 60.0
+ROOM_ABOVE = 4  # the file's bound, of the core's: ids, registers and pages come on top
+
+
+def main(config: GatewayConfig[FederateSettings], ready: Callable[[dict[str, object]], None]) -> int:
+    """Run one agent until a signal comes; return the exit code.
+
+    Raises:
+        UserError: A mistake of the configuration, or of the spool: nothing was started.
+    """
+    folder = DataFolder(config.gateway.data_dir)
+    try:
+        return _open(config, ready)
+    finally:
+        folder.close()
+
+
+def _open(config: GatewayConfig[FederateSettings], ready: Callable[[dict[str, object]], None]) -> int:
+    settings = config.settings
+    files = CertificateFiles(settings.certificate, settings.key, settings.authority)
+    identity = (settings.federation, TIER_FEDERATE, settings.agent)
+    check_certificate(files, identity, datetime.datetime.now(datetime.UTC))
+    owner = f"agent {settings.agent} of federation {settings.federation}"
+    path = config.gateway.data_dir / SPOOL_FILE
+    spool = Spool(SpoolFile(path, owner, settings.spool_bytes_max * ROOM_ABOVE), group_s=0.0)
+    try:
+        process = _Process(config, spool, files)
+        return trio.run(process.run, ready)
+    finally:
+        spool.close()
+
+
+class _Process:
+    """All parts of one agent, joined."""
+
+    def __init__(self, config: GatewayConfig[FederateSettings], spool: Spool, files: CertificateFiles) -> None:
+        settings = config.settings
+        random = Random()
+        self.config, self.spool = config, spool
+        try:
+            rows = {kind: list(spool.load(kind)) for kind in SPOOL_KINDS}
+            wall_ms = int(time.time() * 1000)
+            self.agent = Agent(_agent_settings(settings), rows, boot_time(), wall_ms, random)
+            self.turns = Turns(self.agent, spool)
+            self.adapter = _adapter(settings)
+            self.adapter.interest.restore(spool.load(INTEREST_KIND))
+            lanes = lane_options(settings, log_filters(self.adapter.filters), self._is_new)
+            self.host = Host(
+                lanes,
+                self.adapter,
+                self.agent.marker_topic,
+                self.turns.put_event,
+                self.turns.hold,
+                time.time,
+                random,
+            )
+            self.host.restore(list(spool.load(SENT)), list(spool.load(TAKEN)))
+        except (WrongSpool, ValueError) as error:
+            raise UserError(f"spool {config.gateway.data_dir / SPOOL_FILE}: {error}") from None
+        want_configured(self.adapter.interest, settings.filters)
+        identity = NodeIdentity(settings.federation, settings.agent, TIER_FEDERATE, self.agent.incarnation)
+        options = LinksOptions(
+            identity, link_contexts(files), settings.neighbours, settings.accept, _policies(settings), settings.hello_s
+        )
+        self.links = Links(options, random, self.turns.put_event, self.turns.room)
+        self.turns.host, self.turns.links = self.host, self.links
+
+    def _is_new(self) -> bool:
+        return self.agent.is_new and not self.host.counts["connections"]
+
+    async def run(self, ready: Callable[[dict[str, object]], None]) -> int:
+        """Run until a signal comes."""
+        config, settings = self.config, self.config.settings
+        metrics = Metrics("gateway", config.gateway.id, own_version())
+        register(metrics, self.agent, self.host, self.links, self.turns, self.spool)
+        stopping = trio.Event()
+        listeners = await _listen(settings)
+        port = listeners[0].socket.getsockname()[1]
+        addresses: dict[str, object] = {"federate": f"{settings.bind}:{port}"}
+        try:
+            async with trio.open_nursery() as nursery:
+                title = f"agent {settings.agent}"
+                addresses |= await open_pages(nursery, config.metrics, metrics, stopping, title)
+                self.host.take_interest()
+                nursery.start_soon(self.turns.run)
+                nursery.start_soon(self.links.serve, listeners)
+                for lane in self.host.lanes:
+                    nursery.start_soon(lane.client.run)
+                nursery.start_soon(self._answer, config.gateway.data_dir / STATUS_SOCKET)
+                nursery.start_soon(self._expire)
+                ready(addresses)
+                await stopping.wait()
+                for lane in self.host.lanes:
+                    await lane.client.leave()
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            found: BaseException | None = group.subgroup(UserError)
+            if found is None:
+                raise
+            while isinstance(found, BaseExceptionGroup):
+                found = found.exceptions[0]
+            raise found from None
+        return ExitCode.OK
+
+    async def _expire(self) -> None:
+        while True:
+            await trio.sleep(EXPIRE_S)
+            self.adapter.interest.expire(time.time())
+            self.host.take_interest()
+
+    async def _answer(self, path: Any) -> None:
+        """Answer questions of the command line: one line of JSON each."""
+        path.unlink(missing_ok=True)
+        listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        await listener.bind(os.fspath(path))
+        listener.listen(8)
+        await trio.serve_listeners(self._question, [trio.SocketListener(listener)])
+
+    async def _question(self, stream: trio.SocketStream) -> None:
+        asked = bytearray()
+        try:
+            with trio.move_on_after(QUESTION_S):
+                while not asked.endswith(b"\n") and len(asked) < QUESTION_BYTES_MAX:
+                    data = await stream.receive_some(65_536)
+                    if not data:
+                        break
+                    asked += data
+                await stream.send_all(json.dumps(self._look(asked)).encode())
+            await stream.aclose()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    def _look(self, asked: bytes | bytearray) -> object:
+        try:
+            question = json.loads(asked)
+            verb, argument = str(question["verb"]), str(question.get("argument", ""))
+        except (ValueError, KeyError, TypeError):
+            return {"error": "not a question"}
+        match verb:
+            case "status":
+                away = self.links.missing()
+                reasons = {each: self.links.reasons.get(each, "not tried yet") for each in away}
+                return self.agent.status() | {"away": reasons, "host_reason": self.host.reason}
+            case "graph":
+                return self.agent.graph()
+            case "topics":
+                return self.agent.topics()
+            case "why":
+                return self.agent.why(argument)
+            case "forget":
+                self.turns.put_event(Forget(argument))
+                return {"forgotten": argument}
+        return {"error": f"no such verb: {verb}"}
+
+
+async def _listen(settings: FederateSettings) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(settings.port, host=settings.bind)
+    except OSError as error:
+        text = f"federate.port: {settings.bind}:{settings.port}: {error.strerror or error}"
+        raise UserError(text, ExitCode.USAGE) from None
+
+
+def _adapter(settings: FederateSettings) -> Adapter:
+    client_id = client_id_of(settings)
+    interest = Interest([client_id, f"{client_id}-b"], settings.interest_s, settings.interests_max)
+    match settings.host_kind:
+        case "mosquitto":
+            return MosquittoLog(interest, client_id)
+        case "stratamq":
+            return ClusterEvents(interest)
+        case _:
+            return StaticFilters(interest)
+
+
+def _policies(settings: FederateSettings) -> dict[str, NeighbourPolicy]:
+    return {
+        name: NeighbourPolicy(each.imports, each.exports, each.messages_per_s, each.bytes_per_s, each.interests_max)
+        for name, each in settings.policies.items()
+    }
+
+
+def _agent_settings(settings: FederateSettings) -> AgentSettings:
+    return AgentSettings(
+        federation=settings.federation,
+        agent=settings.agent,
+        addresses=settings.advertise,
+        redundancy=settings.redundancy,
+        hello_s=settings.hello_s,
+        announce_s=settings.announce_s,
+        missed=settings.missed,
+        hold_s=settings.hold_s,
+        dedup_s=settings.dedup_s,
+        dedup_ids_max=settings.dedup_ids_max,
+        spool_bytes_max=settings.spool_bytes_max,
+        has_no_local=settings.no_local and settings.protocol == "5",
+        has_identifiers=settings.protocol == "5",
+        host_window=settings.host_window,
+    )

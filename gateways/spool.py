@@ -1,0 +1,242 @@
+"""The spool of a gateway: rows of a kind by key, in one SQLite file, each transaction synced before it counts.
+
+Decides whose file it is, what is refused at start, how a transaction is carried out, and when there is no room. The
+thread that writes, and what waits for it, are ``gateways/spool_thread.py``. Decision: docs/adr/0089-spool.md.
+
+A file is opened by one process at a time, which SQLite's exclusive lock decides. After an end that was not orderly it
+is checked as a whole before anything is read; each row carries a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from conf.errors import UserError
+from conf.private_files import check_private
+from conf.synced_folder import sync_folder
+from gateways.spool_rows import Put, Write
+
+__all__ = ["SpoolFailed", "SpoolFile", "SpoolFull"]
+
+APPLICATION = 0x534D5153  # "SMQS" in the file's header
+VERSION = 1
+RESERVE_SHARE = 16  # of the bound, for writes that make the spool smaller later
+RESERVE_BYTES_MIN = 1 << 20
+ROW_BYTES = 16  # of a row beside its texts, about
+READ_ROWS = 1_024
+FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+SCHEMA = """
+CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE rows(kind TEXT, key BLOB, value BLOB NOT NULL, sum INTEGER NOT NULL, PRIMARY KEY(kind, key)) WITHOUT ROWID;
+"""
+
+
+class SpoolFull(Exception):
+    """There is no room, by the bound or on the disk: nothing of these writes was stored; they may be tried again."""
+
+
+class SpoolFailed(UserError):
+    """The spool cannot be written any more; the process must end, and the next one finds what was committed."""
+
+
+class SpoolFile:
+    """An open spool.
+
+    Args:
+        path: The file; made if it is missing, in a folder that exists.
+        owner: Names the bridge or agent whose rows these are.
+        bytes_max: Bound of what is stored.
+
+    Attributes:
+        size_bytes: Stored now, in whole pages.
+
+    Raises:
+        UserError: One line: the file is foreign, damaged, newer, in use, read-only, or has no room.
+    """
+
+    def __init__(self, path: Path, owner: str, bytes_max: int) -> None:
+        self.path, self.owner, self.bytes_max = path, owner, bytes_max
+        self.size_bytes = 0
+        self._reserve_bytes = max(RESERVE_BYTES_MIN, bytes_max // RESERVE_SHARE)
+        self._lock = threading.Lock()
+        check_private(path, "the spool")
+        check_private(path.with_name(f"{path.name}-wal"), "the log of the spool")
+        is_new = not path.exists()
+        if path.parent.is_dir() and not os.access(path.parent if is_new else path, os.W_OK):
+            raise self._read_only()
+        try:
+            if is_new:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # and so its log
+            self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self._refused(error) from None
+        except OSError as error:
+            raise UserError(f"the spool {path} cannot be made: {error.strerror}; its folder must exist") from None
+        try:
+            self._open()
+            if is_new:
+                sync_folder(path.parent)
+        except sqlite3.Error as error:
+            self._database.close()
+            raise self._refused(error) from None
+        except BaseException:
+            self._database.close()
+            raise
+
+    def load(self, kind: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) of each row of a kind, in the order of keys.
+
+        Raises:
+            UserError: A row is damaged.
+        """
+        last: bytes | None = None
+        while True:
+            with self._lock:
+                try:
+                    rows = self._read(kind, last)
+                except sqlite3.Error as error:
+                    raise self._refused(error) from None
+            for key, value, checksum in rows:
+                if checksum != _checksum(kind, key, value):
+                    raise UserError(self._damaged(f"a row of kind {kind} does not match its checksum"))
+                yield key, value
+            if len(rows) < READ_ROWS:
+                return
+            last = rows[-1][0]
+
+    def has_room(self, growth_bytes: int, drains: bool) -> bool:
+        """Whether writes that may add so many bytes fit; ``drains``: they may take of the reserve."""
+        bound = self.bytes_max + (self._reserve_bytes if drains else 0)
+        return self.size_bytes + growth_bytes <= bound
+
+    def commit(self, writes: Iterable[Write]) -> None:
+        """Store writes as one transaction, in their order; it is synced when this returns.
+
+        Raises:
+            SpoolFull: The disk has no room; nothing was stored.
+            SpoolFailed: The disk does not store any more.
+        """
+        last: dict[tuple[str, bytes], bytes | None] = {}
+        for write in writes:
+            last[write.kind, write.key] = write.value if isinstance(write, Put) else None
+        puts = [
+            (kind, key, value, _checksum(kind, key, value)) for (kind, key), value in last.items() if value is not None
+        ]
+        deletes = [place for place, value in last.items() if value is None]
+        with self._lock:
+            try:
+                self._database.execute("BEGIN IMMEDIATE")
+                if deletes:
+                    self._database.executemany("DELETE FROM rows WHERE kind = ? AND key = ?", deletes)
+                if puts:
+                    self._database.executemany("INSERT OR REPLACE INTO rows VALUES(?, ?, ?, ?)", puts)
+                self._database.execute("COMMIT")
+                self.size_bytes = self._measure()
+            except sqlite3.Error as error:
+                with contextlib.suppress(sqlite3.Error):
+                    if self._database.in_transaction:
+                        self._database.execute("ROLLBACK")
+                if _code(error) in FULL:
+                    raise SpoolFull(f"no room on the disk of the spool {self.path}") from None
+                raise SpoolFailed(f"the spool {self.path} cannot be written: {error}") from None
+
+    def close(self) -> None:
+        """Note an orderly end, and let go of the file."""
+        with self._lock:
+            with contextlib.suppress(sqlite3.Error):  # then it is checked at the next start
+                self._database.execute("UPDATE facts SET value = 'closed' WHERE name = 'state'")
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.close()
+
+    # At start
+
+    def _open(self) -> None:
+        database = self._database
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")  # also: no file of shared memory
+        application = self._pragma("application_id")
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if application != APPLICATION and (application or tables):
+            raise UserError(f"the spool {self.path} is another program's database: name another file")
+        version = self._pragma("user_version")
+        if version > VERSION:
+            text = f"the spool {self.path} is of version {version}, this program knows up to {VERSION}"
+            raise UserError(f"{text}: start the newer program")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if not tables:
+            self._create()
+        self._check()
+        database.execute("UPDATE facts SET value = 'open' WHERE name = 'state'")
+        self.size_bytes = self._measure()
+
+    def _create(self) -> None:
+        """Make the tables; a crash before COMMIT leaves a file without any, which is a new one."""
+        database = self._database
+        database.execute("BEGIN IMMEDIATE")
+        for statement in SCHEMA.split(";"):
+            database.execute(statement)
+        database.executemany("INSERT INTO facts VALUES(?, ?)", [("owner", self.owner), ("state", "closed")])
+        database.execute(f"PRAGMA application_id = {APPLICATION}")
+        database.execute(f"PRAGMA user_version = {VERSION}")
+        database.execute("COMMIT")
+
+    def _check(self) -> None:
+        """Refuse a foreign owner, and what an end that was not orderly left damaged."""
+        facts: dict[str, str] = dict(self._database.execute("SELECT name, value FROM facts"))
+        if facts.get("owner") != self.owner:
+            text = f"the spool {self.path} is of {facts.get('owner')}, not of {self.owner}"
+            raise UserError(f"{text}: give each its own data folder, or move the file away")
+        if facts.get("state") != "closed":
+            (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise UserError(self._damaged(" ".join(str(found).split())))
+
+    def _read(self, kind: str, after: bytes | None) -> list[tuple[bytes, bytes, int]]:
+        columns, order = "SELECT key, value, sum FROM rows WHERE kind = ?", "ORDER BY key LIMIT ?"
+        if after is None:
+            return self._database.execute(f"{columns} {order}", (kind, READ_ROWS)).fetchall()
+        return self._database.execute(f"{columns} AND key > ? {order}", (kind, after, READ_ROWS)).fetchall()
+
+    def _measure(self) -> int:
+        return (self._pragma("page_count") - self._pragma("freelist_count")) * self._pragma("page_size")
+
+    def _pragma(self, name: str) -> int:
+        return int(self._database.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _read_only(self) -> UserError:
+        return UserError(f"the spool {self.path} is read-only: give it a folder that this user may write")
+
+    def _damaged(self, how: str) -> str:
+        return f"the spool {self.path} is damaged ({how}): move it away, or restore it; what it kept is lost with it"
+
+    def _refused(self, error: sqlite3.Error) -> UserError:
+        match _code(error):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return UserError(f"the spool {self.path} is in use by another process")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return self._read_only()
+            case sqlite3.SQLITE_CANTOPEN:
+                return UserError(f"the spool {self.path} cannot be opened: its folder must exist and be writable")
+            case sqlite3.SQLITE_NOTADB:
+                return UserError(f"the spool {self.path} is no spool, or damaged in its first page: move it away")
+            case sqlite3.SQLITE_CORRUPT:
+                return UserError(self._damaged(str(error)))
+            case code if code in FULL:
+                return UserError(f"the spool {self.path} cannot be opened: no room on its disk")
+        return UserError(f"the spool {self.path}: {error}")
+
+
+def _checksum(kind: str, key: bytes, value: bytes) -> int:
+    return zlib.crc32(value, zlib.crc32(key, zlib.crc32(kind.encode())))
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return the primary result code; an extended one says more than is needed, but for shared memory."""
+    code = getattr(error, "sqlite_errorcode", None) or sqlite3.SQLITE_ERROR
+    return int(code) if code in FULL else int(code) & 0xFF

@@ -1,0 +1,160 @@
+"""DTLS at both ends: certificates name devices and nodes, and nobody else is heard."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from access.files import AccessFileError
+from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
+from gateways.datagrams.messages import Body, Packet, PubAck, PubConnect, Publish
+from gateways.datagrams.node_events import Sent
+from gateways.datagrams.sockets import bind_udp
+from gateways.datagrams.subscribers import Peer
+from tests.gateways.datagrams.device_authority import LOOPBACK, Authority
+from tests.gateways.datagrams.test_processes import ROOT, command, node_process
+
+pytest.importorskip("OpenSSL", reason="package pyOpenSSL is not installed")
+
+
+class End:
+    """One socket, and what it received."""
+
+    def __init__(self, files: DtlsFiles, is_node: bool) -> None:
+        self.port = DtlsSocket(bind_udp("127.0.0.1", 0), files, serves=is_node, opens=not is_node)
+        self.received: list[tuple[Peer, str, Body]] = []
+
+    def send(self, peer: Peer, body: Body) -> None:
+        self.port.send(trio.current_time(), Sent(peer, Packet(1, body)))
+
+    async def wait(self) -> tuple[Peer, str, Body]:
+        """Return what comes next."""
+        while not self.received:
+            await self.port.readable()
+            self.port.read(trio.current_time(), self._take)
+        return self.received.pop(0)
+
+    def _take(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+        assert is_proved and length > 37
+        self.received.append((peer, name, packet.body))
+
+
+@asynccontextmanager
+async def pair(node_files: DtlsFiles, device_files: DtlsFiles) -> AsyncIterator[tuple[End, End]]:
+    """Run a node and a device for the length of a block."""
+    node, device = End(node_files, True), End(device_files, False)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.port.run)
+        await nursery.start(device.port.run)
+        try:
+            with trio.fail_after(20):
+                yield node, device
+        finally:
+            nursery.cancel_scope.cancel()
+            node.port.close()
+            device.port.close()
+
+
+async def test_a_session_carries_both_ways(tmp_path: Path) -> None:
+    """Packets from before the handshake wait for it; what is too long for a datagram does not leave."""
+    signer = Authority(tmp_path)
+    async with pair(signer.files(["west"], [LOOPBACK]), signer.files(["pump"])) as (node, device):
+        device.send(Peer(node.port.endpoint), PubConnect("a"))
+        device.send(Peer(node.port.endpoint), Publish("a", b"x", 1, 7))
+        peer, name, body = await node.wait()
+        assert (peer.endpoint, name, body) == (device.port.endpoint, "pump", PubConnect("a")) and peer.session
+        assert (await node.wait())[2] == Publish("a", b"x", 1, 7)
+        node.send(peer, PubAck(0))
+        node.send(Peer(peer.endpoint), PubAck(3))
+        assert await device.wait() == (Peer(node.port.endpoint), "", PubAck(0))
+        assert (await device.wait())[2] == PubAck(3)
+        node.send(peer, Publish("a", bytes(1160)))
+        node.send(Peer(node.port.endpoint), PubAck(0))
+        assert node.port.counts["too_large"] == node.port.counts["no_session"] == 1
+
+
+async def refused(node_files: DtlsFiles, device_files: DtlsFiles) -> tuple[End, End]:
+    """Return both ends after one of them refused the other."""
+    async with pair(node_files, device_files) as (node, device):
+        device.send(Peer(node.port.endpoint), PubConnect("a"))
+        while not any("refused" in name or "failed" in name for end in (node, device) for name in end.port.counts):
+            await trio.sleep(0.005)
+        assert not node.received and not device.received
+        return node, device
+
+
+async def test_a_node_that_is_not_named_by_its_address_is_left(tmp_path: Path) -> None:
+    """Each device has a certificate of the same authority, and none of them is a node."""
+    signer = Authority(tmp_path)
+    _, device = await refused(signer.files(["liar"]), signer.files(["pump"]))
+    assert device.port.counts["handshakes_refused"] == 1
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["control\x07"]])
+async def test_a_certificate_without_one_name_is_refused(tmp_path: Path, names: list[str]) -> None:
+    signer = Authority(tmp_path)
+    node, _ = await refused(signer.files(["west"], [LOOPBACK]), signer.files(names))
+    assert node.port.counts["handshakes_refused"] == 1
+
+
+@pytest.mark.parametrize("raw", [bytes.fromhex("3002a300"), bytes.fromhex("30028702"), b"\x05\x00"])
+async def test_a_node_whose_names_cannot_be_read_is_left(tmp_path: Path, raw: bytes) -> None:
+    """A kind of name that the library does not know, one that is cut, and no list: nothing leaves the handshake."""
+    signer = Authority(tmp_path)
+    await refused(signer.files(["west"], raw=raw), signer.files(["pump"]))
+
+
+async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateways.datagrams.dtls.HANDSHAKE_S", 0.3)
+    signer, other = Authority(tmp_path), Authority(tmp_path, "others")
+    node, _ = await refused(signer.files(["west"], [LOOPBACK]), other.files(["pump"], trusted=signer.path))
+    assert not node.port.counts["handshakes"]
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    signer = Authority(tmp_path)
+    signer.files(["pump"])
+    signer.files(["valve"])
+    pump, key = tmp_path / "pump.crt", tmp_path / "pump.key"
+    with pytest.raises(AccessFileError, match="is no private key of"):
+        DtlsFiles(pump, tmp_path / "valve.key", signer.path)
+    with pytest.raises(AccessFileError, match="is no certificate in PEM"):
+        DtlsFiles(key, key, signer.path)
+    key.chmod(0o644)
+    with pytest.raises(AccessFileError):
+        DtlsFiles(pump, key, signer.path)
+
+
+@pytest.mark.slow
+def test_nodes_and_devices_as_processes(tmp_path: Path) -> None:
+    """A child joins its parent, and what is published to one is printed at the other, by certificates alone."""
+    signer = Authority(tmp_path)
+    for names, alternatives in ((["root"], [LOOPBACK]), (["west"], [LOOPBACK]), (["pump"], []), (["panel"], [])):
+        signer.files(names, alternatives)
+    (tmp_path / "roles.toml").write_text('[roles.device]\npublish = ["west/#"]\nsubscribe = ["#"]\n')
+    (tmp_path / "roles.toml").chmod(0o600)
+
+    def shown(name: str, form: str) -> list[str]:
+        files = {"certificate": tmp_path / f"{name}.crt", "key": tmp_path / f"{name}.key", "authority": signer.path}
+        return [form.format(option, path) for option, path in files.items()]
+
+    def node(name: str, *settings: str) -> AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
+        return node_process(tmp_path, name, "udp.security=dtls", *shown(name, "udp.dtls_{}={}"), *settings)
+
+    with (
+        node("root", 'udp.children={west=["west"]}') as (address, _),
+        node("west", f"udp.parent={address}", "udp.subtree=west"),
+    ):
+        line = command("sub", "--filter", "#", "--node", address, "--count", "2", *shown("panel", "--{}={}"))
+        with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as panel:
+            assert panel.stderr is not None and panel.stderr.readline() == "subscribed #\n"
+            for topic, code in (("west/t", 0), ("east", 1)):
+                line = command("pub", "--topic", topic, "--node", address, *shown("pump", "--{}={}"))
+                done = subprocess.run(line, cwd=ROOT, input="1\n2\n", text=True, capture_output=True, timeout=60)
+                assert done.returncode == code, done.stderr
+            assert panel.communicate(timeout=20)[0].splitlines() == ["west/t 1", "west/t 2"]

@@ -1,0 +1,184 @@
+"""Interest from the lines of Mosquitto's log: whose subscription counts until when, whatever the words of the line."""
+
+import pytest
+
+from gateways.federation.events import InterestChanged
+from gateways.federation.interest.interest import Interest
+from gateways.federation.interest.mosquitto import NOTICE, SUBSCRIBE, UNSUBSCRIBE, MosquittoLog
+
+DAY_S = 86_400.0
+
+
+class Log:
+    """An adapter, and lines with a time of Mosquitto's own form."""
+
+    def __init__(self, time: str = "1795623143: ") -> None:
+        self.interest = Interest(["agent"], interest_s=7 * DAY_S)
+        self.adapter = MosquittoLog(self.interest, "agent")
+        self.time, self.now = time, 1_000.0
+        self.say(SUBSCRIBE, f"agent 2 {SUBSCRIBE}")
+
+    def say(self, topic: str, text: str) -> None:
+        self.adapter.received(self.now, topic, f"{self.time}{text}".encode())
+
+    def change(self) -> tuple[dict[str, int], tuple[str, ...]]:
+        change = self.interest.take_change() or InterestChanged({})
+        return dict(change.added), change.removed
+
+
+TIMES = ["1795623143: ", "", "2026-11-25T16:12:22: ", "Wed Nov 25 16:12:22 2026: ", "16: 12: 22: ", "[16:12]: "]
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_subscription_and_its_end(time: str) -> None:
+    """The same in every format of time."""
+    log = Log(time)
+    log.say(NOTICE, "New client connected from 127.0.0.1:56634 as a client x (p2, c1, k60).")
+    log.say(SUBSCRIBE, "a client x 1 a/b")
+    log.say(SUBSCRIBE, "a client x 2 c/+/#")
+    assert log.change() == ({"a/b": 1, "c/+/#": 2}, ())
+    log.say(UNSUBSCRIBE, "a client x a/b")
+    assert log.change() == ({}, ("a/b",))
+    log.say(NOTICE, "Client a client x disconnected.")
+    assert log.change() == ({}, ("c/+/#",))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Client x y disconnected.",
+        "Client x y closed its connection.",
+        "Socket error on client x y, disconnecting.",
+        "Client x y has exceeded timeout, disconnecting.",
+        "Client x y disconnected due to protocol error.",
+        "Client x y disconnected, not authorised.",
+        "Client x y disconnected: connection lost: reset",
+        "Client x y [127.0.0.1:5678] disconnected: keep alive",
+    ],
+)
+def test_words_of_an_end(line: str) -> None:
+    """Mosquitto 1.6, 2.0 and 2.1 say it differently."""
+    log = Log()
+    log.say(NOTICE, "New client connected from 127.0.0.1:5678 as x y (p2, c1, k60, u'me').")
+    log.say(SUBSCRIBE, "x y 0 f")
+    log.change()
+    log.say(NOTICE, line)
+    assert log.change() == ({}, ("f",))
+
+
+def test_a_kept_session_counts_until_it_expires() -> None:
+    """A client without a clean start goes on to count, also one of MQTT 5, whose expiry is not told."""
+    log = Log()
+    log.say(NOTICE, "New client connected from h as kept (p2, c0, k60).")
+    log.say(SUBSCRIBE, "kept 1 f")
+    log.say(NOTICE, "New client connected from h as five (p5, c1, k60).")
+    log.say(SUBSCRIBE, "five 1 g")
+    log.say(NOTICE, "Client kept disconnected.")
+    log.say(NOTICE, "Client five disconnected.")
+    assert log.change() == ({"f": 1, "g": 1}, ())
+    log.say(NOTICE, "Expiring client five due to timeout.")
+    assert log.change() == ({}, ("g",))
+    log.interest.expire(log.now + 6 * DAY_S)
+    assert log.change() == ({}, ())
+    log.interest.expire(log.now + 8 * DAY_S)
+    assert log.change() == ({}, ("f",))
+
+
+def test_a_clean_start_ends_what_was_wanted() -> None:
+    """Whoever comes back anew asks again."""
+    log = Log()
+    log.say(SUBSCRIBE, "c 1 f")
+    log.change()
+    log.say(NOTICE, "New client connected from h as c (p2, c1, k60).")
+    assert log.change() == ({}, ("f",))
+
+
+def test_doubt_counts_as_interest() -> None:
+    """A line with two readings is two subscriptions; the end of one that is doubtful ends nothing."""
+    log = Log()
+    log.say(SUBSCRIBE, "x 1 y 0 f")
+    assert log.change() == ({"y 0 f": 1, "f": 0}, ())
+    log.say(UNSUBSCRIBE, "x 1 y f")
+    assert log.change() == ({}, ("f",))
+    log.say(SUBSCRIBE, "a 1 b c")
+    log.say(SUBSCRIBE, "a b 1 c")
+    log.change()
+    log.say(UNSUBSCRIBE, "a b c")
+    assert log.change() == ({}, ())
+    assert log.interest.counts["doubtful_lines"] == 1
+
+
+def test_a_cut_line() -> None:
+    """The filter counts up to its last whole level."""
+    log = Log()
+    head = f"c 1 {'long/' * 150}"
+    log.say(SUBSCRIBE, (head + "x" * 1_000)[: 999 - len(log.time)])
+    assert log.change() == ({f"{'long/' * 150}#": 1}, ())
+    log.say(SUBSCRIBE, ("c 1 " + "x" * 1_000)[: 999 - len(log.time)])
+    assert log.change() == ({"#": 1}, ())
+    log.say(UNSUBSCRIBE, ("c " + "x" * 1_000)[: 999 - len(log.time)])
+    log.say(SUBSCRIBE, "i" * (999 - len(log.time)))
+    assert log.change() == ({}, ())
+    assert log.interest.counts["unreadable"] == 1
+
+
+def test_what_never_federates() -> None:
+    """Topics that begin with $, the agent's own, markers and filters that are none; of a shared one its filter."""
+    log = Log()
+    for topic_filter in ("$SYS/#", "$share/g", "$share/g/$SYS/x", "a/#/b", "a+", "stratamq-federate/a/marker"):
+        log.say(SUBSCRIBE, f"c 1 {topic_filter}")
+    log.say(SUBSCRIBE, "agent 2 own/#")
+    assert log.change() == ({}, ())
+    log.say(SUBSCRIBE, "c 1 $share/g/s/+")
+    assert log.change() == ({"s/+": 1}, ())
+
+
+def test_two_clients_of_one_filter() -> None:
+    """It ends with the last of them; the highest QoS counts."""
+    log = Log()
+    log.say(SUBSCRIBE, "a 0 f")
+    log.say(SUBSCRIBE, "b 2 f")
+    assert log.change() == ({"f": 2}, ())
+    log.say(UNSUBSCRIBE, "b f")
+    assert log.change() == ({"f": 0}, ())
+    log.say(UNSUBSCRIBE, "a f")
+    assert log.change() == ({}, ("f",))
+
+
+def test_rows_and_a_gap() -> None:
+    """A later process knows the same; after a gap nothing is taken away until nobody was heard for long."""
+    log = Log()
+    log.say(NOTICE, "New client connected from h as c (p2, c1, k60).")
+    log.say(SUBSCRIBE, "c 1 f")
+    rows = {write.key: write.value for write in log.interest.take_rows()}  # type: ignore[union-attr]
+    later = Log()
+    later.interest.restore(rows.items())
+    assert later.change() == ({"f": 1}, ())
+    later.adapter.away(later.now)
+    assert not later.adapter.back(later.now + 19, True)
+    later.adapter.away(later.now)
+    assert later.adapter.back(later.now + 21, True)
+    later.adapter.away(later.now)
+    assert later.adapter.back(later.now + 1, False)
+    assert later.change() == ({}, ())
+    assert later.interest.counts["interest_gap"] == 2
+    later.interest.expire(later.now + 8 * DAY_S)
+    assert later.change() == ({}, ("f",))
+
+
+def test_too_many_filters() -> None:
+    """The bound is counted, and those from before stay."""
+    interest = Interest([], filters_max=3)
+    adapter = MosquittoLog(interest, "agent")
+    for number in range(5):
+        adapter.received(0.0, SUBSCRIBE, f"1: c 0 f{number}".encode())
+    assert len(interest) == 3
+    assert interest.counts["too_many_filters"] == 2
+
+
+def test_no_line_raises() -> None:
+    """Bytes that are no text, and empty ones."""
+    log = Log()
+    for topic in (SUBSCRIBE, UNSUBSCRIBE, NOTICE, "$SYS/broker/log/E"):
+        for payload in (b"", b"\xff\xfe", b"1: ", b"1: \x00 1 \x00", b": " * 400, b" 1 " * 333):
+            log.adapter.received(0.0, topic, payload)

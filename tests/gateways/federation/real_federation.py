@@ -1,0 +1,312 @@
+"""A federation of real brokers: one Mosquitto and one agent process for each name, links between them, faults, clients.
+
+Every process is ours and ended by us. Clients are paho-mqtt. Links go through relays where a test delays or cuts them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from stratamq.federate_folder import make_folder
+
+ROOT = Path(__file__).parents[3]
+MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+INSTALLED = Path(MOSQUITTO).exists()
+FEDERATION = "test"
+START_S = 30.0
+
+GRID = [(f"{n}", f"{n + 1}") for n in (1, 2, 4, 5, 7, 8)] + [(f"{n}", f"{n + 3}") for n in range(1, 7)]
+PAPER = [
+    tuple(text.split("-"))
+    for text in ["150-22", "150-230", "150-180", "150-217", "230-180", "230-22", "243-217", "243-180"]
+]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody has now."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Return the first true value of a condition; it is asked 50 times a second."""
+    end = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+class Site:
+    """One broker and its agent."""
+
+    def __init__(self, name: str, folder: Path, broker_port: int, link_port: int, page_port: int) -> None:
+        self.name, self.folder = name, folder
+        self.broker_port, self.link_port, self.page_port = broker_port, link_port, page_port
+        self.broker: subprocess.Popen[bytes] | None = None
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.broker_config = folder / f"mosquitto-{name}.conf"
+        self.agent_log = folder / f"agent-{name}.log"
+        self.persistent = False
+
+    def start_broker(self) -> None:
+        """Start, and wait until it listens."""
+        (self.folder / f"mq-{self.name}").mkdir(exist_ok=True)
+        lines = [
+            f"listener {self.broker_port} 127.0.0.1",
+            "allow_anonymous true",
+            "user root",
+            "max_queued_messages 0",
+            "log_dest topic",
+            "log_type subscribe",
+            "log_type unsubscribe",
+            "log_type notice",
+            "connection_messages true",
+            f"persistence {str(self.persistent).lower()}",
+            f"persistence_location {self.folder}/mq-{self.name}/",
+        ]
+        self.broker_config.write_text("\n".join(lines) + "\n")
+        command = [MOSQUITTO, "-c", str(self.broker_config)]
+        self.broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until(self._broker_listens, START_S, f"broker {self.name}")
+
+    def _broker_listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.broker_port)) == 0
+
+    def start_agent(self) -> None:
+        """Start; ``ask`` says when it is there."""
+        command = [sys.executable, "-m", "stratamq", "federate", "--config", str(self.folder / f"{self.name}.toml")]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with self.agent_log.open("ab") as log:
+            self.agent = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=ROOT)
+
+    def ask(self, verb: str, argument: str = "") -> Any:
+        """Return the agent's answer; None while it does not answer."""
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(5)
+                connection.connect(str(self.folder / self.name / "status.sock"))
+                connection.sendall(json.dumps({"verb": verb, "argument": argument}).encode() + b"\n")
+                data = b""
+                while part := connection.recv(1 << 16):
+                    data += part
+                return json.loads(data)
+        except OSError:
+            return None
+
+    def kill(self, what: str) -> None:
+        """kill -9 the broker or the agent."""
+        process = getattr(self, what)
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            setattr(self, what, None)
+
+    def stop(self) -> None:
+        """End both; the agent in order."""
+        if self.agent is not None:
+            self.agent.terminate()
+            try:
+                self.agent.wait(5)
+            except subprocess.TimeoutExpired:
+                self.kill("agent")
+        self.kill("broker")
+
+
+class Federation:
+    """All sites, and the links between them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        names: Iterable[str],
+        links: Iterable[Iterable[str]],
+        settings: Mapping[str, object] | None = None,
+        relay: Callable[[str, str, int], int] | None = None,
+    ) -> None:
+        """Make folders and configurations.
+
+        Args:
+            settings: Of room ``federate``, at each agent.
+            relay: Returns the port of a relay to a port, for the link of two names.
+        """
+        folder.chmod(0o700)
+        self.folder = folder
+        names = list(names)
+        ports = free_ports(3 * len(names))
+        self.sites = {
+            name: Site(name, folder, *ports[3 * number : 3 * number + 3]) for number, name in enumerate(names)
+        }
+        agents = [f"{name}=127.0.0.1:{self.sites[name].link_port}" for name in names]
+        made = make_folder(folder, FEDERATION, agents, ["-".join(link) for link in links])
+        dials: dict[str, list[int]] = defaultdict(list)
+        for one, other in (sorted(link) for link in links):
+            port = self.sites[other].link_port
+            dials[one].append(relay(one, other, port) if relay is not None else port)
+        for name, file in zip(names, made, strict=True):
+            site = self.sites[name]
+            text = file.read_text()
+            text = text.replace("mqtt://127.0.0.1:1883", f"mqtt://127.0.0.1:{site.broker_port}")
+            neighbours = ", ".join(f'"127.0.0.1:{port}"' for port in dials[name])
+            lines = [line for line in text.splitlines() if not line.startswith(("neighbours", "port ="))]
+            at = lines.index("[federate]") + 1
+            lines[at:at] = [f"port = {site.link_port}", f"neighbours = [{neighbours}]"]
+            lines[at:at] = [f"{key} = {json.dumps(value)}" for key, value in (settings or {}).items()]
+            lines.append(f"port = {site.page_port}")
+            file.write_text("\n".join(lines) + "\n")
+
+    def start(self, names: Iterable[str] = ()) -> None:
+        """Start brokers, then agents."""
+        for name in names or self.sites:
+            self.sites[name].start_broker()
+        for name in names or self.sites:
+            self.sites[name].start_agent()
+
+    def wait_overlay(self, seconds: float = 60.0) -> None:
+        """Wait until every agent knows all others, and its broker."""
+        count = len(self.sites)
+
+        def complete() -> bool:
+            for site in self.sites.values():
+                assert site.agent is None or site.agent.poll() is None, site.agent_log.read_text()[-2_000:]
+                found = site.ask("status")
+                if not found or not found["host"] or len(found["agents"]) != count - 1:
+                    return False
+            return True
+
+        until(complete, seconds, "overlay")
+
+    def wait_members(self, topic: str, members: set[str], seconds: float = 30.0) -> None:
+        """Wait until each agent sends a topic to all of its members."""
+
+        def complete() -> bool:
+            for name, site in self.sites.items():
+                if site.agent is None:
+                    continue
+                found = site.ask("why", topic)
+                to = {each["agent"] for each in found["to"]} if found else set()
+                if not members - {name} <= to or (members - {name} and not found["captured_by"]):
+                    return False
+            return True
+
+        until(complete, seconds, f"members {members} of {topic}")
+
+    def stop(self) -> None:
+        """End everything."""
+        for site in self.sites.values():
+            if site.agent is not None:
+                site.agent.terminate()
+        for site in self.sites.values():
+            site.stop()
+
+
+@contextmanager
+def running(federation: Federation) -> Iterator[Federation]:
+    """Run a federation for the length of a block."""
+    try:
+        federation.start()
+        yield federation
+    finally:
+        federation.stop()
+
+
+class Subscriber:
+    """A durable subscriber that notes what comes."""
+
+    def __init__(self, port: int, name: str, topic_filter: str, qos: int = 2) -> None:
+        self.payloads: Counter[bytes] = Counter()
+        self.at: list[tuple[float, bytes]] = []
+        self.subscribed = threading.Event()
+        self.suback_at = 0.0
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
+        self._filter, self._qos = topic_filter, qos
+        self.client.on_message = lambda _client, _data, message: self._message(bytes(message.payload))
+        self.client.on_connect = lambda *_: self._connected()
+        self.client.on_subscribe = lambda *_: self._granted()
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = 3600
+        self.client.reconnect_delay_set(1, 1)
+        self.client.connect("127.0.0.1", port, clean_start=False, properties=properties)
+        self.client.loop_start()
+
+    def _connected(self) -> None:
+        self.client.subscribe(self._filter, options=SubscribeOptions(qos=self._qos))
+
+    def _granted(self) -> None:
+        self.suback_at = time.monotonic()
+        self.subscribed.set()
+
+    def _message(self, payload: bytes) -> None:
+        self.payloads[payload] += 1
+        self.at.append((time.monotonic(), payload))
+
+    def close(self) -> None:
+        """Leave."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+class Publisher:
+    """A publisher that notes what its broker acknowledged."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.acked: set[bytes] = set()
+        self._open: dict[int, bytes] = {}
+        self._early: set[int] = set()  # answered before ``publish`` returned
+        self._lock = threading.Lock()
+        self.client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
+        self.client.max_queued_messages_set(0)
+        self.client.on_publish = lambda _client, _data, mid, *_: self._published(mid)
+        self.client.reconnect_delay_set(1, 1)
+        self.client.connect("127.0.0.1", port, clean_start=False)
+        self.client.loop_start()
+
+    def publish(self, topic: str, payload: bytes, qos: int = 2, retain: bool = False) -> None:
+        """Send one message."""
+        info = self.client.publish(topic, payload, qos, retain)  # paho answers under a lock of its own
+        with self._lock:
+            if info.mid in self._early:
+                self._early.remove(info.mid)
+                self.acked.add(payload)
+            else:
+                self._open[info.mid] = payload
+
+    def _published(self, mid: int) -> None:
+        with self._lock:
+            payload = self._open.pop(mid, None)
+            if payload is None:
+                self._early.add(mid)
+            else:
+                self.acked.add(payload)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until everything is acknowledged."""
+        until(lambda: not self._open, seconds, f"{len(self._open)} acknowledgements")
+
+    def close(self) -> None:
+        """Leave."""
+        self.client.disconnect()
+        self.client.loop_stop()

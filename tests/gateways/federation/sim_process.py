@@ -1,0 +1,230 @@
+"""One agent's process and its broker in the simulation: a shell whose spool loses what was not synced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import TYPE_CHECKING
+
+from gateways.federation.agent import Agent
+from gateways.federation.events import (
+    AckHost,
+    AgentSettings,
+    Captured,
+    CloseLink,
+    Event,
+    HoldLink,
+    HostAcked,
+    HostDown,
+    HostUp,
+    Inject,
+    InterestChanged,
+    Log,
+    MarkerSeen,
+    Ready,
+    Recapture,
+    Send,
+)
+from gateways.spool_rows import Put
+from tests.gateways.federation.model_broker import AGENT, Copy, ModelBroker, Subscription
+
+if TYPE_CHECKING:
+    from tests.gateways.federation.federation_simulation import FederationSimulation
+
+WALL_MS = 1_700_000_000_000
+SYNC_S = 0.004
+HOST_S = 0.001
+
+
+class SimProcess:
+    """See the module.
+
+    Attributes:
+        disk: Rows that were synced, by kind.
+        core: None while the process is dead.
+        life: Counts the starts; what belongs to an earlier one does nothing.
+    """
+
+    def __init__(self, simulation: FederationSimulation, settings: AgentSettings, clock_s: float) -> None:
+        self.simulation, self.settings, self.clock_s = simulation, settings, clock_s
+        self.name = settings.agent
+        self.disk: dict[str, dict[bytes, bytes]] = {}
+        self.taken: set[int] = set()  # numbers of copies that were acknowledged, in the same transaction
+        self.open: dict[int, Inject] = {}  # handed to the broker's session, durable
+        self.core: Agent | None = None
+        self.life = self.connection = 0
+        self.logs: list[str] = []
+        self.closed: list[str] = []
+        self.broker = ModelBroker(self._on_copy, self._on_interest)
+        self.interests: dict[str, int] = {}
+        self.is_host_up = False
+        self._handed: set[int] = set()
+        self._commit_at = 0.0
+        self._wake_at = -1.0
+        self.is_full = False
+
+    # --- the process
+
+    def start(self) -> None:
+        simulation = self.simulation
+        self.life += 1
+        self._handed.clear()
+        rows = {kind: list(each.items()) for kind, each in self.disk.items()}
+        wall_ms = WALL_MS + int((simulation.now + self.clock_s) * 1000)
+        seed = Random(simulation.random.getrandbits(32))
+        self.core = Agent(self.settings, rows, simulation.now, wall_ms, seed)
+        self._commit_at = simulation.now
+        self.step([InterestChanged(dict(self.interests))] if self.interests else [])
+
+    def kill(self) -> None:
+        self.core = None
+        self.life += 1
+        self.disconnect_host()
+
+    def step(self, events: Iterable[Event] = ()) -> None:
+        """Let the core take events; its writes are synced after a while, and its effects come then."""
+        core, simulation = self.core, self.simulation
+        if core is None:
+            return
+        events = list(events)
+        ready = core.handle(simulation.now, events)
+        acked = [each.ref for each in events if isinstance(each, HostAcked)]
+        self._commit_at = max(self._commit_at, simulation.now + (SYNC_S if ready.writes else 0.0))
+        life = self.life
+        simulation.at(self._commit_at, lambda: self._commit(life, ready, acked))
+        deadline = max(ready.deadline, simulation.now + 0.0005)
+        if self._wake_at <= simulation.now or deadline < self._wake_at:
+            self._wake_at = deadline
+            simulation.at(deadline, lambda: self._wake(life, deadline))
+
+    def _wake(self, life: int, deadline: float) -> None:
+        if life == self.life and self._wake_at == deadline:
+            self._wake_at = -1.0
+            self.step()
+
+    def _commit(self, life: int, ready: Ready, acked: list[int]) -> None:
+        if life != self.life:
+            return
+        for write in ready.writes:
+            if isinstance(write, Put):
+                self.disk.setdefault(write.kind, {})[write.key] = write.value
+            else:
+                self.disk.get(write.kind, {}).pop(write.key, None)
+        for ref in acked:
+            self.open.pop(ref, None)
+        self.taken.update(each.ref for each in ready.effects if isinstance(each, AckHost))
+        for effect in ready.effects:
+            self._perform(effect)
+
+    def _perform(self, effect: object) -> None:
+        match effect:
+            case Send(neighbour, data, link):
+                self.simulation.send(self.name, neighbour, data, link)
+            case AckHost(ref):
+                if self.is_host_up:
+                    self.broker.acknowledge(ref)
+            case Inject():
+                self._inject(effect)
+            case Recapture():
+                self._recapture(effect)
+            case HoldLink(neighbour, until):
+                self.simulation.hold(self.name, neighbour, until)
+            case CloseLink(neighbour, reason):
+                self.closed.append(f"{neighbour}: {reason}")
+                self.simulation.cut(self.name, neighbour)
+            case Log(text):
+                self.logs.append(text)
+
+    # --- the broker
+
+    def connect_host(self) -> None:
+        core = self.core
+        if core is None or self.is_host_up:
+            return
+        is_present = self.broker.connect(core.is_new and not self.disk.get("capture"))
+        self.is_host_up = True
+        self.connection += 1
+        if not is_present:
+            self.open.clear()
+        self.step([HostUp(is_present)])
+        for each in list(self.open.values()):
+            self._publish(each)
+        self.broker.resume()
+
+    def disconnect_host(self) -> None:
+        if self.is_host_up:
+            self.is_host_up = False
+            self.connection += 1
+            self.broker.disconnect()
+            self.step([HostDown()])
+
+    def _inject(self, effect: Inject) -> None:
+        if effect.ref:
+            if effect.ref in self.open:
+                return
+            self.open[effect.ref] = effect
+        if self.is_host_up:
+            self._publish(effect)
+
+    def _publish(self, effect: Inject) -> None:
+        connection, life = self.connection, self.life
+        self.broker.publish(
+            AGENT, effect.topic, effect.payload, effect.qos, effect.is_retained, effect.properties, effect.ref
+        )
+        self.simulation.injected(self.name, effect)
+
+        def answer() -> None:
+            if connection == self.connection and life == self.life:
+                self.step([HostAcked(effect.ref)])
+
+        if effect.ref:
+            self.simulation.at(self.simulation.now + HOST_S, answer)
+
+    def _recapture(self, effect: Recapture) -> None:
+        if not self.is_host_up:
+            return
+        for topic_filter, _ in effect.unsubscribe:
+            self.broker.unsubscribe_agent(topic_filter)
+        for each in effect.subscribe:
+            subscription = Subscription(2, each.no_local and self.settings.has_no_local, True, each.identifier)
+            self.broker.subscribe_agent(each.filter, subscription, each.wants_retained)
+        if effect.marker and self.core is not None:
+            topic, number, connection = self.core.marker_topic, effect.marker, self.connection
+
+            def publish() -> None:
+                if connection == self.connection:
+                    self.broker.publish(AGENT, topic, b"%d" % number, 2)
+
+            self.simulation.at(self.simulation.now + HOST_S, publish)
+
+    def _on_copy(self, copy: Copy) -> None:
+        connection, life = self.connection, self.life
+
+        def arrive() -> None:
+            if connection != self.connection or life != self.life or self.core is None:
+                return
+            if copy.number in self.taken:
+                self.broker.acknowledge(copy.number)
+            elif copy.number not in self._handed:
+                if copy.qos:
+                    self._handed.add(copy.number)
+                self.step([self._event(copy)])
+
+        self.simulation.in_order(f"host {self.name}", HOST_S, arrive)
+
+    def _event(self, copy: Copy) -> Event:
+        assert self.core is not None
+        ref = copy.number if copy.qos else 0
+        if copy.topic == self.core.marker_topic:
+            return MarkerSeen(ref, int(copy.payload))
+        return Captured(
+            ref, copy.topic, copy.payload, copy.qos, copy.is_retained, dict(copy.properties), (copy.identifier,)
+        )
+
+    def _on_interest(self, topic_filter: str, qos: int | None) -> None:
+        if qos is None:
+            self.interests.pop(topic_filter, None)
+            self.step([InterestChanged({}, (topic_filter,))])
+        else:
+            self.interests[topic_filter] = qos
+            self.step([InterestChanged({topic_filter: qos})])

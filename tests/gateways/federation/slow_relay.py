@@ -1,0 +1,103 @@
+"""Relays of links between agents, in threads: each delays, stalls or cuts the bytes of one link."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+
+CHUNK_BYTES = 65_536
+STALL_S = (0.3, 3.0)
+LOOK_S = 0.01
+WAITING_MAX = 1_024  # chunks on their way
+
+
+class Relays:
+    """All relays of a federation.
+
+    Attributes:
+        delay_s: That each chunk takes.
+        stall_share: Of chunks that stall longer, and all behind them.
+        pairs: The links, by the names of their agents.
+    """
+
+    def __init__(self) -> None:
+        self.delay_s = self.stall_share = 0.0
+        self.pairs: list[tuple[str, str]] = []
+        self._cut: set[tuple[str, str]] = set()
+        self._listeners: list[socket.socket] = []
+        self._random = random.Random(7)
+        self._is_over = False
+
+    def port(self, one: str, other: str, target: int) -> int:
+        """Return the port of a new relay to a port."""
+        pair = (one, other)
+        self.pairs.append(pair)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._listeners.append(listener)
+        threading.Thread(target=self._accept, args=(listener, target, pair), daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Let nothing pass on these links; connections stay, as behind a cable that is out."""
+        self._cut = set(pairs)
+
+    def heal(self) -> None:
+        """Let everything pass again."""
+        self._cut = set()
+
+    def close(self) -> None:
+        """End all."""
+        self._is_over = True
+        for listener in self._listeners:
+            listener.close()
+
+    def _accept(self, listener: socket.socket, target: int, pair: tuple[str, str]) -> None:
+        while not self._is_over:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", target), timeout=5)
+                server.settimeout(None)
+            except OSError:
+                client.close()
+                continue
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._pipe, args=(source, sink, pair), daemon=True).start()
+
+    def _pipe(self, source: socket.socket, sink: socket.socket, pair: tuple[str, str]) -> None:
+        waiting: deque[tuple[float, bytes]] = deque()
+        threading.Thread(target=self._send, args=(waiting, sink, pair), daemon=True).start()
+        due = 0.0
+        while True:
+            try:
+                data = source.recv(CHUNK_BYTES)
+            except OSError:
+                data = b""
+            stall = self._random.uniform(*STALL_S) if self._random.random() < self.stall_share else 0.0
+            due = max(due, time.monotonic() + self.delay_s + stall)
+            waiting.append((due, data))
+            if not data:
+                return
+            while len(waiting) > WAITING_MAX:
+                time.sleep(LOOK_S)
+
+    def _send(self, waiting: deque[tuple[float, bytes]], sink: socket.socket, pair: tuple[str, str]) -> None:
+        while not self._is_over:
+            if not waiting or waiting[0][0] > time.monotonic() or pair in self._cut:
+                time.sleep(LOOK_S)
+                continue
+            _, data = waiting.popleft()
+            try:
+                if data:
+                    sink.sendall(data)
+                    continue
+            except OSError:
+                pass
+            sink.close()
+            return

@@ -1,0 +1,222 @@
+"""Rules of single cores: hulls of filters, early numbers, the window of ids, QoS 0, captures in two lanes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from gateways.federation.capture import Capture
+from gateways.federation.events import AckHost, AgentSettings, Inject, MarkerSeen, Recapture, Send
+from gateways.federation.filters import DisjointHulls, hull, overlaps
+from gateways.federation.messages import Federate, Kept, Topic, TopicCores, TopicMessage, decode
+from gateways.federation.parts import Parts
+from mqtt.properties import PropertyId
+from mqtt.topics import matches
+from tests.fuzz.federation_target import topic_message
+from tests.gateways.federation.graphs import line
+from tests.gateways.federation.test_agents import core_of, subscribe
+from tests.gateways.federation.test_hostile import One
+
+LEVELS = ("a", "b", "+", "")
+
+
+def random_filter(random: Random) -> str:
+    found = [random.choice(LEVELS) for _ in range(random.randrange(1, 4))]
+    if random.random() < 0.3:
+        found[-1] = "#"
+    return "/".join(found) or "a"
+
+
+def topics(depth: int = 3) -> list[str]:
+    """Return all topics of the small alphabet."""
+    found = ["a", "b", "", "c"]
+    whole = list(found)
+    for _ in range(depth):
+        found = [f"{topic}/{level}" for topic in found for level in ("a", "b", "", "c")]
+        whole += found
+    return [topic for topic in whole if topic]
+
+
+TOPICS = topics()
+
+
+def test_overlap_is_what_some_topic_matches() -> None:
+    """Against the reference matcher, over all topics of a small alphabet."""
+    random = Random(1)
+    for _ in range(400):
+        one, other = random_filter(random), random_filter(random)
+        both = any(matches(one, topic) and matches(other, topic) for topic in TOPICS)
+        is_empty_topic = "" in (one, other)  # no topic is empty
+        assert overlaps(one, other) is both or is_empty_topic, (one, other)
+
+
+def test_a_hull_matches_all_of_both() -> None:
+    """And perhaps more."""
+    random = Random(2)
+    for _ in range(400):
+        one, other = random_filter(random), random_filter(random)
+        if overlaps(one, other):
+            wide = hull(one, other)
+            assert all(matches(wide, topic) for topic in TOPICS if matches(one, topic) or matches(other, topic))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_hulls_are_disjoint_and_match_everything(seed: int) -> None:
+    """Whatever the order in which filters come."""
+    random = Random(seed)
+    filters = [random_filter(random) for _ in range(random.randrange(1, 9))]
+    hulls = DisjointHulls(filters).filters
+    assert not [pair for pair in combinations(hulls, 2) if overlaps(*pair)]
+    for topic in TOPICS:
+        if any(matches(each, topic) for each in filters):
+            assert sum(matches(each, topic) for each in hulls) == 1, (filters, hulls, topic)
+
+
+def injected(*steps: object) -> list[bytes]:
+    return [effect.payload for step in steps for effect in step.effects if isinstance(effect, Inject)]  # type: ignore[attr-defined]
+
+
+def test_an_early_message_waits_for_the_one_before_it() -> None:
+    """As long as 200 ms, over whatever ways the two come."""
+    one = One()
+    early = one.hear("y", topic_message(number=2, after=1, payload=b"second", path=("b", "y")))
+    assert injected(early) == []
+    assert injected(one.hear("b", topic_message(payload=b"first"))) == [b"first", b"second"]
+
+
+def test_an_early_message_waits_200_ms_at_most() -> None:
+    """The one before it may never come: another agent was not meant by it."""
+    one = One()
+    step = one.hear("b", topic_message(number=2, after=1))
+    assert injected(step) == []
+    assert step.deadline <= one.now + 0.2
+    one.now += 0.19
+    assert injected(one.give()) == [b"21"]
+    assert one.agent.counts["early_given_up"] == 1
+
+
+def test_an_early_message_outlives_the_process() -> None:
+    """It was kept before it could be handed over."""
+    one = One()
+    step = one.hear("b", topic_message(number=2, after=1))
+    assert [decode(each.data) for each in step.effects if isinstance(each, Send)][-1] == Kept(1)
+    one.start()
+    assert injected(one.give()) or one.agent.rows.stored == {} or one.agent.counts["injected"] == 1
+
+
+def test_a_message_older_than_the_window_says_that_it_may_be_a_repeat() -> None:
+    """By a user property; a younger one does not."""
+    one = One(dedup_s=60.0)
+    for number, age_ms, is_marked in ((1, 59_000, False), (2, 61_000, True)):
+        step = one.hear("b", topic_message(number=number, custody=number, age_ms=age_ms))
+        (effect,) = [each for each in step.effects if isinstance(each, Inject)]
+        pairs = effect.properties[PropertyId.USER_PROPERTY]
+        assert isinstance(pairs, list)
+        assert (("federation-possible-duplicate", "1") in pairs) is is_marked
+
+
+def test_ids_above_the_bound_make_later_repeats_say_so() -> None:
+    """An id that was forgotten too soon is not trusted."""
+    one = One(dedup_ids_max=2)
+    for number in range(1, 5):
+        one.hear("b", topic_message(number=number, custody=number))
+    one.now += 10.0
+    one.give()
+    assert one.agent.counts["ids_over_bound"] == 2
+    step = one.hear("b", topic_message(number=1, custody=5, age_ms=10_100))
+    (effect,) = [each for each in step.effects if isinstance(each, Inject)]
+    assert ("federation-possible-duplicate", "1") in effect.properties[PropertyId.USER_PROPERTY]  # type: ignore[operator]
+
+
+def test_qos_0_is_sent_and_never_kept() -> None:
+    """No row, no id on disk, and no word of custody."""
+    one = One()
+    ready = one.hear("b", topic_message(qos=0, custody=0, to=("m", "y")))
+    assert ready.writes == []
+    sent = [decode(each.data) for each in ready.effects if isinstance(each, Send)]
+    assert [each.to for each in sent if isinstance(each, TopicMessage)] == [("y",)]
+    assert injected(ready) == [b"21"]
+
+
+def test_an_agent_counts_echoes_of_a_broker_without_no_local() -> None:
+    """What it handed over comes back, and is not sent again."""
+    simulation = line(3, has_no_local=False)
+    for name in ("n1", "n2", "n3"):
+        subscribe(simulation, name, "a/#")
+    simulation.run(4.0)
+    sent = [simulation.publish(name, "a/b") for name in ("n1", "n2", "n3") for _ in range(5)]
+    simulation.run(5.0)
+    for name in ("n1", "n2", "n3"):
+        assert simulation.delivered(name, "s") == dict.fromkeys(sent, 1)
+        assert core_of(simulation, name).counts["echo"] == 10
+        assert core_of(simulation, name).counts["foreign_loop"] == 0
+
+
+def test_two_lanes_divide_copies_where_there_are_no_identifiers() -> None:
+    """A broker of 3.1.1: the new set has its own connection, and the marker comes back on both."""
+    parts = Parts(AgentSettings("f", "m", has_identifiers=False), 0.0, 0, Random(1))
+    capture = Capture(parts)
+
+    def effects() -> list[Recapture]:
+        found = [each for each in parts.ready.effects if isinstance(each, Recapture)]
+        parts.ready.effects.clear()
+        return found
+
+    capture.want(0.0, ["a/b"])
+    capture.host_up(False)
+    (first,) = effects()
+    assert capture.marker_seen(first.marker, 0)
+    capture.tick(0.0)
+    (second,) = effects()
+    (lane,) = {each.lane for each in second.subscribe if each.filter == "a/b"}
+    (identifier,) = {each.identifier for each in second.subscribe if each.filter == "a/b"}
+    assert capture.marker_seen(second.marker, lane)
+    capture.want(1.0, ["a/b", "a/+"])
+    capture.tick(1.0)
+    (change,) = [each for each in effects() if each.subscribe]
+    (newer,) = [each for each in change.subscribe if each.filter == "a/+"]
+    assert newer.lane == 1 - lane
+    assert capture.counts("a/b", (identifier,), lane)
+    assert not capture.counts("a/b", (newer.identifier,), newer.lane)
+    assert capture.counts("a/c", (newer.identifier,), newer.lane)
+    assert not capture.marker_seen(change.marker, newer.lane)
+    assert capture.counts("a/b", (newer.identifier,), newer.lane)
+    assert capture.counts("a/b", (identifier,), lane), "the old lane's marker has not come"
+    assert capture.marker_seen(change.marker, lane)
+    assert not capture.counts("a/b", (identifier,), lane)
+    assert effects()[0].unsubscribe == (("a/b", lane),)
+
+
+def test_a_marker_is_acknowledged() -> None:
+    """It fills no window of the broker."""
+    one = One()
+    assert AckHost(77) in one.give(MarkerSeen(77, 12345)).effects
+
+
+def test_a_message_that_comes_back_is_held_anew() -> None:
+    """A neighbour's word that it kept a message may be about the copy that it has sent back meanwhile."""
+    one = One()
+    one.hear("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("y",)))
+    sent = one.hear("b", topic_message(to=("z",)))
+    assert [each.neighbour for each in sent.effects if isinstance(each, Send) and b"a/b" in each.data] == ["y"]
+    one.hear("y", topic_message(to=("z",), path=("b", "m", "y")))
+    one.hear("y", Kept(1))
+    (stored,) = one.agent.rows.stored.values()
+    assert "z" in stored.owed
+    one.now += 0.5
+    again = one.give()
+    assert [each.neighbour for each in again.effects if isinstance(each, Send) and b"a/b" in each.data] == ["y"]
+    one.hear("y", Kept(2))
+    assert not one.agent.rows.stored
+
+
+def test_a_word_from_before_the_end_is_old() -> None:
+    """It may have waited in a link that was cut; passed on, it would go round for ever."""
+    one = One()
+    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
+    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 4, 0, (), is_ended=True),)))
+    late = one.hear("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("b",)),)))
+    assert "k" not in one.agent.election.topics
+    assert not [each for each in late.effects if isinstance(each, Send) and isinstance(decode(each.data), TopicCores)]

@@ -1,0 +1,195 @@
+"""The paper's evaluation and its predecessor's grid, on the clock of the simulation, and the figures that have bars.
+
+Its six brokers and eight links; next hops are those of a breadth-first search over the same graph. What a process costs
+and what real brokers add is measured by ``python -m bench.federation``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from tests.gateways.federation.federation_simulation import FederationSimulation, make_graph
+from tests.gateways.federation.graphs import PAPER_LINKS, grid, paper
+from tests.gateways.federation.test_agents import core_of, cores_of, subscribe
+
+PAPERS_TIMERS = {"hello_s": 5.0, "announce_s": 20.0}
+
+
+def breadth_first(links: list[tuple[str, str]], start: str) -> dict[str, tuple[int, set[str]]]:
+    """Return distance and next hops to each name, by a search that has nothing of the product's."""
+    around: dict[str, set[str]] = {}
+    for one, other in links:
+        around.setdefault(one, set()).add(other)
+        around.setdefault(other, set()).add(one)
+    found: dict[str, tuple[int, set[str]]] = {}
+    for hop in around[start]:
+        distance, ahead = {start: 0, hop: 1}, deque([hop])
+        while ahead:
+            name = ahead.popleft()
+            for other in around[name] - distance.keys():
+                distance[other] = distance[name] + 1
+                ahead.append(other)
+        for name, steps in distance.items():
+            if name != start:
+                best, hops = found.get(name, (steps, set()))
+                found[name] = (min(best, steps), {hop} if steps < best else hops | ({hop} if steps == best else set()))
+    return found
+
+
+def knows_all(simulation: FederationSimulation, links: list[tuple[str, str]]) -> bool:
+    """Return whether each agent has the distances and next hops of the graph."""
+    for name in simulation.processes:
+        overlay = core_of(simulation, name).overlay
+        for other, (distance, hops) in breadth_first(links, name).items():
+            if overlay.distance(other) != distance or set(overlay.next_hops(other)) != hops:
+                return False
+    return True
+
+
+def links_of(simulation: FederationSimulation) -> list[tuple[str, str]]:
+    return [(min(pair), max(pair)) for pair in simulation.lines]
+
+
+@pytest.mark.parametrize("timers", [{}, PAPERS_TIMERS], ids=["ours", "the paper's"])
+def test_the_papers_graph(timers: dict[str, float]) -> None:
+    """Everybody knows everybody; one subscriber makes one core; both ends' messages come over a shortest path."""
+    simulation = paper(**timers)
+    took = simulation.run_until(lambda: knows_all(simulation, list(PAPER_LINKS)), 3.0)
+    subscribe(simulation, "243", "mytopic/example_subtopic")
+    simulation.run(1.0)
+    assert cores_of(simulation, "mytopic/example_subtopic") == {"243"}
+    sent = [simulation.publish(name, "mytopic/example_subtopic") for name in ("22", "150", "217", "230")]
+    simulation.run(1.0)
+    assert all(simulation.delivered("243", "s")[payload] == 1 for payload in sent)
+    hops = [simulation.paths[(payload, "243")] for payload in sent]
+    assert hops == [3, 2, 1, 2]
+    print(f"overlay of six: {took:.2f} s, hops {hops}")
+
+
+def test_the_papers_contention() -> None:
+    """Two subscribers at once contend for a core: one is left within a second."""
+    worst = 0.0
+    for seed in range(20):
+        simulation = paper(seed=seed)
+        simulation.run(4.0)
+        subscribe(simulation, "22", "t")
+        subscribe(simulation, "243", "t")
+        worst = max(worst, simulation.run_until(lambda: is_settled(simulation, "t"), 1.0))  # noqa: B023
+    print(f"two subscribers at once, one core: {worst:.2f} s at worst")
+
+
+def is_settled(simulation: FederationSimulation, topic_filter: str) -> bool:
+    found = cores_of(simulation, topic_filter)
+    (core, *others) = found
+    if others or core in ("", "none"):
+        return False
+    states = [core_of(simulation, name).election.topics[topic_filter] for name in simulation.processes]
+    return [state.is_core for state in states].count(True) == 1 and len({state.members for state in states}) == 1
+
+
+def test_the_grid_is_known_and_reached() -> None:
+    """Nine agents know each other within 3 s; from a SUBSCRIBE to the first delivery over four hops it takes 1 s."""
+    took, worst = 0.0, 0.0
+    for seed in range(10):
+        simulation = grid(seed=seed)
+        took = max(took, simulation.run_until(lambda: knows_all(simulation, links_of(simulation)), 3.0))  # noqa: B023
+        simulation.run(1.0)
+        subscribe(simulation, "1", "a/#")
+        began = simulation.now
+        while not simulation.delivered("1", "s"):
+            simulation.publish("9", "a/b")
+            simulation.run(0.01)
+            assert simulation.now < began + 1.0
+        worst = max(worst, simulation.now - began)
+    print(f"overlay of nine: {took:.2f} s; SUBSCRIBE to the first delivery at distance 4: {worst:.2f} s")
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["killed", "silent"])
+def test_the_predecessors_grid_with_a_death_in_the_middle(is_silent: bool) -> None:
+    """Subscribers at 3 and 8, publisher at 7, 1 000 messages; agent 5 dies, or falls silent: 4 s at most elsewhere.
+
+    A second publisher at 4 and a subscriber at 6 have their only shortest path through 5.
+    """
+    simulation = grid()
+    simulation.run(3.0)
+    subscribers = [("3", "s", "grid/#"), ("8", "s", "grid/#"), ("6", "s", "across")]
+    for name, _, topic_filter in subscribers:
+        subscribe(simulation, name, topic_filter)
+    simulation.run(3.0)
+    for turn in range(1000):
+        if turn == 300 and is_silent:
+            for other in ("2", "4", "6", "8"):
+                simulation.block(other, "5", True)
+                simulation.block("5", other, True)
+        elif turn == 300:
+            simulation.kill("5")
+        simulation.publish("7", "grid/x")
+        simulation.publish("4", "across")
+        simulation.run(0.01)
+    simulation.run(10.0)
+    gaps = {}
+    for name in ("3", "6", "8"):
+        arrivals = sorted(when for (_, at), when in simulation.first_injected.items() if at == name)
+        gaps[name] = max(after - before for before, after in pairwise(arrivals))
+    assert simulation.faults(subscribers) == []
+    assert max(gaps.values()) <= 4.0
+    print(f"agent 5 {'silent' if is_silent else 'killed'}: longest gaps {gaps}")
+
+
+def test_paths_are_short() -> None:
+    """Hops against a breadth-first search: 1.2 in the median, 2 at worst."""
+    stretches: list[float] = []
+    for seed in range(6):
+        simulation = FederationSimulation(seed)
+        names = make_graph(simulation, 16)
+        simulation.start()
+        random = Random(seed)
+        for name in random.sample(names, 4):
+            subscribe(simulation, name, "a/#")
+        simulation.run(5.0)
+        for name in names:
+            simulation.publish(name, "a/b")
+        simulation.run(2.0)
+        shortest = {name: breadth_first(links_of(simulation), name) for name in names}
+        for (payload, name), hops in simulation.paths.items():
+            origin = simulation.publications[payload].at
+            stretches.append(hops / shortest[origin][name][0])
+    assert sorted(stretches)[len(stretches) // 2] <= 1.2
+    assert max(stretches) <= 2
+    print(f"stretch: median {sorted(stretches)[len(stretches) // 2]:.2f}, worst {max(stretches):.2f}")
+
+
+def idle_messages(simulation: FederationSimulation, seconds: float = 20.0) -> float:
+    """Return the messages that an agent sends in a second while no client publishes."""
+    simulation.run(8.0)
+    before = sum(simulation.sent.values())
+    simulation.run(seconds)
+    return (sum(simulation.sent.values()) - before) / seconds / len(simulation.processes)
+
+
+def test_an_idle_federation_is_quiet() -> None:
+    """Nine agents with a federated filter send at most 20 messages a second each."""
+    simulation = grid()
+    subscribe(simulation, "3", "a/#")
+    subscribe(simulation, "8", "a/#")
+    each = idle_messages(simulation)
+    assert each <= 20
+    print(f"idle, nine agents: {each:.1f} messages per agent and second")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [5, 9, 16, 25, 50])
+def test_growth(count: int) -> None:
+    """Print what an idle agent sends, against the number of agents."""
+    simulation = FederationSimulation(count)
+    names = make_graph(simulation, count)
+    simulation.start()
+    subscribe(simulation, names[0], "a/#")
+    each = idle_messages(simulation)
+    degree = 2 * len(simulation.lines) / count
+    assert knows_all(simulation, links_of(simulation))
+    print(f"{count} agents of {degree:.1f} neighbours: {each:.1f} messages per agent and second")

@@ -1,0 +1,36 @@
+"""Agents whose spool has no room: what their broker was not acknowledged for comes again, and counts then."""
+
+from __future__ import annotations
+
+from tests.gateways.federation.graphs import line
+from tests.gateways.federation.test_agents import subscribe
+
+SPOOL_BYTES = 600  # of two messages
+MESSAGES = 6
+
+
+def test_a_death_after_a_change_of_filters_loses_nothing_that_waited_for_room() -> None:
+    """Copies of the old filter wait in the broker's session; the new filter stands, and the agent dies."""
+    simulation = line(3, spool_bytes_max=SPOOL_BYTES)
+    subscribe(simulation, "n3", "a/b")
+    simulation.run(4.0)
+    simulation.part("n2", "n3")
+    simulation.kill("n3")
+    sent = [simulation.publish("n2", "a/b") for _ in range(MESSAGES)]
+    simulation.run(1.0)
+    subscribe(simulation, "n1", "a/#")
+    simulation.run(5.0)
+    sent += [simulation.publish("n2", "a/b") for _ in range(MESSAGES)]
+    simulation.run(1.0)
+    simulation.kill("n2")
+    simulation.run(1.0)
+    for name in ("n2", "n3"):
+        simulation.revive(name)
+    simulation.join("n2", "n3")
+    simulation.run(30.0)
+    assert [payload for _, payload in simulation.processes["n3"].broker.received["s"]] == sent
+    assert simulation.faults([("n1", "s", "a/#")], since=simulation.publications[sent[MESSAGES]].when) == []
+    assert simulation.quiet_faults() == []
+    core = simulation.processes["n2"].core
+    assert core is not None and core.capture.filters() == ["a/#"]
+    assert not core.capture.is_changing

@@ -1,0 +1,185 @@
+"""The grid of nine Mosquittos in faults: a middle that dies, a middle column that is cut, links over satellites.
+
+1 000 messages of QoS 2, subscribers at 3 and 8, publisher at 7, redundancy 2; nothing is lost, and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.gateways.federation.real_federation import (
+    GRID,
+    INSTALLED,
+    PAPER,
+    Federation,
+    Publisher,
+    Subscriber,
+    running,
+    until,
+)
+from tests.gateways.federation.slow_relay import Relays
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+
+NAMES = [str(number) for number in range(1, 10)]
+OURS: dict[str, object] = {"hello_s": 1.0, "announce_s": 5.0, "redundancy": 2}
+MESSAGES = 1_000
+RATE = 50.0
+
+
+@pytest.fixture
+def relays() -> Iterator[Relays]:
+    made = Relays()
+    yield made
+    made.close()
+
+
+def publish_slowly(publisher: Publisher, head: str, count: int) -> threading.Thread:
+    def run() -> None:
+        for number in range(count):
+            publisher.publish("plant/x", f"{head}-{number}".encode())
+            time.sleep(1 / RATE)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def longest_gap(subscriber: Subscriber) -> float:
+    at = [moment for moment, _ in subscriber.at]
+    return max((later - earlier for earlier, later in pairwise(at)), default=0.0)
+
+
+def run_grid(
+    folder: Path, relays: Relays, publishers: tuple[str, ...], fault: Callable[[Federation], None], seconds: float
+) -> None:
+    """Publish in a fault, and count at 3 and 8 what comes."""
+    federation = Federation(folder, NAMES, GRID, OURS, relays.port)
+    with running(federation):
+        federation.wait_overlay(120)
+        subscribers = [Subscriber(federation.sites[name].broker_port, f"sub-{name}", "plant/#") for name in ("3", "8")]
+        federation.wait_members("plant/x", {"3", "8"}, 60)
+        made = [Publisher(federation.sites[name].broker_port, f"pub-{name}") for name in publishers]
+        threads = [publish_slowly(each, f"p{number}", MESSAGES) for number, each in enumerate(made)]
+        time.sleep(4)
+        fault(federation)
+        for thread in threads:
+            thread.join()
+        for each in made:
+            each.wait(60)
+        acked = set().union(*(each.acked for each in made))
+        assert len(acked) == MESSAGES * len(made)
+        try:
+            until(lambda: all(set(each.payloads) >= acked for each in subscribers), seconds, "all messages")
+        finally:
+            for seen in subscribers:
+                twice = sum(count > 1 for count in seen.payloads.values())
+                lost = len(acked - set(seen.payloads))
+                print(f"lost {lost}, twice {twice}, longest gap {longest_gap(seen):.1f} s")
+        time.sleep(3)  # for what comes twice to come
+        for seen in subscribers:
+            assert max(seen.payloads.values()) == 1
+            seen.close()
+        for publisher in made:
+            publisher.close()
+
+
+def test_broker_5_killed(tmp_path: Path, relays: Relays) -> None:
+    """A broker in the middle that dies has no part in the others' messages."""
+    run_grid(tmp_path, relays, ("7",), lambda federation: federation.sites["5"].kill("broker"), 60)
+
+
+def test_agent_5_killed(tmp_path: Path, relays: Relays) -> None:
+    """A way is cut; rows that were for it take another."""
+    run_grid(tmp_path, relays, ("7",), lambda federation: federation.sites["5"].kill("agent"), 60)
+
+
+def test_both_killed_and_back(tmp_path: Path, relays: Relays) -> None:
+    """They come back, and nothing comes twice by it."""
+
+    def fault(federation: Federation) -> None:
+        site = federation.sites["5"]
+        site.kill("agent")
+        site.kill("broker")
+        time.sleep(8)
+        site.start_broker()
+        site.start_agent()
+
+    run_grid(tmp_path, relays, ("7",), fault, 60)
+
+
+def test_agents_at_the_ends_killed(tmp_path: Path, relays: Relays) -> None:
+    """The origin's and a subscriber's agent die in the middle of messages, and come back."""
+
+    def fault(federation: Federation) -> None:
+        for name in ("7", "3", "7", "8"):
+            federation.sites[name].kill("agent")
+            federation.sites[name].start_agent()
+            time.sleep(3)
+
+    run_grid(tmp_path, relays, ("7",), fault, 90)
+
+
+def test_middle_column_cut(tmp_path: Path, relays: Relays) -> None:
+    """For 30 s nothing passes between the columns, and both sides publish; after it everybody has everything."""
+
+    def fault(federation: Federation) -> None:
+        del federation
+        cut = [pair for pair in relays.pairs if {pair[0], pair[1]} & {"2", "5", "8"}]
+        relays.cut(cut)
+        time.sleep(30)
+        relays.heal()
+
+    run_grid(tmp_path, relays, ("7", "3"), fault, 90)
+
+
+def test_slow_links_with_stalls(tmp_path: Path, relays: Relays) -> None:
+    """Each link takes 300 ms, and 5 % of the writes stall for 0.3 to 3 s."""
+    relays.delay_s, relays.stall_share = 0.3, 0.05
+    run_grid(tmp_path, relays, ("7",), lambda _: None, 120)
+
+
+def test_the_papers_six_brokers(tmp_path: Path) -> None:
+    """Its eight links are the neighbours that agents see; next hops are those of a breadth-first search."""
+    names = sorted({name for link in PAPER for name in link})
+    federation = Federation(tmp_path, names, PAPER, {"redundancy": 2})
+    with running(federation):
+        federation.wait_overlay(90)
+        links = {frozenset(link) for link in PAPER}
+        until(lambda: {frozenset(each) for each in federation.sites["150"].ask("graph")["links"]} == links, 30, "links")
+        distances = _distances("150")
+        for each in federation.sites["150"].ask("status")["agents"]:
+            assert each["distance"] == distances[each["name"]]
+            hops = {hop for hop in _neighbours("150") if _distances(hop)[each["name"]] == each["distance"] - 1}
+            assert set(each["next_hops"]) == hops
+        subscriber = Subscriber(federation.sites["243"].broker_port, "sub", "t/#")
+        federation.wait_members("t/1", {"243"})
+        ends = [Publisher(federation.sites[name].broker_port, f"pub-{name}") for name in ("22", "230")]
+        for number, end in enumerate(ends):
+            for message in range(100):
+                end.publish("t/1", b"%d-%d" % (number, message))
+        until(lambda: len(subscriber.payloads) == 200, 60, "200 messages")
+        assert set(subscriber.payloads.values()) == {1}
+        subscriber.close()
+        for end in ends:
+            end.close()
+
+
+def _neighbours(name: str) -> list[str]:
+    return [other for link in PAPER if name in link for other in link if other != name]
+
+
+def _distances(start: str) -> dict[str, int]:
+    found, ahead = {start: 0}, [start]
+    for name in ahead:
+        for other in _neighbours(name):
+            if other not in found:
+                found[other] = found[name] + 1
+                ahead.append(other)
+    return found

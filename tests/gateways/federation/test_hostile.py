@@ -1,0 +1,347 @@
+"""Bad input of federations: each is refused or dropped with a counted reason, and never an exception."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+
+from gateways.federation.agent import Agent
+from gateways.federation.events import (
+    AckHost,
+    AgentSettings,
+    Captured,
+    CloseLink,
+    Event,
+    HoldLink,
+    HostAcked,
+    HostUp,
+    Inject,
+    InterestChanged,
+    LinkUp,
+    MarkerSeen,
+    NeighbourPolicy,
+    Ready,
+    Recapture,
+    Received,
+    Send,
+    WrongSpool,
+)
+from gateways.federation.messages import (
+    MESSAGE_BYTES_MAX,
+    Federate,
+    Hello,
+    HelloBack,
+    Kept,
+    Malformed,
+    Message,
+    Topic,
+    TopicCores,
+    TopicMessage,
+    TopicSubscribe,
+    Wish,
+    decode,
+    encode,
+)
+from gateways.spool_rows import Put
+from mqtt.properties import PropertyId
+from tests.fuzz.federation_target import GOOD, topic_message
+
+WALL_MS = 1_700_000_000_000
+pack = msgspec.msgpack.encode
+
+
+class One:
+    """An agent "m" with the neighbours "b" and "y", and its disk."""
+
+    def __init__(self, policy: NeighbourPolicy | None = None, **settings: object) -> None:
+        self.now = 100.0
+        self.settings = AgentSettings("f", "m", **settings)  # type: ignore[arg-type]
+        self.disk: dict[str, dict[bytes, bytes]] = {}
+        self.markers: list[int] = []
+        self.identifiers: dict[str, int] = {}
+        self.policy = policy or NeighbourPolicy()
+        self.start()
+
+    def start(self) -> None:
+        rows = {kind: list(each.items()) for kind, each in self.disk.items()}
+        self.agent = Agent(self.settings, rows, self.now, WALL_MS, Random(1))
+        links = [LinkUp(name, 5, False, self.policy, 1) for name in ("b", "y")]
+        self.give(HostUp(False), InterestChanged({"a/+": 2}), *links)
+        for name, seq in (("b", 1), ("y", 1)):
+            self.hear(name, Federate(name, 7 + seq, 5, 1, 0, 1, (), ("m",)), HelloBack(1))
+
+    def give(self, *events: Event) -> Ready:
+        self.now += 0.01
+        ready = self.agent.handle(self.now, events)
+        for write in ready.writes:
+            if isinstance(write, Put):
+                self.disk.setdefault(write.kind, {})[write.key] = write.value
+            else:
+                self.disk.get(write.kind, {}).pop(write.key, None)
+        for effect in ready.effects:
+            if isinstance(effect, Recapture) and effect.marker:
+                self.markers.append(effect.marker)
+                self.identifiers |= {each.filter: each.identifier for each in effect.subscribe}
+        return ready
+
+    def hear(self, name: str, *messages: Message) -> Ready:
+        return self.give(*(Received(name, encode(each)) for each in messages))
+
+    def wants(self, *filters: str) -> None:
+        """Let "b" be the core of filters that others want."""
+        topics = tuple(Topic(each, 1, 2, ("b",)) for each in filters)
+        self.hear("b", TopicCores("b", 5, 0, topics))
+        self.settle()
+
+    def settle(self) -> None:
+        """Send markers back until the capture set stands."""
+        while self.markers:
+            self.give(MarkerSeen(0, self.markers.pop(0)))
+
+
+def closed(ready: Ready) -> list[str]:
+    return [effect.reason for effect in ready.effects if isinstance(effect, CloseLink)]
+
+
+UNREADABLE: list[tuple[str, bytes, str]] = [
+    ("nothing", b"", "unreadable"),
+    ("unknown tag", pack(["xx", 1]), "unreadable"),
+    ("a number as tag", pack([1, 1]), "unreadable"),
+    ("a map", pack({"hl": 1}), "unreadable"),
+    ("nested without end", b"\x91" * 100_000, "unreadable"),
+    ("another version", encode(Federate("b", 7, 5, 2, 0, 2, (), ())), "version"),
+    ("8 MiB", bytes(MESSAGE_BYTES_MAX + 1), "oversized"),
+    ("distance 256", encode(Federate("z", 7, 5, 2, 256, 1, (), ())), "distance"),
+    ("distance -1", encode(Federate("z", 7, 5, 2, -1, 1, (), ())), "distance"),
+    ("a filter that is none", encode(TopicCores("b", 5, 0, (Topic("a/#/b", 1, 0, ()),))), "filter"),
+    ("an empty filter", encode(TopicCores("b", 5, 0, (Topic("", 1, 0, ()),))), "filter"),
+    ("a filter of $SYS", encode(TopicSubscribe("b", 5, 1, "m", 0, (Wish("$SYS/#", 0, True),))), "filter"),
+    ("a filter of 200 levels", encode(TopicCores("b", 5, 0, (Topic("a/" * 200, 1, 0, ()),))), "filter"),
+    ("a topic with a wildcard", encode(topic_message(topic="a/+")), "topic"),
+    ("a topic of $SYS", encode(topic_message(topic="$SYS/x")), "topic"),
+    ("a number below the first", encode(topic_message(number=0)), "number"),
+    ("an incarnation below the first", encode(topic_message(incarnation=0)), "number"),
+    ("a number after itself", encode(topic_message(after=1)), "number"),
+    ("QoS 3", encode(topic_message(qos=3)), "qos"),
+    ("QoS 2 without custody", encode(topic_message(custody=0)), "custody"),
+    ("33 hops", encode(topic_message(path=("x",) * 32 + ("b",))), "hops"),
+    ("no hops", encode(topic_message(path=())), "hops"),
+    ("to nobody", encode(topic_message(to=())), "names"),
+    ("damaged properties", encode(topic_message(properties=b"\x03\xff\xff\xff")), "properties"),
+    (
+        "digests of another size",
+        encode(TopicSubscribe("b", 5, 1, "m", 0, (Wish("a", 0, False, digests=b"1"),))),
+        "digests",
+    ),
+    ("10 002 filters in a page", encode(TopicCores("b", 5, 0, (Topic("a", 1, 0, ()),) * 10_002)), "interests"),
+]
+
+
+@pytest.mark.parametrize(("data", "reason"), [each[1:] for each in UNREADABLE], ids=[each[0] for each in UNREADABLE])
+def test_what_cannot_be_read_closes_the_link(data: bytes, reason: str) -> None:
+    """Counted by its reason, and nothing of it is kept."""
+    with pytest.raises(Malformed) as raised:
+        decode(data)
+    assert raised.value.reason == reason
+    one = One()
+    assert closed(one.give(Received("b", data))) == [reason]
+    assert one.agent.counts[reason] == 1
+
+
+@pytest.mark.parametrize("message", GOOD, ids=lambda each: str(type(each).__name__))
+def test_good_messages_come_back(message: Message) -> None:
+    """The samples of the fuzz targets are well formed."""
+    assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_cut_messages_are_refused(size: int) -> None:
+    """No beginning of a message is one."""
+    for message in GOOD:
+        data = encode(message)
+        if size < len(data):
+            with pytest.raises(Malformed):
+                decode(data[:size])
+
+
+RULES: list[tuple[str, str, Message, str, bool]] = [
+    ("fd of another name, as a neighbour's own", "b", Federate("z", 9, 5, 2, 0, 1, (), ()), "identity", True),
+    ("a core that is not the neighbour", "b", TopicCores("z", 5, 0, (Topic("a", 1, 0, ()),)), "identity", True),
+    ("this agent's name", "b", Federate("m", 9, 1 << 60, 2, 1, 1, (), ()), "own_name", False),
+    ("this agent as core", "b", TopicCores("m", 1 << 60, 1, (Topic("a", 1, 0, ()),)), "own_core", False),
+    ("a message of another path", "b", topic_message(path=("z",)), "path", True),
+    ("a gap in custody", "b", topic_message(custody=2), "custody", True),
+    ("kept what was not sent", "b", Kept(1), "kept", True),
+    ("a hello back to no hello", "b", HelloBack(77), "hello_back", False),
+    ("nobody wants it here", "b", topic_message(topic="z"), "not_wanted", False),
+    ("a message that is too old", "b", topic_message(age_ms=86_400_001), "held_too_long", False),
+    ("a message that has expired", "b", topic_message(age_ms=10, expiry_ms=10), "expired", False),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "reason", "is_closed"), [each[1:] for each in RULES], ids=[each[0] for each in RULES]
+)
+def test_what_breaks_a_rule_is_counted(name: str, message: Message, reason: str, is_closed: bool) -> None:
+    """Identity and numbering close the link; what is merely late, or not wanted, is dropped."""
+    one = One()
+    ready = one.hear(name, message)
+    assert one.agent.counts[reason] == 1
+    assert closed(ready) == ([reason] if is_closed else [])
+    assert not [effect for effect in ready.effects if isinstance(effect, Inject)]
+
+
+def test_a_message_comes_once_whatever_a_neighbour_repeats() -> None:
+    """A neighbour that forwards back, or twice, makes no second delivery; both are kept and counted."""
+    one = One()
+    first = one.hear("b", topic_message())
+    again = one.hear("y", topic_message(path=("b", "y")))
+    assert [type(each).__name__ for each in (*first.effects, *again.effects)].count("Inject") == 1
+    assert one.agent.counts["repeat"] == 1
+    assert decode([each for each in again.effects if isinstance(each, Send)][-1].data) == Kept(1)
+
+
+def test_a_core_that_announces_itself_from_two_places() -> None:
+    """Two words with one number say different things: the first stands."""
+    one = One()
+    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 3, 0, ("b",)),)))
+    one.hear("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("y",)),)))
+    assert one.agent.counts["core_twice"] == 1
+    assert one.agent.election.topics["k"].members == {"b"}
+
+
+def test_interests_above_the_bound_are_not_learned() -> None:
+    """The 10 001st filter of a neighbour is dropped and counted; the link stays."""
+    one = One()
+    ready = one.hear("b", TopicCores("b", 5, 0, tuple(Topic(f"t/{each}", 1, 0, ("b",)) for each in range(10_001))))
+    assert one.agent.counts["interests"] == 1
+    assert len(one.agent.election.topics) == 10_001  # with this broker's own
+    assert closed(ready) == []
+
+
+def test_a_neighbour_costs_no_more_than_its_ceilings() -> None:
+    """Above them its link is not read."""
+    one = One(NeighbourPolicy(messages_per_s=10.0))
+    ready = one.hear("b", *[Hello(each) for each in range(100)])
+    held = [effect for effect in ready.effects if isinstance(effect, HoldLink) and effect.neighbour == "b"]
+    assert held[-1].until > one.now + 8.0
+
+
+def test_a_full_spool_acknowledges_nobody() -> None:
+    """Neither the broker nor a neighbour, until there is room; then both, in order."""
+    one = One(spool_bytes_max=1000)
+    one.wants("a/#")
+    taken: list[int] = []
+    sent = 0
+
+    def see(ready: Ready) -> Ready:
+        nonlocal sent
+        taken.extend(effect.ref for effect in ready.effects if isinstance(effect, AckHost))
+        to_b = [each for each in ready.effects if isinstance(each, Send) and each.neighbour == "b"]
+        sent += len([each for each in to_b if isinstance(decode(each.data), TopicMessage)])
+        return ready
+
+    for ref in range(1, 8):
+        see(one.give(Captured(ref, "a/b", bytes(100), 2, False, {}, (one.identifiers["a/#"],))))
+    assert 0 < len(taken) < 7
+    see(one.hear("y", topic_message(path=("y",), to=("b",), payload=bytes(6000))))  # each hop has room of its own
+    ready = see(one.hear("y", topic_message(number=2, custody=2, path=("y",), to=("b",))))
+    assert [effect.neighbour for effect in ready.effects if isinstance(effect, HoldLink)] == ["y"]
+    assert not [each for each in ready.effects if isinstance(each, Send) and isinstance(decode(each.data), Kept)]
+    for _ in range(9):
+        assert closed(see(one.hear("b", Kept(sent)))) == []
+    assert taken == list(range(1, 8))
+    assert sent == 9
+    assert not one.agent.rows.stored
+
+
+def test_a_neighbour_that_keeps_nothing_is_passed_by() -> None:
+    """After ten seconds its messages take another way, and a line says so."""
+    one = One()
+    one.hear("b", Federate("b", 8, 5, 2, 0, 1, (), ("m", "z")), Federate("z", 11, 5, 2, 1, 1, (), ("b", "y")))
+    one.hear("y", Federate("y", 9, 5, 2, 0, 1, (), ("m", "z")))
+    one.hear("b", TopicCores("z", 5, 1, (Topic("k", 1, 2, ("z",)),)))
+    one.settle()
+    one.give(Captured(1, "k", b"", 2, False, {}, (one.identifiers["k"],)))
+    assert len(one.agent.rows.stored) == 1
+    through: list[str] = []
+    for _ in range(30):
+        one.now += 1.0
+        ready = one.hear("b", HelloBack(1))
+        ready2 = one.hear("y", HelloBack(1))
+        for effect in (*ready.effects, *ready2.effects):
+            if isinstance(effect, Send) and isinstance(decode(effect.data), TopicMessage):
+                through.append(effect.neighbour)
+        if one.now % 4 < 1:
+            one.hear("y", Federate("y", 9, 5, int(one.now), 0, 1, (), ("m", "z")))
+            one.hear("b", Federate("z", 11, 5, int(one.now), 1, 1, (), ("b", "y")))
+            one.hear("b", Federate("b", 8, 5, int(one.now), 0, 1, (), ("m", "z")))
+    assert one.agent.counts["not_kept"] >= 1
+    assert "y" in through
+
+
+def test_a_spool_of_another_federation_is_refused() -> None:
+    """So is one of another agent, and one that cannot be read."""
+    one = One()
+    rows = {kind: list(each.items()) for kind, each in one.disk.items()}
+    with pytest.raises(WrongSpool, match="federation f"):
+        Agent(AgentSettings("g", "m"), rows, 0.0, WALL_MS, Random(1))
+    with pytest.raises(WrongSpool, match="agent m"):
+        Agent(AgentSettings("f", "n"), rows, 0.0, WALL_MS, Random(1))
+    damaged: list[dict[str, list[tuple[bytes, bytes]]]] = [
+        {"topic": [(b"a", b"\xc1")]},
+        {"topic": [(b"\xff", b"\x90")]},
+        {"capture": [(b"a", b"1")]},
+        {"register": [(b"a", b"1")]},
+        {"message": [(b"a", b"1")]},
+        {"seen": [(b"a", b"1")]},
+        {"owed": [(b"a", b"1")]},
+    ]
+    for each in damaged:
+        with pytest.raises(WrongSpool):
+            Agent(AgentSettings("f", "m"), {**rows, **each}, 0.0, WALL_MS, Random(1))
+
+
+def test_a_message_row_that_is_damaged_is_counted() -> None:
+    """The rest of the spool is taken."""
+    agent = Agent(AgentSettings("f", "m"), {"message": [(b"b\0" + bytes(16), bytes(8) + b"\xc1")]}, 0.0, 1, Random(1))
+    assert agent.counts["row_unreadable"] == 1
+
+
+def test_what_was_never_subscribed_is_acknowledged_and_dropped() -> None:
+    """A broker that sends what nobody asked for fills nothing."""
+    one = One()
+    one.wants("b/#")
+    for identifiers in ((), (99,)):
+        ready = one.give(Captured(7, "z", b"", 1, False, {}, identifiers))
+        assert [effect.ref for effect in ready.effects if isinstance(effect, AckHost)] == [7]
+    assert one.agent.counts["copy_not_counted"] == 2
+    ready = one.give(Captured(8, "b/$", b"", 1, False, {}, (one.identifiers["b/#"],)))
+    assert AckHost(8) in ready.effects
+    assert not one.give(HostAcked(12345)).writes
+
+
+def test_a_second_agent_at_the_same_broker_does_not_send_again() -> None:
+    """What another agent handed to this broker has its mark: it is dropped here, and not handed over twice."""
+    other, one = One(), One()
+    one.wants("a/#")
+    handed = [each for each in other.hear("b", topic_message()).effects if isinstance(each, Inject)]
+    properties = dict(handed[0].properties)
+    assert PropertyId.USER_PROPERTY in properties
+    captured = Captured(5, "a/b", b"21", 2, False, properties, (one.identifiers["a/#"],))
+    assert AckHost(5) in one.give(captured).effects
+    assert one.agent.counts["foreign_loop"] == 1
+    assert not [each for each in one.hear("b", topic_message()).effects if isinstance(each, Inject)]
+    assert one.agent.counts["repeat"] == 1
+
+
+@pytest.mark.parametrize("mark", ["f/b/1/x", "f/b", "", "g/b/1/2/00000000", "f/b/" + "9" * 30 + "/1/00000000"])
+def test_a_mark_that_is_none_is_a_clients_property(mark: str) -> None:
+    """It is not carried, and the message is an ordinary one."""
+    one = One()
+    one.wants("a/#")
+    properties: dict[int, object] = {PropertyId.USER_PROPERTY: [("federation-id", mark), ("own", "1")]}
+    one.give(Captured(5, "a/b", b"21", 2, False, properties, (one.identifiers["a/#"],)))
+    assert one.agent.counts["captured"] == 1
