@@ -7,6 +7,7 @@ Decides the course of events and what is printed; ``stratamq/local_plan.py`` dec
 import contextlib
 import datetime
 import fcntl
+import importlib.util
 import json
 import os
 import shutil
@@ -95,6 +96,8 @@ class _Up:
                     self._all_ready = True
                     self._write_state()
                     self._announce(await self._copies())
+                    if self._plan.admin is not None:
+                        nursery.start_soon(self._open_admin, self._plan.admin)
             finally:
                 self._state_file.unlink(missing_ok=True)
         return ExitCode.OK
@@ -117,6 +120,16 @@ class _Up:
                 self._say("killed")
                 scope.cancel()
                 return
+
+    async def _open_admin(self, plan: NodePlan) -> None:
+        """Start the HTTP service behind the nodes, and say where it is."""
+        if importlib.util.find_spec("litestar") is None:
+            self._say("  no dashboard: pip install 'stratamq[admin]' brings it\n")
+            return
+        addresses = await self._nodes.add(plan)
+        self._write_state()
+        if "login" in addresses:
+            self._say(f"  dashboard: {addresses['login']}\n  (this address logs one browser in, within ten minutes)\n")
 
     # -- what is said
 

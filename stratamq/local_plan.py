@@ -24,6 +24,7 @@ __all__ = ["ClusterPlan", "NodePlan", "UpOptions", "make_plan"]
 
 CLUSTER = "stratamq"  # the default of node.cluster: the shipped files can go on with what `up` made
 TLS_PORT = 8883  # edge i: plus i; a free one where taken
+ADMIN_PORT = 18_083
 ROUTER_PORT = 7947  # router i: plus 10 i; likewise
 # Below the range from which Linux takes ports of outgoing connections: nobody snatches one before its node binds it.
 CHOSEN_PORTS = range(20_000, 32_000)
@@ -46,6 +47,8 @@ class UpOptions:
     foreground: bool = False
     restart: bool = True
     balance: bool = False
+    admin: bool = False
+    admin_port: int | None = None
 
     def named_ports(self) -> set[int]:
         """Return the ports that the command line names, of all edges."""
@@ -73,6 +76,7 @@ class ClusterPlan:
     nodes: tuple[NodePlan, ...]
     routers: tuple[str, ...]  # addresses of links
     replicas: int
+    admin: NodePlan | None = None  # started when the others are ready
 
     def of_tier(self, tier: str) -> list[NodePlan]:
         """Return the nodes of a tier."""
@@ -169,7 +173,8 @@ def make_plan(options: UpOptions, data: Path, now: datetime.datetime) -> Cluster
 def _check(plan: ClusterPlan, settings: Sequence[str]) -> None:
     """Load every tier's configuration once: mistakes are told here, not by each process, and the paths become known."""
     lines: list[str] = []
-    for tier, node in {node.tier: node for node in plan.nodes}.items():
+    planned = [*plan.nodes, *([plan.admin] if plan.admin is not None else [])]
+    for tier, node in {node.tier: node for node in planned}.items():
         try:
             config = load_config(tier, node.config, settings)
         except UserError as error:
@@ -210,7 +215,8 @@ class _Writer:
         if self._options.balance:
             nodes.append(self._balancer())
         tls = self._authority.folder
-        return ClusterPlan(self._data, tls, tuple(nodes), tuple(self._routers.values()), self._replicas)
+        admin = self._admin() if self._options.admin else None
+        return ClusterPlan(self._data, tls, tuple(nodes), tuple(self._routers.values()), self._replicas, admin)
 
     def _router(self, name: str) -> NodePlan:
         room: dict[str, object] = {"replicas": self._replicas, "min_in_sync": max(1, self._replicas - 1)}
@@ -260,6 +266,17 @@ class _Writer:
         node.listeners.update({listener: int(str(table["port"])) for listener, table in listeners.items()})
         return node
 
+    def _admin(self) -> NodePlan:
+        """Plan the HTTP service, which comes in with the administrator's certificate."""
+        options, ports = self._options, self._ports
+        if options.admin_port is not None:
+            port = ports.exactly(options.admin_port)
+        elif options.data is None or options.tls_port == 0:
+            port = ports.choose()
+        else:
+            port = ports.preferably(ADMIN_PORT)
+        return self._node("admin", "admin", {"admin": {"port": port, "login_code": True}}, link_port=0)
+
     def _gossip_key(self) -> Path:
         path = self._authority.folder / "gossip.key"
         if not path.exists():
@@ -267,8 +284,11 @@ class _Writer:
         return path
 
     def _node(self, name: str, tier: str, rooms: dict[str, dict[str, object]], *, link_port: int) -> NodePlan:
-        is_gateway = tier == "balance"
-        certificate = self._authority.gateway(name) if is_gateway else self._authority.node(tier, name)
+        authority = self._authority
+        if tier == "admin":
+            certificate = authority.operator(name, tier)
+        else:
+            certificate = authority.gateway(name) if tier == "balance" else authority.node(tier, name)
         folder = self._data / name
         folder.mkdir(parents=True, exist_ok=True)
         node: dict[str, object] = {
@@ -291,6 +311,8 @@ class _Writer:
         }
         metrics: dict[str, object] = {"port": self._ports.saved(f"{name}.metrics", None)}  # a scraper finds it again
         document: dict[str, dict[str, object]] = {"node": node, "membership": gossip, "metrics": metrics, **rooms}
+        if tier == "admin":
+            del document["membership"]
         config = folder / f"{tier}.toml"
         config.write_text(f"# Written by `stratamq up` at every start.\n{toml_document(document)}")
         return NodePlan(name, tier, config)

@@ -16,9 +16,12 @@ from pydantic_core import PydanticUndefined
 from conf.balance_settings import BalanceListener
 from conf.bridge_settings import BRIDGE_KINDS, BridgeSettings, GatewaySettings
 from conf.edge_settings import ListenerSettings
-from conf.settings import BALANCE, ROOMS, TIERS
+from conf.federate_settings import FederateSettings, PolicySettings
+from conf.settings import ADMIN, BALANCE, ROOMS, TIERS
 from conf.udp_settings import UdpSettings
+from stratamq.alert_rules import alarm_table, alert_rules
 from stratamq.bridge_manual import bridge_file, nested_tables
+from stratamq.federate_manual import federate_file
 from stratamq.rooms import membership_model
 from stratamq.toml_text import toml_literal
 from stratamq.udp_manual import udp_file
@@ -68,16 +71,18 @@ SHIPPED[BALANCE] = {
     "membership.seeds": '["127.0.0.1:7946"]',
     "metrics.port": "9746",
 }
+SHIPPED[ADMIN] = {
+    "node.id": '"admin"',
+    "node.data_dir": '"data/admin"',
+    "node.seeds": '["127.0.0.1:7947"]',
+    "metrics.port": "9745",
+}
 # Of the room node: what a process without links of others, and without orders, does not read.
-OF_NODES = (
-    "audit_file",
-    "audit_room_bytes_min",
-    "audit_file_bytes_max",
-    "link_bind",
-    "link_port",
-    "advertise",
-    "weight",
-)
+LINKS = ("link_bind", "link_port", "advertise", "weight")
+OF_NODES = {
+    BALANCE: ("audit_file", "audit_room_bytes_min", "audit_file_bytes_max", *LINKS),
+    ADMIN: (*LINKS, "zone"),
+}
 CERTIFICATES = {"certificate": "{tier}-0.pem", "key": "{tier}-0.key", "authority": "ca.pem"}
 
 LISTENERS = """
@@ -139,10 +144,13 @@ def documents() -> dict[Path, str]:
     """Return every generated file with its content."""
     rooms = {**ROOMS, "membership": membership_model()}
     files: dict[Path, str] = {ROOT / "docs" / "settings.md": _manual(rooms)}
-    for tier in (*TIERS, BALANCE):
+    for tier in (*TIERS, BALANCE, ADMIN):
         files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
+    files[ROOT / "docs" / "monitoring" / "alerts.yml"] = alert_rules()
+    files[ROOT / "docs" / "monitoring" / "alarms.md"] = alarm_table()
     files[ROOT / "conf" / "bridge.toml"] = bridge_file(_text, _default)
     files[ROOT / "conf" / "udp.toml"] = udp_file(_text, _default)
+    files[ROOT / "conf" / "federate.toml"] = federate_file(_text, _default)
     return files
 
 
@@ -170,11 +178,14 @@ def _manual(rooms: dict[str, type[BaseModel]]) -> str:
         "",
         "## gateway",
         "",
-        "Of `stratamq bridge` (conf/bridge.toml) and `stratamq gateway udp` (conf/udp.toml).",
+        "Of `stratamq bridge` (conf/bridge.toml), `stratamq gateway udp` (conf/udp.toml) and `stratamq federate`",
+        "(conf/federate.toml).",
         "",
         *_table(GatewaySettings),
     ]
     parts += ["", "## udp", "", "Of `stratamq gateway udp`.", "", *_table(UdpSettings)]
+    parts += ["", "## federate", "", "Of `stratamq federate`.", "", *_table(FederateSettings)]
+    parts += ["", "## federate.policies.<agent>", "", *_table(PolicySettings)]
     parts += ["", "## bridge.<name>", "", "What every kind has.", "", *_table(BridgeSettings)]
     for kind, model in BRIDGE_KINDS.items():
         parts += ["", f'## bridge.<name>, kind = "{kind}"', "", *_table(model, BridgeSettings)]
@@ -226,13 +237,13 @@ def _toml(tier: str, rooms: dict[str, type[BaseModel]]) -> str:
     ]
     shipped = dict(SHIPPED[tier])
     for key, file in CERTIFICATES.items():
-        file = file.format(tier=tier).replace("balance-0", "gateway")
+        file = file.format(tier=tier).replace("balance-0", "gateway").replace("admin-0", "admin")
         shipped[f"node.{key}"] = f'"data/tls/{file}"'
     shipped["membership.key_file"] = '"data/tls/gossip.key"'
-    for name in ("node", tier, "membership", "metrics", "logs"):
+    for name in ("node", tier, *(() if tier == ADMIN else ("membership",)), "metrics", "logs"):
         lines += ["", f"[{name}]"]
         for key, field in rooms[name].model_fields.items():
-            if key == "listeners" or (tier == BALANCE and name == "node" and key in OF_NODES):
+            if key == "listeners" or (tier in (BALANCE, ADMIN) and name == "node" and key in OF_NODES[tier]):
                 continue
             lines += ["", f"# {_text(field) or key}"]
             value = shipped.get(f"{name}.{key}")
@@ -251,7 +262,7 @@ def main() -> int:
         if "--check" in sys.argv:
             print(f"{path.relative_to(ROOT)} is not up to date: python -m stratamq.manual")
         else:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(documents()[path])
             print(f"wrote {path.relative_to(ROOT)}")
     return 1 if stale and "--check" in sys.argv else 0

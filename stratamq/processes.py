@@ -27,7 +27,13 @@ __all__ = ["STOP_TIMEOUTS_S", "Nodes"]
 
 READY_TIMEOUT_S = 60.0  # a large store replays its log
 LAST_WORDS_S = 5.0  # from closing the pipe without a word to the end of the process
-STOP_TIMEOUTS_S = {"balance": 1.0, "edge": 7.0, "storage": 5.0, "router": 3.0}  # in this order, 15 s in all; then kill
+STOP_TIMEOUTS_S = {
+    "admin": 1.0,
+    "balance": 1.0,
+    "edge": 7.0,
+    "storage": 5.0,
+    "router": 3.0,
+}  # in this order, 15 s in all; then kill
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 STEADY_S = 30.0  # after this long a node counts as recovered
@@ -78,6 +84,7 @@ class Nodes:
         self._logs = logs
         self._restart = restart
         self._stopping = False
+        self._nursery: trio.Nursery | None = None
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Return tier, process id and addresses of every node that runs."""
@@ -95,6 +102,7 @@ class Nodes:
         """
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 for node in self._nodes.values():
                     nursery.start_soon(self._keep, node)
                 for node in self._nodes.values():
@@ -103,6 +111,21 @@ class Nodes:
         finally:
             self._stopping = True
             self._kill_all()
+
+    async def add(self, plan: NodePlan) -> dict[str, Any]:
+        """Start one more process, without which the others go on; return its addresses, none if it did not start."""
+        node = self._nodes[plan.name] = _Node(plan)
+        assert self._nursery is not None, "the others run first"
+        self._nursery.start_soon(self._keep_apart, node)
+        await node.ready.wait()
+        return node.addresses
+
+    async def _keep_apart(self, node: _Node) -> None:
+        try:
+            await self._keep(node)
+        except UserError as error:
+            self._say(error.message)
+            node.ready.set()
 
     async def stop(self) -> None:
         """Stop tier by tier, each within a bound, then by force; ``run`` returns afterwards."""

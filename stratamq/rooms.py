@@ -15,7 +15,7 @@ from conf.settings import NodeConfig, load
 
 __all__ = ["ServiceMain", "load_config", "membership_model", "service_main"]
 
-SERVICES = {"balance": "gateways.balancer.service"}  # of processes that are no tier
+SERVICES = {"admin": "admin.http.service", "balance": "gateways.balancer.service"}  # of processes that are no tier
 ServiceMain = Callable[[NodeConfig, Callable[[dict[str, object]], None]], int]
 
 
@@ -25,7 +25,7 @@ def membership_model() -> type[BaseModel]:
 
 
 def service_main(tier: str) -> ServiceMain:
-    """Return ``main(config, ready) -> exit code`` of a tier, or of the balancer; imports that one only."""
+    """Return ``main(config, ready) -> exit code`` of a tier, the balancer or the HTTP service; imports that one."""
     module: Any = importlib.import_module(SERVICES.get(tier, f"{tier}.service"))
     return cast("ServiceMain", module.main)
 

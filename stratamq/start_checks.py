@@ -45,7 +45,7 @@ def check_files(tier: str, config: "NodeConfig") -> None:
         UserError: The first one found, and what to do.
     """
     node = config.node
-    inside = {"storage": "store", "router": "Raft log", "edge": "file", "balance": "socket"}[tier]
+    inside = {"storage": "store", "router": "Raft log", "edge": "file", "balance": "socket", "admin": "audit"}[tier]
     check_private_folder(node.data_dir, "data folder", inside)
     ledger = _ledger(tier, config)
     if ledger is not None:
@@ -63,6 +63,9 @@ def _keys(tier: str, config: "NodeConfig") -> list[Path]:
     keys = [] if config.node.key is None or config.node.plaintext_links else [config.node.key]
     if config.membership is not None and config.membership.key_file is not None:
         keys.append(config.membership.key_file)
+    if tier == "admin":
+        admin = getattr(config, tier)
+        keys += [admin.key] if admin.key is not None else []
     if tier == "edge":
         edge = getattr(config, tier)
         keys += [key for each in edge.listeners for key in (each.key, each.http_key) if key is not None]

@@ -5,15 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
+from stratamq.cli.gateway_process import ReadyOption, SetOption, ask_process, run_gateway
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 
 __all__ = ["register"]
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="TOML file; conf/bridge.toml shows every setting.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
-ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
 DEFAULT = Path("conf/bridge.toml")
-STATUS_BYTES_MAX = 16 * 1024 * 1024
 
 
 def register(app: typer.Typer) -> None:
@@ -33,15 +31,10 @@ def run(
     """Run every bridge of a file in the foreground, until it is told to stop."""
     if context.invoked_subcommand is not None:
         return
-    from conf.logs import configure_logs
     from gateways.bridges.service import main
-    from stratamq.cli.tiers import tell_ready
-    from wire.node.signals import survive_signals
 
-    survive_signals()
     loaded = _load(config, settings)
-    configure_logs(loaded.logs, loaded.gateway.id)
-    raise typer.Exit(main(loaded, lambda addresses: tell_ready(ready_fd, addresses)))
+    run_gateway(lambda ready: main(loaded, ready), loaded.gateway, loaded.logs, ready_fd)
 
 
 def check(
@@ -80,24 +73,10 @@ def status(
     config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
     """Print the state of each bridge of the process that runs with this file."""
-    import json
-    import socket
-
-    from conf.errors import ExitCode, UserError
     from gateways.bridges.service import STATUS_SOCKET
 
-    path = _load(config, settings).gateway.data_dir / STATUS_SOCKET
-    received = bytearray()
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(5)
-            connection.connect(str(path))
-            while (data := connection.recv(65_536)) and len(received) < STATUS_BYTES_MAX:
-                received += data
-    except OSError as error:
-        text = f"no bridge process answers at {path}: {error.strerror or error}"
-        raise UserError(text, ExitCode.NOT_READY) from None
-    print_result(json.loads(received), output)
+    folder = _load(config, settings).gateway.data_dir
+    print_result(ask_process(folder / STATUS_SOCKET, "bridge process"), output)
 
 
 def import_file(

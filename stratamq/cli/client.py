@@ -1,29 +1,187 @@
 """``stratamq client ...``: connected clients."""
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show_nodes
+from stratamq.cli.asking import Options, ask, show_nodes
+from stratamq.cli.cells import fields_of
+from stratamq.cli.cluster_questions import say_partial, with_cluster
+from stratamq.cli.listing import add_list, conditions
+from stratamq.cli.output import printable
+from stratamq.cli.progress import progress_bar
+from stratamq.cli.showing import (
+    ClientArgument,
+    Point,
+    api_path,
+    point_options,
+    print_story,
+    print_view,
+)
 from stratamq.cli.verbs import asks, group
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from admin.gather import Missing
+    from admin.queries import ClientView
+
+__all__ = ["known", "register"]
+
+KICKED_MAX = 1_000
+NAMED_MAX = 10
+
+REASON = "Reason code that a client of MQTT 5 is told: its name or number."
+CHOSEN = "key=value, with * and ?; several must all hold."
+TopicOption = Annotated[str, typer.Option("--topic", help="A topic whose messages it expects.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group(app, "client", "Connected clients.").command("kick")(kick)
+    clients = group(app, "client", "Connected clients.")
+    add_list(clients, "list", "client")
+    clients.command("show")(show_client)
+    clients.command("explain")(explain)
+    clients.command("kick")(kick)
+
+
+def known(view: "ClientView") -> "ClientView":
+    """Return a client that somebody knows, or that somebody silent may know.
+
+    Raises:
+        UserError: Every node that was asked answered, and none knows it.
+    """
+    from conf.errors import UserError
+
+    if view.session is None and view.connection is None and not view.partial:
+        hint = "`stratamq client list` and `session list` show those that there are"
+        raise UserError(f"no session and no connection of client {view.client_id[:100]!r}: {hint}")
+    return view
+
+
+@point_options
+def show_client(point: Point, options: Options, client_id: ClientArgument) -> None:
+    """One client: its connection and its session, from the two nodes that have them."""
+    from admin.queries import client
+
+    if point.show_api:
+        typer.echo(api_path("GET", "clients", client_id))
+        return
+    view = known(with_cluster(options, lambda cluster: client(cluster, client_id), point.timeout_s))
+    print_view(
+        {
+            "client_id": client_id,
+            "partition": view.partition,
+            "primary": view.primary or None,
+            "asked": ", ".join(view.asked),
+            "connection": fields_of(view.connection),
+            "session": fields_of(view.session),
+        },
+        view.partial,
+        options,
+        point,
+    )
+
+
+@point_options
+def explain(point: Point, options: Options, client_id: ClientArgument, topic: TopicOption = "") -> None:
+    """Why nothing reaches a client: the first condition that holds, with its numbers."""
+    from admin.stories import check_topic, client_explained
+
+    if topic:
+        check_topic(topic)
+    if point.show_api:
+        typer.echo(api_path("GET", "clients", client_id, "story", topic=topic))
+        return
+    now_ms = time.time_ns() // 1_000_000
+    story = with_cluster(options, lambda cluster: client_explained(cluster, client_id, now_ms, topic), point.timeout_s)
+    print_story(story, options, point)
 
 
 @asks
 def kick(
     options: Options,
-    client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID")],
+    client_id: Annotated[str, typer.Argument(metavar="[CLIENT_ID]")] = "",
+    filters: Annotated[list[str] | None, typer.Option("--filter", help=CHOSEN)] = None,
+    reason: Annotated[str, typer.Option("--reason", help=REASON)] = "administrative_action",
+    yes: Annotated[bool, typer.Option("--yes", help="Kick all that --filter chooses.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show where it is connected.")] = False,
 ) -> None:
     """End the connection of a client; it may come back, unless it is banned (`stratamq ban add`)."""
     from conf.errors import ExitCode, UserError
 
-    result = show_nodes("client kick", {"client_id": client_id, "dry_run": dry_run}, options, only_counted=True)
+    if bool(client_id) == bool(filters):
+        raise UserError("name a client ID, or choose clients with --filter", ExitCode.USAGE)
+    told = _reason(reason)
+    if filters:
+        _kick_all(filters, told, options, yes=yes, dry_run=dry_run)
+        return
+    arguments = {"client_id": client_id, "reason": told, "dry_run": dry_run}
+    result = show_nodes("client kick", arguments, options, only_counted=True)
     if not any(row["count"] for row in result["nodes"]):
         raise UserError(f"no edge has a connection of client {client_id!r}", ExitCode.FAILED)
+
+
+def _reason(text: str) -> str:
+    """Return the name of a reason code that is given by name or number.
+
+    Raises:
+        UserError: It is none that an operator may send.
+    """
+    from conf.errors import ExitCode, UserError
+    from wire.messages.orders import KICK_REASONS
+
+    for name, code in KICK_REASONS.items():
+        if text.lower() in (name, f"0x{code:02x}", str(code)):
+            return name
+    known = ", ".join(f"{name} (0x{code:02X})" for name, code in KICK_REASONS.items())
+    raise UserError(f"--reason {text[:64]!r}: one of {known}", ExitCode.USAGE)
+
+
+def _kick_all(filters: list[str], reason: str, options: Options, *, yes: bool, dry_run: bool) -> None:
+    """Say how many clients are chosen, and kick them one after the other.
+
+    Raises:
+        UserError: None is chosen, --yes is missing, or an order was refused: those before it were kicked.
+    """
+    from conf.errors import ExitCode, UserError
+
+    chosen, partial = _chosen(filters, options)
+    if not chosen:
+        raise UserError("no client meets --filter" + (": not complete" if partial else ""), ExitCode.FAILED)
+    typer.echo(printable(f"{len(chosen)} clients: {', '.join(chosen[:NAMED_MAX])}{' ...' * (len(chosen) > NAMED_MAX)}"))
+    say_partial(partial)  # before anything is done: its clients are not among them
+    if dry_run:
+        _end(partial)
+        return
+    if not yes:
+        raise UserError(f"this ends {len(chosen)} connections: say --yes", ExitCode.USAGE)
+    with progress_bar("clients") as show:
+        for number, client_id in enumerate(chosen):
+            reply = ask("client kick", {"client_id": client_id, "reason": reason}, options.router, options.data)
+            if not reply.ok:
+                text = f"{number} of {len(chosen)} were kicked; {reply.error}"
+                raise UserError(text, reply.exit_code or ExitCode.FAILED)
+            show(number + 1, len(chosen))
+    typer.echo("1 client was kicked" if len(chosen) == 1 else f"{len(chosen)} clients were kicked")
+    _end(partial)
+
+
+def _end(partial: "tuple[Missing, ...]") -> None:
+    from conf.errors import ExitCode
+
+    if partial:
+        raise typer.Exit(ExitCode.PARTIAL)
+
+
+def _chosen(filters: list[str], options: Options) -> "tuple[list[str], tuple[Missing, ...]]":
+    """Return the client IDs that a filter chooses, KICKED_MAX at most."""
+    from admin.queries import Wanted, walk
+    from conf.errors import ExitCode, UserError
+
+    where = conditions(filters)
+    wanted = Wanted(where, limit=KICKED_MAX + 1, columns=("client_id",))
+    found = with_cluster(options, lambda cluster: walk(cluster, "clients", wanted))
+    chosen = list(dict.fromkeys(row.client_id for _, row in found.rows if row.client_id))
+    if len(chosen) > KICKED_MAX:
+        raise UserError(f"more than {KICKED_MAX} clients meet --filter: choose fewer", ExitCode.USAGE)
+    return chosen, found.partial

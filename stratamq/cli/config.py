@@ -1,15 +1,27 @@
-"""``stratamq config show | check``: what a node would run with, and what is wrong with it."""
+"""``stratamq config show | diff | check``: settings of a file and of running nodes, and what is wrong with them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratamq.cli.asking import Options
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.tiers import ConfigOption, SetOption
+from stratamq.cli.verbs import asks
+
+if TYPE_CHECKING:
+    from admin.queries import Cluster
 
 __all__ = ["register"]
 
+NodeOption = Annotated[str, typer.Option("--node", help="Of this running node, in the place of a tier and a file.")]
+RouterOption = Annotated[str, typer.Option("--router", help="With --node: host:port of a router.")]
+DataOption = Annotated[Path, typer.Option("--data", help="With --node: folder of a running `stratamq up`.")]
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NODE NODE ...", help="Default: all of a tier.")]
+TierOption = Annotated[str, typer.Option("--tier", help="edge, router or storage.")]
+ROWS_MAX = 10_000  # some hundred settings a node
+OWN = {"id", "data_dir", "certificate", "key", "bind", "port", "advertise"}  # settings that each node has for itself
 TierArgument = Annotated[str, typer.Argument(help="edge, router, storage or balance.", metavar="TIER")]
 
 
@@ -17,22 +29,78 @@ def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     group.command("show")(show)
+    group.command("diff")(diff)
     group.command("check")(check)
-    app.add_typer(group, name="config", help="Settings: show and check.", no_args_is_help=True)
+    app.add_typer(group, name="config", help="Settings: show, compare and check.", no_args_is_help=True)
 
 
 def show(
-    tier: TierArgument,
+    tier: TierArgument = "",
     config: ConfigOption = None,
     settings: SetOption = None,
     effective: Annotated[
         bool, typer.Option("--effective", help="Every setting, defaults included, with its source.")
     ] = False,
+    node: NodeOption = "",
+    router: RouterOption = "",
+    data: DataOption = Path("data"),
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what a node would run with, and where each value comes from."""
-    rows = [row for row in _rows(tier, config, settings or []) if effective or row["source"] != "default"]
-    print_result(rows, output)
+    """Show what a node would run with, or runs with, and where each value comes from."""
+    from conf.errors import ExitCode, UserError
+
+    if bool(tier) == bool(node) or (node and (config or settings)):
+        raise UserError("name a tier, with --config and --set as at its start, or a running --node", ExitCode.USAGE)
+    if node:
+        running = _running((node,), Options(router, data, output))[node]
+        rows: list[dict[str, object]] = [
+            {"setting": name, "value": value, "source": source} for name, (value, source) in running.items()
+        ]
+    else:
+        rows = _rows(tier, config, settings or [])
+    print_result([row for row in rows if effective or row["source"] != "default"], output)
+
+
+@asks
+def diff(options: Options, nodes: NamesArgument = None, tier: TierOption = "edge") -> None:
+    """Show in which settings running nodes differ, names, addresses and files aside; exit code 1 where they do."""
+    from conf.errors import ExitCode, UserError
+
+    if nodes and len(set(nodes)) < 2:
+        raise UserError("name two nodes or more, or none for all of a --tier", ExitCode.USAGE)
+    running = _running(tuple(nodes or ()), options, tier)
+    names = sorted({name for found in running.values() for name in found if name.rpartition(".")[2] not in OWN})
+    rows = [
+        {"setting": name} | {node: found.get(name, ("", ""))[0] for node, found in running.items()} for name in names
+    ]
+    differing = [row for row in rows if len({row[node] for node in running}) > 1]
+    print_result(differing, options.output)
+    if differing:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[str, dict[str, tuple[str, str]]]:
+    """Return the value and the source of each setting, by running node; of a secret the value is ``***``.
+
+    Raises:
+        UserError: A node does not answer.
+    """
+    from admin.queries import Listed, Wanted, walk
+    from conf.errors import ExitCode, UserError
+    from stratamq.cli.cluster_questions import with_cluster
+
+    async def ask(cluster: "Cluster") -> Listed:
+        wanted = Wanted(nodes=nodes, limit=ROWS_MAX, tier="" if nodes else tier)
+        return await walk(cluster, "config", wanted)
+
+    found = with_cluster(options, ask)
+    if found.partial:
+        named = "; ".join(f"{missing.node}: {missing.why}" for missing in found.partial)
+        raise UserError(f"not complete: {named}", ExitCode.PARTIAL)
+    settings: dict[str, dict[str, tuple[str, str]]] = {node: {} for node in nodes}
+    for node, row in found.rows:
+        settings.setdefault(node, {})[row.name or ""] = row.value or "", row.source or "default"
+    return settings
 
 
 def check(tier: TierArgument, config: ConfigOption = None, settings: SetOption = None) -> None:

@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
+from stratamq.cli.gateway_process import ReadyOption, SetOption, run_gateway
+
 __all__ = ["register"]
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="TOML file; conf/udp.toml shows every setting.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
-ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
 NodeOption = Annotated[list[str], typer.Option("--node", help="ip:port of a node; several are tried in turn.")]
 NameOption = Annotated[str, typer.Option("--name", help="Of the key, with sealed security.")]
 KeyOption = Annotated[Path | None, typer.Option("--key-file", help="64 hexadecimal digits, mode 0600; none: in clear.")]
+CertificateOption = Annotated[Path | None, typer.Option("--certificate", help="PEM chain of this device, for DTLS.")]
+CertificateKeyOption = Annotated[Path | None, typer.Option("--key", help="Its private key, mode 0600.")]
+AuthorityOption = Annotated[Path | None, typer.Option("--authority", help="PEM that signs the nodes.")]
 QosOption = Annotated[int, typer.Option("--qos", min=0, max=1, help="0 or 1.")]
 GiveUpOption = Annotated[float, typer.Option("--give-up", min=1, help="s; how long one message is tried.")]
 DEFAULT = Path("conf/udp.toml")
@@ -37,16 +40,13 @@ def run(
         return
     import os
 
-    from conf.logs import configure_logs
-    from conf.udp_settings import load_udp
+    from conf.gateway_config import load_gateway
+    from conf.udp_settings import UDP_DEFAULTS, UdpSettings
     from gateways.datagrams.service import main
-    from stratamq.cli.tiers import tell_ready
-    from wire.node.signals import survive_signals
 
-    survive_signals()
-    loaded = load_udp(config, environment=os.environ, flags=settings or [])
-    configure_logs(loaded.logs, loaded.gateway.id)
-    raise typer.Exit(main(loaded, lambda addresses: tell_ready(ready_fd, addresses)))
+    kind = ("udp", UdpSettings)
+    loaded = load_gateway(kind, UDP_DEFAULTS, config, environment=os.environ, flags=settings or [])
+    run_gateway(lambda ready: main(loaded, ready), loaded.gateway, loaded.logs, ready_fd)
 
 
 def publish(
@@ -55,6 +55,9 @@ def publish(
     qos: QosOption = 1,
     name: NameOption = "",
     key_file: KeyOption = None,
+    certificate: CertificateOption = None,
+    key: CertificateKeyOption = None,
+    authority: AuthorityOption = None,
     give_up_s: GiveUpOption = 60.0,
 ) -> None:
     """Publish each line of standard input; exit code 1 if one was not distributed."""
@@ -62,9 +65,10 @@ def publish(
 
     from conf.errors import ExitCode
     from gateways.datagrams.messages import Code
-    from gateways.datagrams.programs import publish_lines
+    from gateways.datagrams.programs import KnownBy, publish_lines
 
-    failed = publish_lines(node, topic, qos, name, key_file, give_up_s)
+    known_by = KnownBy(name, key_file, certificate, key, authority)
+    failed = publish_lines(node, topic, qos, known_by, give_up_s)
     for outcome in failed[:10]:
         why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node answered"
         print(f"stratamq: line {outcome.ref + 1}: {why}", file=sys.stderr)
@@ -80,15 +84,19 @@ def subscribe(
     count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages; 0: never.")] = 0,
     name: NameOption = "",
     key_file: KeyOption = None,
+    certificate: CertificateOption = None,
+    key: CertificateKeyOption = None,
+    authority: AuthorityOption = None,
     give_up_s: GiveUpOption = 60.0,
     relay: Annotated[bool, typer.Option("--relay", help="Take everything through the node that is asked.")] = False,
 ) -> None:
     """Print the topic and payload of each message that comes."""
     from gateways.datagrams.messages import Publish
-    from gateways.datagrams.programs import subscribe_and_print
+    from gateways.datagrams.programs import KnownBy, subscribe_and_print
     from stratamq.cli.output import printable
 
     def show(message: Publish) -> None:
         typer.echo(f"{printable(message.topic)} {printable(message.payload.decode(errors='replace'))}")
 
-    subscribe_and_print(node, topic_filter, qos, count, name, key_file, give_up_s, relay, show)
+    known_by = KnownBy(name, key_file, certificate, key, authority)
+    subscribe_and_print(node, topic_filter, qos, count, known_by, give_up_s, relay, show)

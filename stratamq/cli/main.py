@@ -14,22 +14,36 @@ import typer
 from conf.errors import ExitCode, UserError
 from conf.private_files import keep_private
 from stratamq.cli import (
+    admin,
     audit,
     balance,
     bridge,
     client,
     cluster,
     config,
+    doctor,
+    federate,
     gateway,
     init,
+    listener,
     membership,
+    message,
     mounted,
     node,
     policy,
     reload,
+    retained,
     ring,
+    session,
+    share,
+    subscription,
+    support,
     tiers,
+    token,
+    top,
+    topic,
     up,
+    worst,
 )
 from stratamq.cli.output import printable
 
@@ -38,7 +52,6 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="stratamq",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # importing rich costs more than all of --help
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,16 +60,30 @@ for room in (
     up,
     init,
     tiers,
+    admin,
     balance,
     cluster,
     node,
     ring,
     policy,
+    token,
     client,
+    session,
+    subscription,
+    topic,
+    message,
+    retained,
+    share,
+    worst,
+    listener,
+    top,
+    doctor,
+    support,
     membership,
     reload,
     audit,
     bridge,
+    federate,
     gateway,
     config,
     mounted,
@@ -79,7 +106,7 @@ def _print_and_end(wanted: bool) -> None:
 
 
 @app.callback()
-def top(
+def every_command(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_and_end)
     ] = False,

@@ -12,11 +12,12 @@ __all__ = ["register"]
 
 # verb -> (module with a Typer ``app``, what the app is called with before the user's arguments, help)
 MOUNTED: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "store": ("storage.cli", (), "Export, import and verify stores."),
+    "store": ("storage.cli", (), "Export, import and verify stores; copies and figures of running storage nodes."),
     "jobs": ("jobs.cli", (), "Compact and audit exported SSTables with Spark."),
     "check": ("stratamq.history.cli", ("check",), "Judge a recorded history against the promises."),
     "record": ("stratamq.history.cli", ("record",), "Run a workload and record what its clients saw."),
 }
+RUNNING = "running"  # the list behind `store stats` without a folder
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -34,10 +35,30 @@ def _command(verb: str, module: str, prefix: tuple[str, ...]) -> Callable[..., N
 
         try:
             mounted = importlib.import_module(module).app
+            if verb == "store":
+                _add_running(mounted)
         except ModuleNotFoundError as error:
             hint = "install the extra: pip install 'stratamq[jobs]'" if verb == "jobs" else "not part of this version"
             raise UserError(f"{verb} is not available: no module {error.name} ({hint})", ExitCode.FAILED) from None
         name = "stratamq" if prefix else f"stratamq {verb}"
-        mounted(args=[*prefix, *context.args], prog_name=name)
+        arguments = [*prefix, *context.args]
+        if verb == "store" and _is_of_running(arguments):
+            arguments[0] = RUNNING
+        mounted(args=arguments, prog_name=name)
 
     return command
+
+
+def _add_running(stores: typer.Typer) -> None:
+    """Add what is asked of running nodes: storage has no way to ask them, and an operator looks for it here."""
+    from stratamq.cli.listing import add_list
+
+    add_list(stores, "replicas", "replica")
+    add_list(stores, RUNNING, "storage", hidden=True)
+
+
+def _is_of_running(arguments: list[str]) -> bool:
+    """Return whether ``stats`` is wanted of running nodes: without a folder, and not its help."""
+    if arguments[:1] != ["stats"] or {"--help", "--json"} & {*arguments}:
+        return False
+    return len(arguments) == 1 or arguments[1].startswith("-")

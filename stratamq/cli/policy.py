@@ -9,13 +9,17 @@ it still waits for.
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from conf.limit_names import LIMIT_NAMES
 from stratamq.cli.asking import Options, show
+from stratamq.cli.durations import seconds_of
 from stratamq.cli.verbs import asks, group, verb_about
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 __all__ = ["register"]
 
@@ -329,7 +333,7 @@ def add_ban(
     dry_run: DryRunOption = False,
 ) -> None:
     """Keep somebody out, and end its connections."""
-    arguments = {"kind": kind, "value": value, "for_s": _seconds(for_s), "reason": reason, "dry_run": dry_run}
+    arguments = {"kind": kind, "value": value, "for_s": seconds_of(for_s), "reason": reason, "dry_run": dry_run}
     show("ban add", arguments, options)
 
 
@@ -361,15 +365,19 @@ def revoke(
     issuer: IssuerOption = "",
     certificate: CertificateOption = None,
     token: TokenOption = "",
-    for_s: Annotated[str, typer.Option("--for", help="Until it ends by itself, as 90d.")] = "",
+    for_s: Annotated[
+        str, typer.Option("--for", help="Until it ends by itself, as 90d; with --certificate its own end.")
+    ] = "",
     until: Annotated[int, typer.Option("--until", min=0, help="The exp of the token; in place of --for.")] = 0,
     reason: Annotated[str, typer.Option("--reason", help="For whoever asks later.")] = "",
     dry_run: DryRunOption = False,
 ) -> None:
     """Make a client's certificate or token void before its time, and end its connections."""
     named = _revoked(serial, issuer, certificate, token)
-    end = {"for_s": _until(until, for_s) if until else _seconds(for_s)}
-    show("revoke", {**named, **end, "reason": reason, "dry_run": dry_run}, options)
+    stands_s = _until(until, for_s) if until else seconds_of(for_s)
+    if certificate is not None:
+        stands_s = _as_long_as(certificate, stands_s)
+    show("revoke", {**named, "for_s": stands_s, "reason": reason, "dry_run": dry_run}, options)
 
 
 @asks
@@ -408,6 +416,20 @@ def _until(exp: int, for_s: str) -> float:
     return left
 
 
+def _as_long_as(file: Path, for_s: float) -> float:
+    """Return how long the revocation of a certificate stands: 0 is for as long as the certificate would be good."""
+    import time
+
+    from access.operators.arguments import SECONDS_MAX
+    from conf.errors import ExitCode, UserError
+
+    good_for_s = _read_certificate(file).not_valid_after_utc.timestamp() - time.time()
+    if for_s and for_s < good_for_s:
+        raise UserError(f"--for: {file} is good for longer, and would get in again: leave it out", ExitCode.USAGE)
+    stands_s = for_s or max(good_for_s, 0.0) + CLOCKS_DIFFER_S
+    return stands_s if stands_s <= SECONDS_MAX else 0.0
+
+
 def _certificate(serial: str, issuer: str, file: Path | None) -> dict[str, object]:
     """Return what names a certificate, as it was written or as the certificate itself says."""
     from conf.errors import ExitCode, UserError
@@ -415,32 +437,26 @@ def _certificate(serial: str, issuer: str, file: Path | None) -> dict[str, objec
     if file is not None and (serial or issuer):
         raise UserError("say --certificate, or SERIAL and --issuer, not both", ExitCode.USAGE)
     if file is not None:
-        from cryptography import x509
-
         from access.identity.certificates import issuer_digest
 
-        try:
-            shown = x509.load_pem_x509_certificate(file.read_bytes())
-        except OSError as error:
-            raise UserError(f"cannot read {file}: {error.strerror or error}") from None
-        except ValueError:
-            raise UserError(f"{file}: holds no certificate in PEM, or a damaged one", ExitCode.USAGE) from None
+        shown = _read_certificate(file)
         serial, issuer = f"{shown.serial_number:x}", issuer_digest(shown.issuer)
     if not serial or not issuer:
         raise UserError("name what: --certificate FILE, SERIAL and --issuer, or --token JTI", ExitCode.USAGE)
     return {"kind": "serial", "value": serial.replace(":", "").lower().lstrip("0"), "issuer": issuer.lower()}
 
 
-def _seconds(text: str) -> float:
+def _read_certificate(file: Path) -> "Certificate":
+    from cryptography import x509
+
     from conf.errors import ExitCode, UserError
 
-    units = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-    if not text:
-        return 0.0
-    number = text[:-1]
-    if text[-1] not in units or not number.isascii() or not number.isdigit() or int(number) == 0:
-        raise UserError(f"--for {text!r}: a number and s, m, h or d, as 10m", ExitCode.USAGE)
-    return int(number) * units[text[-1]]
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}") from None
+    except ValueError:
+        raise UserError(f"{file}: holds no certificate in PEM, or a damaged one", ExitCode.USAGE) from None
 
 
 @asks

@@ -39,6 +39,10 @@ def up(
         bool, typer.Option("--foreground", help="Show the nodes' logs here instead of writing them to files.")
     ] = False,
     balance: Annotated[bool, typer.Option("--balance", help="A balancer in front of the edges: one port.")] = False,
+    no_admin: Annotated[bool, typer.Option("--no-admin", help="No HTTP service, no dashboard.")] = False,
+    admin_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The dashboard, on loopback; default 18083 if free.")
+    ] = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not start killed nodes again.")] = False,
 ) -> None:
     """Run a local cluster, each tier as its own process, until Ctrl-C."""
@@ -56,5 +60,7 @@ def up(
         foreground=foreground,
         restart=not no_restart,
         balance=balance,
+        admin=not no_admin,
+        admin_port=admin_port,
     )
     raise typer.Exit(run_up(options))

@@ -1,17 +1,17 @@
 """How verbs become commands: their names, their arguments, and the three options that each of them has."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Concatenate, ParamSpec
+from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
 from stratamq.cli.asking import Options, show
 from stratamq.cli.output import OutputFormat, OutputOption
 
-__all__ = ["asks", "group", "verb", "verb_about"]
+__all__ = ["asks", "group", "signed", "verb", "verb_about"]
 
 DRY = ("ring remove", "ring undelegate", "cluster forget")  # steps of the map: carried out on a copy of it
 P = ParamSpec("P")
@@ -29,23 +29,39 @@ def asks(command: Callable[Concatenate[Options, P], None]) -> Callable[..., None
 
     typer reads parameters from the signature, so the added ones stand there as if they had been written.
     """
-    first, *own = inspect.signature(command).parameters.values()
 
-    @wraps(command)
     def asked(*, router: str, data: Path, output: OutputFormat, **values: object) -> None:
         command(Options(router, data, output), **values)  # type: ignore[call-arg, arg-type]
 
+    return signed(asked, command, {}, skipped=1)
+
+
+def signed(
+    asked: Callable[..., None], command: Callable[..., None], options: Mapping[str, tuple[Any, Any]], *, skipped: int
+) -> Callable[..., None]:
+    """Return ``asked`` with the signature of a command and options behind it.
+
+    Args:
+        asked: Takes all as keywords.
+        command: Whose parameters, but for the first ones, come before.
+        options: Name -> annotation, default; the three of each command come behind them.
+        skipped: How many of the command's parameters are no options.
+    """
+    first = list(inspect.signature(command).parameters.values())
+    table = {**options, **ADDED}
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = [
+    more = [
         inspect.Parameter(name, kind, default=default, annotation=annotation)
-        for name, (annotation, default) in ADDED.items()
+        for name, (annotation, default) in table.items()
     ]
-    asked.__annotations__ = {
-        **{name: of for name, of in command.__annotations__.items() if name != first.name},
-        **{name: annotation for name, (annotation, _) in ADDED.items()},
+    own = {parameter.name for parameter in first[:skipped]}
+    made = wraps(command)(asked)
+    made.__annotations__ = {
+        **{name: of for name, of in command.__annotations__.items() if name not in own},
+        **{name: annotation for name, (annotation, _) in table.items()},
     }
-    asked.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-    return asked
+    made.__signature__ = inspect.Signature([*first[skipped:], *more])  # type: ignore[attr-defined]
+    return made
 
 
 def group(app: typer.Typer, name: str, text: str) -> typer.Typer:

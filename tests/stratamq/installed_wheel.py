@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = ("edge", "router", "storage", "gateways", "membership", "access", "wire", "mqtt", "conf", "jobs")
+ROOMS = ("edge", "router", "storage", "gateways", "admin", "membership", "access", "wire", "mqtt", "conf", "jobs")
 DECOY = "raise SystemExit('a folder of the working directory was taken for a room')\n"
 
 __all__ = ["ROOMS", "Environment", "build_wheel", "names_in"]

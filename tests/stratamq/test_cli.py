@@ -44,7 +44,7 @@ def stratamq(*arguments: str, timeout: float = 60, **environment: str) -> subpro
 
 def test_help_imports_nothing_slow() -> None:
     """`stratamq --help` is quick because it loads only what describes the commands."""
-    slow = ("trio", "pydantic", "cryptography", "rich", "starlette", "hypercorn", "pyarrow", "msgspec", "lsm")
+    slow = ("trio", "pydantic", "cryptography", "rich", "starlette", "anycorn", "pyarrow", "msgspec", "lsm")
     code = f"""
 import sys
 from stratamq.cli.main import main
@@ -66,7 +66,7 @@ from stratamq.rooms import load_config, service_main
 load_config({tier!r}, None, [], {{}})
 service_main({tier!r})
 tops = {{name.split(".")[0] for name in sys.modules}}
-print(sorted(tops & set({[*others, "starlette", "hypercorn", "prometheus_client", "pyarrow", "pyspark", "rich"]!r})))
+print(sorted(tops & set({[*others, "starlette", "anycorn", "prometheus_client", "pyarrow", "pyspark", "rich"]!r})))
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert shown.stdout.strip() == "[]"
@@ -176,7 +176,7 @@ def test_no_router_is_known(tmp_path: Path) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
     """A router and a storage node, started by `stratamq up`."""
     data = tmp_path_factory.mktemp("up") / "data"
-    command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--edges", "0"]
+    command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--edges", "0", "--no-admin"]
     environment = {**os.environ, "STRATAMQ_CLUSTER": "stratamq"}  # of the command line, and no setting of a node
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, umask=0o022
@@ -344,7 +344,19 @@ def test_one_up_per_folder(cluster: tuple[Path, "subprocess.Popen[str]"]) -> Non
 def test_up_killed_leaves_no_orphans(tmp_path: Path) -> None:
     """However `up` ends, its nodes end too; the next one goes on with the state."""
     data = tmp_path / "data"
-    command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--edges", "0", "--storages", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "stratamq",
+        "up",
+        "--data",
+        str(data),
+        "--edges",
+        "0",
+        "--storages",
+        "0",
+        "--no-admin",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("StrataMQ is ready")

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 
 from conf.errors import ExitCode, UserError
 from stratamq.cli.lists import wish
@@ -127,6 +128,8 @@ def test_a_name_does_not_reach_the_terminal(output: OutputFormat, result: Any) -
     if output in (OutputFormat.JSON, OutputFormat.JSONL):
         read = json.loads(shown)
         assert read == (result[0] if isinstance(result, list) and isinstance(read, dict) else result)
+    elif output is OutputFormat.YAML:
+        assert yaml.safe_load(shown) == result
     else:
         assert r"a\x1b[31m\x9b2J\u202e\x7f\n\U000e0041\ud800" in shown
 

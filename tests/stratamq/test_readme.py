@@ -10,7 +10,20 @@ import pytest
 from tests.stratamq.readme_lines import CANNOT, lines_of
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = ("edge", "router", "storage", "gateways", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
+ROOMS = (
+    "edge",
+    "router",
+    "storage",
+    "gateways",
+    "admin",
+    "membership",
+    "access",
+    "wire",
+    "mqtt",
+    "conf",
+    "jobs",
+    "stratamq",
+)
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def test_an_installed_wheel_among_decoys(tmp_path: Path) -> None:
     """NIST: protect. `up`, a publish, an export and a Spark job, from an environment without a compiler."""
     environment = Environment(tmp_path, build_wheel(tmp_path, compiled=True))
     data = tmp_path / "data"
-    process = environment.popen("up", "--data", str(data), "--tls-port", "0", "--edges", "1")
+    process = environment.popen("up", "--data", str(data), "--tls-port", "0", "--edges", "1", "--no-admin")
     try:
         assert process.stdout is not None
         lines = []

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ __all__ = ["INSTALLED", "Mosquitto", "running_mosquitto"]
 class Mosquitto:
     """One broker process on loopback."""
 
-    def __init__(self, folder: Path, persistence: bool) -> None:
+    def __init__(self, folder: Path, persistence: bool, further: Iterable[str] = ()) -> None:
         self.ports = _free_ports(2)  # two doors to one broker: for clients that change their address
         self.port = self.ports[0]
         self._process: trio.Process | None = None
@@ -36,6 +36,7 @@ class Mosquitto:
             f"persistence {'true' if persistence else 'false'}",
             f"persistence_location {folder}/",
             "autosave_interval 1",
+            *further,
         ]
         self._config.write_text("\n".join(lines) + "\n")
 
@@ -61,6 +62,12 @@ class Mosquitto:
             await self._process.wait()
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
     def pause(self, number: int) -> None:
         """Let the process stand still by SIGSTOP, or go on by SIGCONT."""
         if self._process is not None:
@@ -68,9 +75,11 @@ class Mosquitto:
 
 
 @asynccontextmanager
-async def running_mosquitto(folder: Path, persistence: bool = False) -> AsyncIterator[Mosquitto]:
-    """Run a broker for the length of a block."""
-    broker = Mosquitto(folder, persistence)
+async def running_mosquitto(
+    folder: Path, persistence: bool = False, further: Iterable[str] = ()
+) -> AsyncIterator[Mosquitto]:
+    """Run a broker for the length of a block, with further lines of its configuration."""
+    broker = Mosquitto(folder, persistence, further)
     await broker.start()
     try:
         yield broker

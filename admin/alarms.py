@@ -1,0 +1,247 @@
+"""The one table of alarms: what is wrong, when, how bad, and what to do.
+
+The service evaluates them over what the nodes answer; ``python -m stratamq.manual`` writes the same table as rules for
+Prometheus. An alarm begins when its condition has held for its time, and ends with it. Sans-IO.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_ROUTER
+from wire.messages.look_rows_nodes import SeenStats
+
+__all__ = ["ALARMS", "Active", "Alarm", "Alarms", "Ended", "Sight"]
+
+PAST_MAX = 200
+DAY_S = 86_400.0
+DISK_WARN, DISK_CRITICAL = 0.2, 0.1
+CLOCKS_MS = 250
+CERTIFICATES = "stratamq_tls_cert_not_after_seconds"
+
+
+class Sight(NamedTuple):
+    """The findings of one look at the cluster."""
+
+    now_ms: int
+    map: ClusterMap
+    stats: Mapping[str, SeenStats]  # by node
+    silent: Sequence[str]  # live nodes that did not answer
+    leader: str
+    offsets_ms: Mapping[str, float] = {}  # of nodes' clocks against this one
+
+
+Found = Iterable[tuple[str, str]]  # what it is about, and the figure in words
+
+
+class Alarm(NamedTuple):
+    """One row. ``expression`` is PromQL over the nodes' pages, "" where those cannot say it."""
+
+    name: str
+    severity: str  # "critical": somebody must act now; "warning": soon
+    for_s: float
+    sentence: str
+    do: str
+    expression: str
+    find: Callable[[Sight], Found]
+
+
+def _silent(sight: Sight) -> Found:
+    return [(node, "does not answer") for node in sight.silent]
+
+
+def _no_leader(sight: Sight) -> Found:
+    return [] if sight.leader or not sight.map.live(TIER_ROUTER) else [("routers", "none leads")]
+
+
+def _without_primary(sight: Sight) -> Found:
+    numbers = [number for number, placement in enumerate(sight.map.partitions) if not placement.primary]
+    return [("partitions", f"{len(numbers)} of {len(sight.map.partitions)}")] if numbers else []
+
+
+def _under_replicated(sight: Sight) -> Found:
+    wanted = sight.map.replicas
+    placed = [placement for placement in sight.map.partitions if placement.primary]
+    short = sum(len(sight.map.live_in_sync(placement)) < wanted for placement in placed)
+    return [("partitions", f"{short} have fewer than {wanted} copies in sync")] if short else []
+
+
+def _disk(below: float, above: float) -> Callable[[Sight], Found]:
+    def find(sight: Sight) -> Found:
+        for node, row in sight.stats.items():
+            if row.disk_free_bytes is not None and row.disk_bytes:
+                share = row.disk_free_bytes / row.disk_bytes
+                if above <= share < below:
+                    yield node, f"{share:.0%} free"
+
+    return find
+
+
+def _queue_oldest(sight: Sight) -> Found:
+    for node, row in sight.stats.items():
+        if (row.queue_oldest_s or 0.0) >= 600:
+            yield node, f"the oldest message waits for {row.queue_oldest_s:.0f} s"
+
+
+def _certificates(days: float, more: float) -> Callable[[Sight], Found]:
+    def find(sight: Sight) -> Found:
+        for node, row in sight.stats.items():
+            for key, end in (row.gauges or {}).items():
+                left = (end - sight.now_ms / 1000) / DAY_S
+                if key.startswith(CERTIFICATES) and more <= left < days:
+                    yield node, f"{key.removeprefix(CERTIFICATES)}: {left:.1f} days left"
+
+    return find
+
+
+def _mixed(sight: Sight) -> Found:
+    releases = sorted({row.version for row in sight.stats.values() if row.version})
+    return [("releases", ", ".join(releases))] if len(releases) > 1 else []
+
+
+def _clocks(sight: Sight) -> Found:
+    for node, offset in sight.offsets_ms.items():
+        if abs(offset) >= CLOCKS_MS:
+            yield node, f"{offset:+.0f} ms"
+
+
+def _not_ready(sight: Sight) -> Found:
+    for node, row in sight.stats.items():
+        if row.ready is False and not row.draining:
+            yield node, "; ".join(row.why_not_ready or ["it does not say why"])
+
+
+def _files(sight: Sight) -> Found:
+    for node, row in sight.stats.items():
+        if row.open_files is not None and row.open_files_max and row.open_files > 0.9 * row.open_files_max:
+            yield node, f"{row.open_files} of {row.open_files_max}"
+
+
+ALARMS = (
+    Alarm(
+        "node_down", "critical", 5, "A node does not answer", "start it; `stratamq node list` shows its state",
+        'up{job="stratamq"} == 0', _silent,
+    ),
+    Alarm(
+        "no_leader", "critical", 10, "No router leads", "start routers until more than half of them run",
+        "max(stratamq_raft_leader) == 0", _no_leader,
+    ),
+    Alarm(
+        "partition_without_primary", "critical", 3, "Partitions have no primary: their sessions cannot be reached",
+        "start the storage nodes that have copies; `stratamq ring lost all` names them",
+        "max(stratamq_partitions_without_primary) > 0", _without_primary,
+    ),
+    Alarm(
+        "under_replicated", "warning", 300, "Partitions have too few copies in sync",
+        "`stratamq store replicas` shows which; start or add storage nodes",
+        "max(stratamq_partitions_under_replicated) > 0", _under_replicated,
+    ),
+    Alarm(
+        "not_ready", "warning", 30, "A node is not ready", "`/readyz` and its log say what it waits for",
+        "", _not_ready,
+    ),
+    Alarm(
+        "disk_low", "warning", 60, "A disk is filling", "make room, or lower storage.message_expiry_max_s",
+        "", _disk(DISK_WARN, DISK_CRITICAL),
+    ),
+    Alarm(
+        "disk_full", "critical", 10, "A disk is nearly full", "make room: below its floor the node refuses messages",
+        "", _disk(DISK_CRITICAL, -1.0),
+    ),
+    Alarm(
+        "queue_oldest", "warning", 60, "Messages wait for more than ten minutes",
+        "`stratamq session list --sort oldest_s` shows whose",
+        "", _queue_oldest,
+    ),
+    Alarm(
+        "certificate_30_days", "warning", 0, "A certificate ends within 30 days", "make a new one, then reload",
+        "stratamq_tls_cert_not_after_seconds - time() < 30 * 86400", _certificates(30, 7),
+    ),
+    Alarm(
+        "certificate_7_days", "critical", 0, "A certificate ends within 7 days", "make a new one now, then reload",
+        "stratamq_tls_cert_not_after_seconds - time() < 7 * 86400", _certificates(7, -1e9),
+    ),
+    Alarm(
+        "open_files", "warning", 60, "A node has nearly all the files open that it may", "raise its limit (ulimit -n)",
+        "", _files,
+    ),
+    Alarm(
+        "mixed_releases", "warning", DAY_S, "Nodes run different releases", "finish the upgrade",
+        "count(count by (version) (stratamq_build_info)) > 1", _mixed,
+    ),
+    Alarm(
+        "clock_offset", "warning", 60, "A node's clock differs", "let all nodes follow one time server",
+        "", _clocks,
+    ),
+)  # fmt: skip
+
+
+class Active(msgspec.Struct, frozen=True):
+    """An alarm that stands."""
+
+    name: str
+    severity: str
+    about: str
+    sentence: str
+    do: str
+    since_ms: int
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """An alarm that stood."""
+
+    name: str
+    severity: str
+    about: str
+    sentence: str
+    since_ms: int
+    ended_at_ms: int
+
+
+class Alarms:
+    """Which alarms stand, and which did."""
+
+    def __init__(self, table: Sequence[Alarm] = ALARMS) -> None:
+        self._table = table
+        self._met: dict[tuple[str, str], int] = {}  # alarm and subject -> since when its condition holds
+        self._active: dict[tuple[str, str], Active] = {}
+        self._past: list[Ended] = []  # the newest first
+
+    @property
+    def active(self) -> list[Active]:
+        """Return those that stand, the worst and oldest first."""
+        return sorted(self._active.values(), key=lambda one: (one.severity != "critical", one.since_ms, one.name))
+
+    @property
+    def past(self) -> list[Ended]:
+        """Return those that stood, the newest first."""
+        return list(self._past)
+
+    def look(self, sight: Sight) -> tuple[list[Active], list[Ended]]:
+        """Judge one look; return which alarms began and which ended with it."""
+        met: dict[tuple[str, str], int] = {}
+        began: list[Active] = []
+        for alarm in self._table:
+            for about, figure in alarm.find(sight):
+                key = alarm.name, about
+                met[key] = self._met.get(key, sight.now_ms)
+                if sight.now_ms - met[key] < alarm.for_s * 1000:
+                    continue
+                sentence = f"{alarm.sentence} ({about}: {figure})"
+                before = self._active.get(key)
+                now = Active(alarm.name, alarm.severity, about, sentence, alarm.do, met[key])
+                self._active[key] = now
+                if before is None:
+                    began.append(now)
+        self._met = met
+        return began, self._end(met, sight.now_ms)
+
+    def _end(self, met: Mapping[tuple[str, str], int], now_ms: int) -> list[Ended]:
+        ended = []
+        for key in [key for key in self._active if key not in met]:
+            alarm = self._active.pop(key)
+            ended.append(Ended(alarm.name, alarm.severity, alarm.about, alarm.sentence, alarm.since_ms, now_ms))
+        self._past = (ended[::-1] + self._past)[:PAST_MAX]
+        return ended

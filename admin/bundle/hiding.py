@@ -1,0 +1,176 @@
+"""Hides in a bundle: secrets in any form, and names of clients where pseudonyms are wanted.
+
+Secrets are found by what is around them (a setting's name, a URL, PEM), by their form (tokens, long keys in hex or
+base64), and by what this host's key files hold. Pseudonyms are keyed hashes whose key is made for one bundle and kept
+nowhere: equal names are equal in one bundle, and cannot be compared with those of another. Free text keeps names of
+nodes, plain numbers, and words of StrataMQ's own source that are no name in any field; all else in it is hashed.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Hider", "own_words", "secrets_of"]
+
+HIDDEN = "***"
+SECRET_NAMES = re.compile(r"passw|secret|token$|credential|private|api_?key|psk", re.IGNORECASE)
+SECRET_FORMS = re.compile(
+    r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)"
+    r"|smq_[A-Za-z0-9_-]{8,}"  # tokens of operators
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"  # JWT
+    r"|(?i:bearer|basic)\s+[A-Za-z0-9+/=_.-]{8,}"
+    r"|(?<![A-Za-z0-9])[0-9A-Fa-f]{32,}(?![A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9+/_-])(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[a-z])(?=[A-Za-z0-9+/_-]*[A-Z])"
+    r"[A-Za-z0-9+/_-]{32,512}={0,2}",
+    re.DOTALL,
+)
+IN_TEXT = re.compile(
+    r"(?i)(?<![a-z_])([a-z_]{0,64}(?:passw(?:or)?d|secret|token|psk)[a-z_]{0,64})(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s,;]+)"
+)
+USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+NAMES = frozenset(  # fields that hold a name of somebody, or an address
+    (
+        *("client_id", "last_client_id", "user", "username", "actor", "certificate", "publisher"),
+        *("topic", "last_topic", "response_topic", "will_topic", "filter"),
+        *("address", "listener_address", "peer", "ip", "ip_port", "host", "bind", "advertise", "metrics"),
+    )
+)
+WORD = re.compile(r"[^\s'\"=,;()\[\]{}]+")
+ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*")
+PART = re.compile(r"[^\W_]+")
+MEASURE = re.compile(r"[-+]?\d+(?:\.\d+)?(?:%|s|ms|us|h|min|B|KiB|MiB|GiB)?")
+KNOWN_MIN = 6  # bytes: a shorter secret would be found in everything
+PSEUDONYM_HEX = 12
+
+
+def secrets_of(paths: Iterable[Path], bytes_max: int = 1024 * 1024) -> set[bytes]:
+    """Return what files of keys and passwords hold: their lines, and what those are in base64."""
+    found: set[bytes] = set()
+    for path in paths:
+        try:
+            if path.stat().st_size > bytes_max:
+                continue
+            text = path.read_bytes()
+        except OSError:
+            continue
+        for line in text.splitlines():
+            for part in {line.strip(), *line.strip().split(b":")}:
+                if len(part) >= KNOWN_MIN and not part.startswith(b"-----"):
+                    found.add(part)
+    return found | {raw for raw in map(_decoded, found) if len(raw) >= KNOWN_MIN}
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
+
+
+def own_words(root: Path, rooms: Iterable[str]) -> frozenset[str]:
+    """Return every word of the Python sources of rooms."""
+    words: set[str] = set()
+    for room in rooms:
+        for path in (root / room).rglob("*.py"):
+            words.update(PART.findall(path.read_text(errors="replace").replace("_", " ").lower()))
+    return frozenset(word for word in words if word.isalpha())
+
+
+class Hider:
+    """Takes out of values what must not leave.
+
+    Args:
+        known: Secrets of this host.
+        words: Of free text, which stay as they are; None: names are shown.
+        nodes: Names that stay.
+    """
+
+    def __init__(self, known: Iterable[bytes], words: frozenset[str] | None = None, nodes: Iterable[str] = ()) -> None:
+        self._known = _forms(known)
+        self._words = words
+        self._nodes = frozenset(nodes)
+        self._names: set[str] = set()  # of somebody, wherever they stand
+        self._key = secrets.token_bytes(32)
+
+    def learn(self, value: Any, name: str = "") -> None:
+        """Take note of names in fields that hold such, to hash them in free text too."""
+        if isinstance(value, Mapping):
+            for key, one in value.items():
+                self.learn(one, str(key))
+        elif isinstance(value, list | tuple):
+            for one in value:
+                self.learn(one, name)
+        elif isinstance(value, str) and name in NAMES:
+            self._names |= {value, *value.split("/")} - self._nodes
+
+    def hide(self, value: Any, name: str = "") -> Any:
+        """Return a value as it may be shown; of a mapping and a list every part."""
+        if isinstance(value, Mapping):
+            return {self._key_of(key): self.hide(one, str(key)) for key, one in self._named(value).items()}
+        if isinstance(value, list | tuple):
+            return [self.hide(one, name) for one in value]
+        if isinstance(value, bytes):
+            return HIDDEN
+        if not isinstance(value, str):
+            return value
+        if SECRET_NAMES.search(name.rpartition(".")[2]) and value not in ("", "None"):
+            return HIDDEN
+        return self._text(value, name)
+
+    def _named(self, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Let a row of a setting be judged by the setting's name."""
+        if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):
+            judged = self.hide(value["value"], value["name"])
+            return {**value, "value": judged}
+        return value
+
+    def _key_of(self, key: object) -> str:
+        return self._text(str(key), "")
+
+    def _text(self, text: str, name: str) -> str:
+        for find in self._known:
+            text = find(text)
+        text = USERINFO.sub(HIDDEN, SECRET_FORMS.sub(HIDDEN, text))
+        text = IN_TEXT.sub(lambda match: match[1] + match[2] + HIDDEN, text)
+        if self._words is None:
+            return text
+        if name.rpartition(".")[2] in NAMES:
+            return self._pseudonym(text) if text and text not in self._nodes else text
+        return WORD.sub(lambda match: self._word(match[0]), text)
+
+    def _word(self, word: str) -> str:
+        """Return a word of free text, or its hash where it may be somebody's name or address."""
+        assert self._words is not None
+        core = word.rstrip(".:?!")
+        if not core or core in self._nodes or core == HIDDEN:
+            return word
+        parts = PART.findall(core.replace("_", " "))
+        ours = all(part.isdecimal() for part in parts) or all(part.lower() in self._words for part in parts)
+        if core not in self._names and (MEASURE.fullmatch(core) or (ours and not ADDRESS.search(core))):
+            return word
+        return self._pseudonym(core) + word[len(core) :]
+
+    def _pseudonym(self, name: str) -> str:
+        return "~" + hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()[:PSEUDONYM_HEX]
+
+
+def _forms(known: Iterable[bytes]) -> list[Callable[[str], str]]:
+    """Return what takes secrets out of a text, in plain, hex and base64, at each place that base64 may begin."""
+    forms: set[str] = set()
+    for secret in known:
+        plain = secret.decode("utf-8", "replace")
+        forms |= {plain, secret.hex(), secret.hex().upper()} if "\ufffd" not in plain else {secret.hex()}
+        for shift in range(3):
+            for encode in (base64.b64encode, base64.urlsafe_b64encode):
+                whole = encode(b"\0" * shift + secret).rstrip(b"=").decode()
+                forms.add(whole[(shift * 8 + 5) // 6 : len(whole) - 1])
+    usable = sorted((form for form in forms if len(form) >= KNOWN_MIN), key=len, reverse=True)
+    if not usable:
+        return []
+    pattern = re.compile("|".join(map(re.escape, usable)))
+    return [lambda text: pattern.sub(HIDDEN, text)]

@@ -1,0 +1,256 @@
+"""Checks over what the nodes of a cluster said in one look, and in a second one some seconds later."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from admin.alarms import Sight
+from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, Finding, Said, judged
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
+from wire.messages.look_rows_nodes import SeenDrop, SeenReplica, SeenStats
+
+__all__ = ["CHECKS", "Examined", "judge"]
+
+DAY_S = 86_400.0
+CLOCKS_MS = 250
+SYNC_WARN_S = 0.02
+LOOP_WARN_S, LOOP_FAIL_S = 0.25, 1.0
+DISK_WARN, DISK_FAIL = 0.2, 0.1
+DISK_HOURS_WARN = 6.0  # until it is full, as fast as it fills now
+GROWTH_MIN_BYTES = 4 * 1024 * 1024  # less in some seconds is the noise of a file system
+DROPS_MS = 3_600_000
+SKEW = 0.1
+LAG_OPS = 10_000
+CERTIFICATES = "stratamq_tls_cert_not_after_seconds"
+SYNCS = 'stratamq_store_wal_fsync_seconds{quantile="0.99"}'
+TURNS = "stratamq_turn_longest_seconds"
+LOOPBACK = ("127.", "::1", "[::1]", "localhost")
+
+
+class Examined(NamedTuple):
+    """The findings of a doctor's questions."""
+
+    sight: Sight
+    later: Mapping[str, SeenStats] = {}  # by node, ``later_s`` after the first look
+    later_s: float = 0.0
+    status: Mapping[str, Any] = {}  # what a router answers to `cluster status`
+    replicas: Sequence[SeenReplica] = ()
+    drops: Sequence[SeenDrop] = ()
+    settings: Mapping[str, Mapping[str, str]] = {}  # node -> name -> value
+
+
+def judge(examined: Examined) -> list[Finding]:
+    """Return what every check finds."""
+    return [finding for check in CHECKS for finding in judged(check, examined)]
+
+
+def _reach(seen: Examined) -> Said:
+    for node in seen.sight.silent:
+        yield FAIL, node, "is in the map as alive and does not answer"
+    for row in seen.status.get("nodes", ()):
+        gossip, state = row.get("gossip"), row.get("state")
+        if state == "unknown":
+            yield WARN, row["node"], f"gossip knows it as {gossip}, the map does not"
+        elif gossip is not None and gossip != "alive" and state not in ("dead", "left"):
+            yield WARN, row["node"], f"gossip says {gossip}, the map says {state}"
+    for node, row in seen.sight.stats.items():
+        if row.ready is False and not row.draining:
+            yield FAIL, node, "is not ready: " + ", ".join(row.why_not_ready or ["it does not say why"])
+
+
+def _leader(seen: Examined) -> Said:
+    if not seen.sight.leader:
+        yield FAIL, "routers", "none leads"
+    routers = len(seen.sight.map.live(TIER_ROUTER))
+    if routers and routers % 2 == 0:
+        yield WARN, "routers", f"{routers} are alive: as many may be lost as with {routers - 1}"
+
+
+def _primaries(seen: Examined) -> Said:
+    numbers = [number for number, entry in enumerate(seen.sight.map.partitions) if not entry.primary]
+    if numbers:
+        yield FAIL, "partitions", f"{len(numbers)} of {len(seen.sight.map.partitions)} have no primary"
+    shards = [number for number, shard in enumerate(seen.sight.map.shards) if not shard.owner]
+    if shards:
+        yield FAIL, "shards", f"{len(shards)} of {len(seen.sight.map.shards)} have no owner"
+
+
+def _copies(seen: Examined) -> Said:
+    cluster_map = seen.sight.map
+    short = sum(
+        bool(entry.primary) and len(cluster_map.live_in_sync(entry)) < cluster_map.replicas
+        for entry in cluster_map.partitions
+    )
+    if short:
+        yield WARN, "partitions", f"{short} have fewer than {cluster_map.replicas} copies in sync"
+    elif cluster_map.replicas < 2 and cluster_map.partitions:
+        yield WARN, "partitions", "one copy each: a disk that is lost loses sessions"
+    for row in seen.replicas:
+        if (row.lag_ops or 0) >= LAG_OPS:
+            yield WARN, f"partition {row.partition}", f"its slowest copy lacks {row.lag_ops} operations on its disk"
+    zones = {entry.zone for entry in cluster_map.live(TIER_STORAGE)}
+    if "" not in zones and 1 < len(zones) < cluster_map.replicas:
+        yield WARN, "zones", f"{len(zones)} zones cannot hold {cluster_map.replicas} copies apart"
+
+
+def _skew(seen: Examined) -> Said:
+    cluster_map = seen.sight.map
+    nodes = {entry.node: entry.weight or 1 for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state}
+    whole = sum(nodes.values())
+    primaries = Counter(entry.primary for entry in cluster_map.partitions if entry.primary)
+    for node, weight in nodes.items() if whole and cluster_map.partitions else ():
+        share = len(cluster_map.partitions) * weight / whole
+        if abs(primaries[node] - share) > max(1.0, share * SKEW):
+            yield WARN, node, f"serves {primaries[node]} partitions, {share:.1f} by its weight"
+
+
+def _leases(seen: Examined) -> Said:
+    whole = seen.sight.map.lease_s
+    for node, row in seen.sight.stats.items():
+        if row.lease_left_s is not None and row.lease_left_s < whole / 2:
+            state = FAIL if row.lease_left_s <= 0 else WARN
+            yield state, node, f"its lease has {row.lease_left_s:.2f} s left of {whole:g}"
+
+
+def _certificates(seen: Examined) -> Said:
+    for node, row in seen.sight.stats.items():
+        for key, end in (row.gauges or {}).items():
+            days = (end - seen.sight.now_ms / 1000) / DAY_S
+            if key.startswith(CERTIFICATES) and days < 30:
+                name = key.removeprefix(CERTIFICATES).strip("{}") or "certificate"
+                said = f"has {days:.1f} days left" if days > 0 else "has ended"
+                yield FAIL if days < 7 else WARN, node, f"{name} {said}"
+
+
+def _clocks(seen: Examined) -> Said:
+    for node, offset in seen.sight.offsets_ms.items():
+        if abs(offset) >= CLOCKS_MS:
+            yield WARN, node, f"its clock is {offset:+.0f} ms from this host's"
+
+
+def _releases(seen: Examined) -> Said:
+    found = Counter(row.version for row in seen.sight.stats.values() if row.version)
+    if len(found) > 1:
+        yield WARN, "nodes", ", ".join(f"{count} run {version}" for version, count in sorted(found.items()))
+
+
+def _open_files(seen: Examined) -> Said:
+    for node, row in seen.sight.stats.items():
+        if row.open_files_max is None:
+            continue
+        wanted = seen.settings.get(node, {}).get("edge.connections_max", "")
+        if wanted.isdecimal() and int(wanted) >= row.open_files_max:
+            yield WARN, node, f"may open {row.open_files_max} files, edge.connections_max is {wanted}"
+        if row.open_files is not None and row.open_files > 0.9 * row.open_files_max:
+            yield FAIL, node, f"has {row.open_files} of {row.open_files_max} files open"
+
+
+def _disks(seen: Examined) -> Said:
+    for node, row in seen.sight.stats.items():
+        if row.disk_free_bytes is None or not row.disk_bytes:
+            continue
+        free = row.disk_free_bytes / row.disk_bytes
+        if free < DISK_WARN:
+            yield FAIL if free < DISK_FAIL else WARN, node, f"{free:.0%} of its disk is free"
+        after = seen.later.get(node)
+        if after is None or after.disk_free_bytes is None or not seen.later_s:
+            continue
+        grown = row.disk_free_bytes - after.disk_free_bytes
+        rate = grown / seen.later_s
+        if grown > GROWTH_MIN_BYTES and after.disk_free_bytes / rate < DISK_HOURS_WARN * 3600:
+            hours = after.disk_free_bytes / rate / 3600
+            yield WARN, node, f"its disk fills by {rate * 3600 / 2**30:.1f} GiB an hour and is full in {hours:.1f} h"
+    for node, row in seen.sight.stats.items():
+        if (row.gauges or {}).get("stratamq_store_full"):
+            yield FAIL, node, "refuses messages: its disk is below the floor"
+
+
+def _syncs(seen: Examined) -> Said:
+    for node, row in seen.sight.stats.items():
+        value = (row.gauges or {}).get(SYNCS, 0.0)
+        if value > SYNC_WARN_S:
+            yield WARN, node, f"99 % of its syncs take up to {value * 1000:.0f} ms"
+
+
+def _loops(seen: Examined) -> Said:
+    for node, row in seen.sight.stats.items():
+        value = (row.gauges or {}).get(TURNS, 0.0)
+        if value >= LOOP_WARN_S:
+            state = FAIL if value >= LOOP_FAIL_S else WARN
+            yield state, node, f"its longest turn of the last minute took {value:.2f} s: everything waited for it"
+
+
+def _drops(seen: Examined) -> Said:
+    for row in seen.drops:
+        ago_ms = seen.sight.now_ms - (row.last_at_ms or 0)
+        if row.count and ago_ms <= DROPS_MS:
+            yield WARN, row.node or "", f"{row.reason}: {row.count} since it began, the last {ago_ms // 60_000} min ago"
+
+
+def _damage(seen: Examined) -> Said:
+    aside = seen.status.get("stores_aside")
+    if aside is None:
+        yield SKIPPED, "", "no leader says how many stores were put aside"
+    elif aside:
+        yield WARN, "storage", f"{aside} damaged stores were put aside and are kept"
+
+
+def _anonymous(seen: Examined) -> Said:
+    if not seen.settings:
+        yield SKIPPED, "", "no node tells its settings"
+    for node, settings in seen.settings.items():
+        for name, value in settings.items():
+            table, _, last = name.rpartition(".")
+            if last != "allow_anonymous" or value != "True":
+                continue
+            bound = settings.get(f"{table}.bind", "")
+            if not bound.startswith(LOOPBACK):
+                yield WARN, node, f"{table} lets anybody in without a name, bound to {bound}"
+
+
+def _queues(seen: Examined) -> Said:
+    for node, row in seen.sight.stats.items():
+        if (row.queue_oldest_s or 0.0) >= 600:
+            yield WARN, node, f"the oldest queued message waits for {row.queue_oldest_s:.0f} s"
+        for key, value in _named(row, "stratamq_queue_fill_ratio"):
+            if value >= 0.9:
+                yield WARN, node, f"its fullest queue is filled to {value:.0%} {key}".rstrip()
+
+
+def _named(row: SeenStats, name: str) -> Iterator[tuple[str, float]]:
+    for key, value in (row.gauges or {}).items():
+        if key.partition("{")[0] == name:
+            yield key.removeprefix(name), value
+
+
+def _edges(seen: Examined) -> Said:
+    if not seen.sight.map.live(TIER_EDGE):
+        yield WARN, "edges", "none is alive: no client can connect"
+
+
+CHECKS = (
+    Check("reachability", "every node answers", "start it, or `stratamq cluster forget NODE` for good", _reach),
+    Check("leader", "one router leads", "run one, three or five routers", _leader),
+    Check(
+        "primaries", "every partition and shard is served",
+        "start the storage nodes that have copies; `stratamq ring lost all` names them", _primaries,
+    ),
+    Check("copies", "every partition has its copies", "start or add storage nodes; `store replicas`", _copies),
+    Check("ring skew", "partitions are even", "`stratamq ring rebalance --dry-run` shows the moves", _skew),
+    Check("leases", "leases are renewed in time", "look at load and at the net between node and routers", _leases),
+    Check("edges", "edges are there", "start an edge", _edges),
+    Check("node certificates", "30 days left or more", "make a new one, then `stratamq reload NODE`", _certificates),
+    Check("clocks", f"within {CLOCKS_MS} ms", "let all nodes follow one time server", _clocks),
+    Check("releases", "all nodes run one release", "finish the upgrade", _releases),
+    Check("open files", "below the limits", "raise the node's limit (ulimit -n, LimitNOFILE)", _open_files),
+    Check("disks", "room is left", "make room, add nodes, or lower storage.message_expiry_max_s", _disks),
+    Check("syncs", f"99 % take {SYNC_WARN_S * 1000:g} ms at most", "use a faster disk for node.data_dir", _syncs),
+    Check("loop lag", f"no turn of {LOOP_WARN_S:g} s", "give the node a core, or spread its load", _loops),
+    Check("drops", "none in the last hour", "`stratamq drops` and `stratamq journal` say whose", _drops),
+    Check("queues", "none is old or full", "`stratamq session list --sort oldest_s` shows whose", _queues),
+    Check("damage", "no store was put aside", "`stratamq store aside` shows them", _damage),
+    Check(
+        "anonymous listeners", "none beyond loopback",
+        "set allow_anonymous = false there and give clients names", _anonymous,
+    ),
+)  # fmt: skip

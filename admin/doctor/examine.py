@@ -1,0 +1,81 @@
+"""Asks the nodes what the checks of a cluster need: figures twice, copies, drops and settings."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import trio
+
+from admin.alarms import Sight
+from admin.doctor.cluster import Examined
+from admin.gather import Missing
+from admin.queries import Cluster, Listed, Wanted, walk
+from wire.messages.look_kinds import LOOK_KINDS
+from wire.messages.look_rows_nodes import SeenRaft, SeenStats
+
+__all__ = ["Answers", "asked", "examine"]
+
+ROWS_MAX = 50_000  # of one kind
+KINDS = ("raft", "replicas", "drops", "config")
+
+
+class Answers(NamedTuple):
+    """Answers of the nodes: for the checks, and as rows by kind for whoever keeps them."""
+
+    examined: Examined
+    rows: Mapping[str, tuple[tuple[str, Any], ...]]
+    partial: tuple[Missing, ...]
+
+
+async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -> Answers:
+    """Ask every node.
+
+    Args:
+        cluster: Whom to ask.
+        status: What a router answered to `cluster status`.
+        apart_s: Between the two looks at figures; 0: one look.
+    """
+    sent_ms = time.time() * 1000
+    first = await walk(cluster, "stats", Wanted(limit=ROWS_MAX))
+    took_ms = time.time() * 1000 - sent_ms
+    began = trio.current_time()
+    found: dict[str, Listed] = {"stats": first}
+    nodes = [node for node, _ in first.rows]
+    for kind in KINDS:
+        found[kind] = await asked(cluster, kind, nodes, ROWS_MAX)
+    later: dict[str, SeenStats] = {}
+    if apart_s:
+        await trio.sleep_until(began + apart_s)
+        found["stats_later"] = await asked(cluster, "stats", nodes, ROWS_MAX)
+        later = dict(found["stats_later"].rows)
+    later_s = trio.current_time() - began
+    partial = tuple(
+        dict.fromkeys(Missing(missing.node, missing.why) for listed in found.values() for missing in listed.partial)
+    )
+    sight = _sight(cluster, first, found["raft"].rows, sent_ms, took_ms)
+    settings: dict[str, dict[str, str]] = {}
+    for node, row in found["config"].rows:
+        settings.setdefault(node, {})[row.name or ""] = row.value or ""
+    replicas = [row for _, row in found["replicas"].rows]
+    drops = [row for _, row in found["drops"].rows]
+    examined = Examined(sight, later, later_s, status, replicas, drops, settings)
+    return Answers(examined, {kind: listed.rows for kind, listed in found.items()}, partial)
+
+
+async def asked(cluster: Cluster, kind: str, nodes: Sequence[str], limit: int) -> Listed:
+    """Ask those of some nodes that have such rows: a silent one is not waited for once more."""
+    tiers = LOOK_KINDS[kind].tiers
+    those = [node for node in nodes if node in cluster.map.nodes and cluster.map.nodes[node].tier in tiers]
+    return await walk(cluster, kind, Wanted(nodes=those, limit=limit)) if those else Listed(())
+
+
+def _sight(
+    cluster: Cluster, first: Listed, routers: tuple[tuple[str, SeenRaft], ...], sent_ms: float, took_ms: float
+) -> Sight:
+    stats: dict[str, SeenStats] = dict(first.rows)
+    alive = [entry.node for entry in cluster.map.nodes.values() if entry.alive]
+    offsets = {node: row.at_ms - sent_ms - took_ms / 2 for node, row in stats.items() if row.at_ms is not None}
+    certain = {node: offset for node, offset in offsets.items() if abs(offset) > took_ms / 2}
+    leader = next((row.leader for _, row in routers if row.leader), "")
+    silent = [node for node in alive if node not in stats]
+    return Sight(int(sent_ms + took_ms), cluster.map, stats, silent, leader, certain)

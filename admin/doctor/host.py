@@ -1,0 +1,186 @@
+"""Checks of this host and of the files in one folder; what cannot be looked at from here is skipped with why."""
+
+import datetime
+import importlib.machinery
+import os
+import resource
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, Finding, Said, judged
+from conf.errors import UserError
+
+__all__ = ["CHECKS", "ROOMS", "Host", "judge"]
+
+ROOMS = ("access", "admin", "conf", "edge", "gateways", "jobs", "membership", "mqtt", "router", "storage", "wire")
+DAY_S = 86_400.0
+KEY_DAYS_WARN = 90
+FILES_MAX = 20_000  # of a data folder: a look at more would take longer than it tells
+PEM_BYTES_MAX = 1024 * 1024
+OPEN_FILES_WARN = 4_096
+MEMORY_WARN = 0.9
+
+
+class Host(NamedTuple):
+    """This host: what is read there, and how."""
+
+    data: Path  # folder of `up`, of `init` or of one node
+    path: Sequence[str] = tuple(sys.path)
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    now: float = 0.0  # 0: the wall clock's
+    check_config: Callable[[], object] | None = None  # raises UserError; None: no file was named
+    settings: Mapping[str, Mapping[str, str]] = {}  # of running nodes: node -> name -> value
+
+
+def judge(host: Host) -> list[Finding]:
+    """Return what every check finds."""
+    if not host.now:
+        host = host._replace(now=time.time())
+    return [finding for check in CHECKS for finding in judged(check, host)]
+
+
+def _configuration(host: Host) -> Said:
+    if host.check_config is None:
+        yield SKIPPED, "", "name --tier and --config to have a file read; nodes that run have judged theirs"
+        return
+    try:
+        host.check_config()
+    except UserError as error:
+        for line in error.message.split("\n"):
+            yield FAIL, "", line
+
+
+def _files(host: Host) -> Said:
+    if not host.data.is_dir():
+        yield SKIPPED, str(host.data), "is no folder here"
+        return
+    number = 0
+    for number, (path, status) in enumerate(_walk(host.data), 1):
+        if number > FILES_MAX:
+            yield SKIPPED, str(host.data), f"has more than {FILES_MAX} files: the rest was not looked at"
+            return
+        is_key = path.suffix == ".key" or path.name.endswith(("keys", "passwd"))
+        if status.st_uid != os.geteuid():
+            yield WARN, str(path), f"belongs to user {status.st_uid}"
+        elif status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) and not stat.S_ISLNK(status.st_mode):
+            mode = stat.S_IMODE(status.st_mode)
+            if is_key:
+                yield FAIL, str(path), f"is a key that others may read or change (mode {mode:04o})"
+            elif status.st_mode & stat.S_IWOTH:
+                yield WARN, str(path), f"can be changed by everybody (mode {mode:04o})"
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for where, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(where, name)
+            try:
+                yield path, path.lstat()
+            except OSError:
+                continue  # a store deletes files while it works
+
+
+def _certificates(host: Host) -> Said:
+    folder = host.data / "tls" if (host.data / "tls").is_dir() else host.data
+    paths = sorted(folder.glob("*.pem")) if folder.is_dir() else []
+    if not paths:
+        yield SKIPPED, str(folder), "has no certificates (*.pem)"
+    for path in paths:
+        end = _end_of(path)
+        if end is None:
+            yield WARN, str(path), "holds no certificate that can be read"
+            continue
+        days = (end - host.now) / DAY_S
+        if days < 30:
+            yield FAIL if days < 7 else WARN, str(path), f"has {days:.1f} days left" if days > 0 else "has ended"
+
+
+def _end_of(path: Path) -> float | None:
+    """Return when the first of a file's certificates to end does so; None where it cannot be read."""
+    from cryptography import x509
+
+    try:
+        if path.stat().st_size > PEM_BYTES_MAX:
+            return None
+        found = x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    ends = [one.not_valid_after_utc.replace(tzinfo=datetime.UTC).timestamp() for one in found]
+    return min(ends, default=None)
+
+
+def _gossip_keys(host: Host) -> Said:
+    named = {settings.get("membership.key_file", "") for settings in host.settings.values()} - {"", "None"}
+    paths = [path for path in map(Path, sorted(named)) if path.is_file()]
+    if not paths:
+        yield SKIPPED, "", "no node that answers names a file of gossip keys that is on this host"
+    for path in paths:
+        days = (host.now - path.stat().st_mtime) / DAY_S
+        if days > KEY_DAYS_WARN:
+            yield WARN, str(path), f"was written {days:.0f} days ago"
+
+
+def _packages(host: Host) -> Said:
+    """Find modules of others under our rooms' names: whichever stands first on the path is imported."""
+    ours = Path(__file__).resolve().parent.parent.parent
+    for room in ROOMS:
+        for entry in dict.fromkeys(entry or "." for entry in host.path):
+            spec = importlib.machinery.PathFinder.find_spec(room, [entry])
+            if spec is None or spec.origin is None:
+                continue
+            found = Path(spec.origin).resolve().parent
+            if found != ours / room:
+                yield WARN, room, f"another package of this name is on the path: {found}"
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return None
+
+
+def _kernel(host: Host) -> Said:
+    pages = _read(host.sys / "kernel/mm/transparent_hugepage/enabled")
+    if pages is not None and "[always]" in pages:
+        yield WARN, "transparent huge pages", "always: memory of nodes grows, and their turns wait for it"
+    swaps = (_read(host.proc / "swaps") or "").splitlines()[1:]
+    if swaps:
+        yield WARN, "swap", f"{len(swaps)} in use: a node that is swapped out loses its lease"
+    memory, bound = _read(host.sys / "fs/cgroup/memory.current"), _read(host.sys / "fs/cgroup/memory.max")
+    if memory and bound and bound.strip().isdecimal() and int(memory) > MEMORY_WARN * int(bound):
+        yield WARN, "memory", f"{int(memory) / int(bound):.0%} of the container's limit are used"
+    if resource.getrlimit(resource.RLIMIT_CORE)[0] not in (0, resource.RLIM_INFINITY):
+        yield WARN, "core files", "their size is limited: one that is cut says nothing, and it may hold payloads"
+
+
+def _limit(_: Host) -> Said:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < OPEN_FILES_WARN:
+        yield WARN, "", f"a process that is started here may open {soft} files (hard limit {hard})"
+
+
+CHECKS = (
+    Check("configuration", "it can be started", "mend the line; docs/settings.md has every setting", _configuration),
+    Check(
+        "files", "nobody else may read keys or change files", "chmod -R go= FOLDER, as the user of the nodes", _files
+    ),
+    Check("certificates", "30 days left or more", "make new ones; `stratamq init` shows how", _certificates),
+    Check(
+        "gossip keys",
+        f"{KEY_DAYS_WARN} days old at most",
+        "`stratamq membership keys install` and `use` rotate them",
+        _gossip_keys,
+    ),
+    Check(
+        "packages", "no other package has the name of a room", "run StrataMQ in an environment of its own", _packages
+    ),
+    Check("kernel", "huge pages, swap and memory do no harm", "madvise for huge pages; no swap; more memory", _kernel),
+    Check("file limit", f"{OPEN_FILES_WARN} files or more", "ulimit -n 65536 before the start", _limit),
+)

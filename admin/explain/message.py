@@ -1,0 +1,124 @@
+"""The fate of one message: rows that nodes hold of it now, entries of journals and traces, and the sources lacked.
+
+A message is known by its origin, which queues, retained messages, journals and traces repeat. Nobody writes down a
+delivery that went well unless a trace was asked for: a story without a trace of the message says so.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from admin.explain.story import Step, Story, count
+from admin.gather import Missing
+from conf.errors import ExitCode, UserError
+from wire.messages.look_rows_clients import SeenInflight, SeenQueued
+from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
+from wire.messages.look_rows_topics import SeenRetained
+
+__all__ = ["Evidence", "check_origin", "message_story"]
+
+ORIGIN = re.compile(r"[A-Za-z0-9._-]{1,64}/[0-9]{1,20}/[0-9]{1,20}|(session|will)/[0-9]{1,8}-[0-9]{1,20}/[0-9]{1,20}")
+STAGES = (
+    *("received", "refused", "resolved", "forwarded", "accepted", "retained", "matched", "queued", "committed"),
+    *("pushed", "redispatched", "written", "acked", "acknowledged", "expired", "dropped"),
+)
+
+
+class Evidence(NamedTuple):
+    """Rows about one message, each with the node that answered."""
+
+    journal: Sequence[tuple[str, SeenJournal]] = ()
+    events: Sequence[tuple[str, SeenTraceEvent]] = ()
+    queued: Sequence[tuple[str, str, SeenQueued, int]] = ()  # node, client, entry, unacknowledged entries before it
+    published: Sequence[tuple[str, SeenInflight]] = ()  # at its publisher's edge: not answered yet
+    retained: Sequence[tuple[str, SeenRetained]] = ()
+    had: Sequence[str] = ()
+    lacked: Sequence[Missing] = ()
+
+
+def check_origin(text: str) -> str:
+    """Return an origin.
+
+    Raises:
+        UserError: The text cannot be one.
+    """
+    if ORIGIN.fullmatch(text) is None:
+        form = "EDGE/INCARNATION/NUMBER, as journal, queue and trace print it"
+        raise UserError(f"{text[:100]!r} is no origin: {form}", ExitCode.USAGE)
+    return text
+
+
+def message_story(origin: str, found: Evidence) -> Story:
+    """Tell what became of a message, in the order of its way."""
+    steps = [
+        *(step for _, step in sorted(_traced(found), key=lambda pair: pair[0])),
+        *_published(found),
+        *_kept(found),
+        *_noted(found),
+    ]
+    question = f"what became of {origin}?"
+    cause = _decisive(steps)
+    if not steps:
+        cause = Step(
+            "",
+            "no_trace",
+            "no trace of it: no node that answered acknowledged it, or it was delivered and nobody was asked to "
+            "remember (no trace ran, ledgers are not read here)",
+        )
+        steps = [cause]
+    return Story(question, steps, cause, found.had, found.lacked)
+
+
+def _decisive(steps: Sequence[Step]) -> Step | None:
+    """Return the step at which the message is, or was lost: a drop, a queue, an acknowledgement that lacks."""
+    for what in ("drop", "dropped", "refused", "expired", "queued", "unfinished"):
+        found = next((step for step in steps if step.what == what), None)
+        if found is not None:
+            return found
+    return steps[-1] if steps else None
+
+
+def _traced(found: Evidence) -> Iterator[tuple[tuple[int, int], Step]]:
+    for node, event in found.events:
+        stage = event.stage or ""
+        rank = STAGES.index(stage) if stage in STAGES else len(STAGES)
+        who = f" for {event.client_id!r}" if event.client_id else ""
+        seq = f" as entry {event.seq}" if event.seq is not None else ""
+        place = f" in partition {event.partition}" if event.partition is not None else ""
+        why = f": {event.reason}" if event.reason else ""
+        more = f" ({event.detail})" if event.detail else ""
+        at_us = event.at_us or 0
+        yield (rank, at_us), Step(node, stage, f"{stage}{who}{seq}{place}{why}{more}", at_us // 1000 or None)
+
+
+def _published(found: Evidence) -> Iterator[Step]:
+    for node, row in found.published:
+        waits = f"; it waits for {', '.join(row.waits_for)}" if row.waits_for else ""
+        age = f" since {row.age_s:.1f} s" if row.age_s is not None else ""
+        what = "is not released by its publisher" if row.state == "unreleased" else f"is not answered{age}{waits}"
+        yield Step(node, "unfinished", f"packet {row.packet} of {row.client_id!r} {what}", facts={"packet": row.packet})
+
+
+def _kept(found: Evidence) -> Iterator[Step]:
+    for node, client_id, row, before in found.queued:
+        behind = f", behind {count(before, 'entry', 'entries')} that are not acknowledged" if before else ""
+        sent = {"sent": "sent and not acknowledged", "released": "released, PUBCOMP lacks"}.get(row.state or "")
+        packet = f" as packet {row.packet}" if row.packet else ""
+        expires = f"; it expires in {row.expires_in_s:.0f} s" if row.expires_in_s is not None else ""
+        state = f"{sent}{packet}" if sent else f"waits{behind}"
+        yield Step(
+            node,
+            "queued",
+            f"entry {row.seq} in the queue of {client_id!r}: {state}{expires}",
+            row.arrived_at_ms,
+            {"client_id": client_id, "seq": row.seq, "state": row.state},
+        )
+    for node, kept in found.retained:
+        yield Step(node, "retained", f"it is the retained message of {kept.topic!r} in partition {kept.partition}")
+
+
+def _noted(found: Evidence) -> Iterator[Step]:
+    for node, entry in found.journal:
+        of = f" for {entry.client_id!r}" if entry.client_id else ""
+        more = f" ({entry.detail})" if entry.detail else ""
+        yield Step(node, entry.event or "", f"{entry.event}{of}: {entry.reason}{more}", entry.at_ms)

@@ -1,0 +1,44 @@
+"""The shape of every explanation: steps in order, the one that decides, and the sources."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from admin.gather import Missing
+
+__all__ = ["Step", "Story", "count", "since"]
+
+
+class Step(NamedTuple):
+    """One thing that a node holds or did."""
+
+    node: str  # "": none, the map or all
+    what: str  # a word: "session", "window", "receiver", "near miss", ...
+    why: str  # one sentence, with numbers and the setting's name
+    at_ms: int | None = None
+    facts: Mapping[str, object] = {}
+
+
+class Story(NamedTuple):
+    """An answer: ``cause`` is the step that decides, None where nothing is wrong."""
+
+    question: str
+    steps: Sequence[Step]
+    cause: Step | None
+    had: Sequence[str]
+    lacked: Sequence[Missing]
+    summary: str = ""  # where nothing is wrong
+
+    @property
+    def verdict(self) -> str:
+        """The deciding sentence."""
+        return self.cause.why if self.cause is not None else self.summary
+
+
+def count(number: float, word: str, plural: str = "") -> str:
+    """Return a number with its word, in the plural where it is not one."""
+    return f"{number:g} {word}" if number == 1 else f"{number:g} {plural or word + 's'}"
+
+
+def since(at_ms: int | None, now_ms: int) -> str:
+    """Return "since 12 s" of a moment, "" of none."""
+    return "" if at_ms is None else f" since {max(0, now_ms - at_ms) / 1000:.1f} s"

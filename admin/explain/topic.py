@@ -1,0 +1,140 @@
+"""Receivers of a topic: owner of its shard, receivers, shared groups, and near misses with their reasons."""
+
+from collections.abc import Iterator
+
+from admin.explain.client import WORDS_OF_MISS
+from admin.explain.story import Step, Story, count
+from admin.gather import Missing
+from admin.queries import TopicView
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.look_rows_topics import SeenMatch, SeenResolve
+
+__all__ = ["topic_story"]
+
+
+def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = "", qos: int = 1) -> Story:
+    """Tell who gets a topic.
+
+    Args:
+        view: What its owner and the nodes that may have subscribers answered.
+        cluster_map: For partitions without primary.
+        publisher: Client ID; "": some other client.
+        qos: Of the message.
+    """
+    steps = [*_shard(view)]
+    receivers = [*_receivers(view, qos)]
+    groups = [*_groups(view)]
+    misses = [*_misses(view), *_unserved(view, cluster_map)]
+    steps += [*receivers, *groups, *misses]
+    cause = None
+    if not receivers and not groups:
+        nobody = Step(view.owner, "nobody", f"nobody gets {view.topic!r}: no subscription meets it")
+        cause = next((step for step in misses if step.what != "level"), nobody)
+        steps += [nobody] if cause is nobody else []
+    if not view.owner:
+        cause = steps[0]
+    had = [f"the map, shard {view.shard} at {view.owner} now"] if view.resolved is not None else ["the map"]
+    answered = sorted({node for node, _ in view.matches})
+    if answered:
+        had.append(f"subscriptions at {', '.join(answered)} now")
+    by = f" of {publisher!r}" if publisher else ""
+    takers = count(len(receivers), "subscription") + (f" and {count(len(groups), 'shared group')}" if groups else "")
+    return Story(f"who gets {view.topic!r} at QoS {qos}{by}?", steps, cause, had, _lacked(view), f"{takers} take it")
+
+
+def _lacked(view: TopicView) -> tuple[Missing, ...]:
+    return tuple(dict.fromkeys(view.partial))
+
+
+def _shard(view: TopicView) -> Iterator[Step]:
+    found = view.resolved
+    if not view.owner:
+        yield Step("", "shard", f"shard {view.shard} has no owner: new topics of it wait until a router takes it")
+        return
+    if found is None:
+        return
+    key = f" (route key {found.route_key!r})" if found.route_key else ""
+    pinned = ", pinned by a delegated prefix" if found.pinned else ""
+    missing = f"; it waits for the routes of {', '.join(found.missing)}" if found.missing else ""
+    yield Step(view.owner, "shard", f"shard {view.shard}{key} is owned by {view.owner}{pinned}: {found.state}{missing}")
+    yield Step(view.owner, "cached", _cached(found))
+
+
+def _cached(found: SeenResolve) -> str:
+    cached = found.cached_at or []
+    text = f"edges that hold its answer: {', '.join(cached) or 'none'}"
+    if found.invalidating:
+        text += f"; {', '.join(found.invalidating)} have not dropped an older one yet"
+    return text
+
+
+def _receivers(view: TopicView, qos: int) -> Iterator[Step]:
+    for node, match in view.matches:
+        if match.why or match.share or match.client_id is None:
+            continue
+        granted = match.effective_qos if match.effective_qos is not None else min(match.qos or 0, qos)
+        lowered = f", lowered from {qos}" if granted < qos else ""
+        where = f"partition {match.partition}" if match.durable else f"its connection at {node}"
+        waits = f", behind {count(match.queued, 'entry', 'entries')}" if match.queued else ""
+        away = "" if match.online else ", not connected: queued"
+        yield Step(
+            node,
+            "receiver",
+            f"{match.client_id!r} by {match.filter!r} at QoS {granted}{lowered}, in {where}{waits}{away}"
+            f"{_options(match)}",
+            facts={"client_id": match.client_id, "filter": match.filter, "qos": granted, "durable": match.durable},
+        )
+
+
+def _options(match: SeenMatch) -> str:
+    words = [
+        *(["No Local"] if match.no_local else []),
+        *(["Retain As Published"] if match.retain_as_published else []),
+        *([f"Subscription Identifier {match.identifier}"] if match.identifier else []),
+    ]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _groups(view: TopicView) -> Iterator[Step]:
+    groups: dict[tuple[str, str], list[SeenMatch]] = {}
+    for _, match in view.matches:
+        if match.share and match.client_id is not None:
+            groups.setdefault((match.share, match.filter or ""), []).append(match)
+    for (share, topic_filter), members in sorted(groups.items()):
+        takes = [member for member in members if not member.why]
+        turn = next((member.client_id for member in takes if member.turn), "")
+        whose = f"the next one is {turn!r}" if turn else "the next one is chosen when it comes"
+        yield Step(
+            "",
+            "group",
+            f"one member of group {share!r} on {topic_filter!r}: {len(takes)} of {len(members)} take it, {whose}",
+            facts={"share": share, "filter": topic_filter, "members": [member.client_id for member in members]},
+        )
+
+
+def _misses(view: TopicView) -> Iterator[Step]:
+    for node, match in view.matches:
+        if not match.why:
+            continue
+        why = WORDS_OF_MISS.get(match.why, match.why)
+        if match.client_id is None:
+            yield Step(node, match.why, f"{match.filter!r} does not meet it: {why}", facts={"filter": match.filter})
+            continue
+        detail = f" ({match.detail})" if match.detail else ""
+        yield Step(
+            node,
+            match.why,
+            f"{match.client_id!r} does not get it by {match.filter!r}: {why}{detail}",
+            facts={"client_id": match.client_id, "filter": match.filter},
+        )
+
+
+def _unserved(view: TopicView, cluster_map: ClusterMap) -> Iterator[Step]:
+    """Partitions that the route names and nobody serves."""
+    for number in view.resolved.partitions or () if view.resolved is not None else ():
+        if not cluster_map.partitions[number].primary:
+            yield Step(
+                "",
+                "no_primary",
+                f"partition {number} has subscribers and no primary: its edge keeps QoS 1 and 2 until it has one",
+            )

@@ -1,0 +1,196 @@
+"""The HTTP application: paths under ``/api/v1``, the dashboard's files, and who may ask for what.
+
+Each handler names the least role in its options; one that names none is refused to everybody, so a forgotten line
+closes a door and opens none. Paths that are a verb come from ``verb_paths``, lists of rows from ``row_paths``.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from litestar import Litestar, Request, Response, Router, get, post
+from litestar.connection import ASGIConnection
+from litestar.exceptions import HTTPException
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+
+from access.operators.verbs import Role
+from admin.http.callers import Callers
+from admin.http.callers import Request as Asking
+from admin.http.certificates import caller_of
+from admin.http.problems import MEDIA_TYPE, Problem
+
+__all__ = ["BASE", "PUBLIC", "make_application"]
+
+logger = logging.getLogger(__name__)
+
+BASE = "/api/v1"
+BODY_BYTES_MAX = 64 * 1024
+PUBLIC = "public"  # of a handler that asks nobody's name
+
+
+class LoginForm(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a login: a token, or the one-time code that `stratamq up` prints."""
+
+    token: str = ""
+    code: str = ""
+
+
+class Me(msgspec.Struct):
+    """The caller of a request; ``csrf`` is what a browser's changes repeat in the header X-CSRF."""
+
+    name: str
+    role: str
+    way: str
+    csrf: str
+    cluster: str
+
+
+class Version(msgspec.Struct):
+    """Release of this service."""
+
+    version: str
+    cluster: str
+
+
+def make_application(
+    cluster: str, version: str, callers: Callers, handlers: Sequence[HTTPRouteHandler], session_s: float, is_https: bool
+) -> Litestar:
+    """Return the application; everything else of the service is in ``handlers``, with their roles."""
+
+    async def authorize(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        wanted = handler.opt.get("role")
+        if wanted == PUBLIC:
+            return
+        caller = await callers.find(_asking(connection, cluster))
+        if not isinstance(wanted, Role) or caller.role < wanted:
+            name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"
+            text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
+            raise Problem(403, "forbidden", text, "ask with another token")
+        connection.state.caller = caller
+
+    @post(f"{BASE}/login", opt={"role": PUBLIC}, status_code=200, summary="Log a browser in", operation_id="login")
+    async def log_in(request: Request[Any, Any, Any], data: LoginForm) -> Response[Me]:
+        cookie, login = await callers.log_in(_address(request), data.token, data.code)
+        me = Me(login.name, login.role.name.lower(), "browser", login.forgery, cluster)
+        response = Response(me)
+        response.set_cookie(
+            callers.cookie, cookie, max_age=int(session_s), httponly=True, samesite="strict", secure=is_https
+        )
+        return response
+
+    @post(f"{BASE}/logout", opt={"role": Role.VIEWER}, status_code=204, summary="Log out", operation_id="logout")
+    async def log_out(request: Request[Any, Any, Any]) -> Response[None]:
+        callers.log_out(request.headers.get("cookie", ""))
+        response = Response(None, status_code=204)
+        response.delete_cookie(callers.cookie)
+        return response
+
+    @get(f"{BASE}/me", opt={"role": Role.VIEWER}, summary="Who asks", operation_id="me")
+    async def me(request: Request[Any, Any, Any]) -> Me:
+        caller = request.state.caller
+        return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
+
+    @get(f"{BASE}/version", opt={"role": PUBLIC}, summary="Release of this service", operation_id="version")
+    async def tell_version() -> Version:
+        return Version(version, cluster)
+
+    @get(f"{BASE}/openapi.json", opt={"role": PUBLIC}, include_in_schema=False, sync_to_thread=False)
+    def describe(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        schema: dict[str, Any] = request.app.openapi_schema.to_schema()
+        return schema
+
+    return Litestar(
+        route_handlers=[log_in, log_out, me, tell_version, describe, *handlers],
+        guards=[authorize],
+        request_max_body_size=BODY_BYTES_MAX,
+        exception_handlers={Problem: _problem, HTTPException: _http_problem, Exception: _unexpected},
+        openapi_config=_description(version),
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _description(version: str) -> OpenAPIConfig:
+    schemes: dict[str, Any] = {
+        "token": SecurityScheme(type="http", scheme="bearer", description="`stratamq token create` makes one."),
+        "browser": SecurityScheme(type="apiKey", name="stratamq", security_scheme_in="cookie"),
+    }
+    return OpenAPIConfig(
+        title="StrataMQ",
+        version=version,
+        description="The operators' interface of a StrataMQ cluster.",
+        path=f"{BASE}/schema",
+        openapi_router=Router(f"{BASE}/schema", route_handlers=[], opt={"role": PUBLIC}, include_in_schema=False),
+        render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        components=Components(security_schemes=schemes),
+        security=[{"token": []}, {"browser": []}],
+        use_handler_docstrings=True,
+    )
+
+
+def _asking(connection: ASGIConnection[Any, Any, Any, Any], cluster: str) -> Asking:
+    headers, scope = connection.headers, cast("dict[str, Any]", connection.scope)
+    tls = (scope.get("extensions") or {}).get("tls") or {}
+    return Asking(
+        scope.get("method", "GET"),
+        _address(connection),
+        headers.get("authorization", ""),
+        headers.get("cookie", ""),
+        headers.get("x-csrf", ""),
+        caller_of(cluster, tls.get("client_cert_chain") or ()),
+    )
+
+
+def _address(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+    return connection.client.host if connection.client is not None else ""
+
+
+def _answer(request: Request[Any, Any, Any], problem: Problem) -> Response[Any]:
+    headers = {}
+    if problem.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if problem.retry_s > 0:
+        headers["Retry-After"] = str(max(1, round(problem.retry_s)))
+    request_id = str(request.scope["state"].get("request_id", ""))
+    return Response(problem.body(request_id), status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _problem(request: Request[Any, Any, Any], problem: Problem) -> Response[Any]:
+    return _answer(request, problem)
+
+
+def _http_problem(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+    codes = {400: "bad_request", 404: "not_found", 405: "bad_method", 413: "too_large", 415: "bad_type"}
+    code = codes.get(error.status_code, "failed" if error.status_code >= 500 else "bad_request")
+    response = _answer(request, Problem(error.status_code, code, _line(error)))
+    for name, value in (error.headers or {}).items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    problem = _first_problem(error)
+    if problem is not None:
+        return _answer(request, problem)
+    logger.error("%s %s failed", request.scope["method"], request.scope["path"], exc_info=error)
+    return _answer(request, Problem(500, "failed", f"this service failed: {type(error).__name__}", "see its log"))
+
+
+def _first_problem(error: BaseException) -> Problem | None:
+    """Return the problem in a group of exceptions: a request that asked several nodes at once."""
+    if isinstance(error, Problem):
+        return error
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return next((found for one in inner if (found := _first_problem(one)) is not None), None)
+
+
+def _line(error: HTTPException) -> str:
+    """Return what is wrong in one line; Litestar names the parameters in ``extra``."""
+    extra = error.extra if isinstance(error.extra, list) else []
+    parts = [f"{one.get('key', 'body')}: {one.get('message', '')}" for one in extra if isinstance(one, dict)]
+    text = "; ".join(parts) or error.detail
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:512])

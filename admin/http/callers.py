@@ -1,0 +1,173 @@
+"""Callers: a bearer token, a browser's cookie, or an operator's certificate, and with which role.
+
+Each request is judged anew. A token is asked for at the routers' leader, so one that was revoked opens nothing from
+that step on, and neither does a cookie that it opened; where no router answers, nobody gets in by either. No answer
+tells whether a token ended, was revoked or never was.
+"""
+
+import hashlib
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, NamedTuple, Protocol
+
+from access.operators.verbs import ROLES, Role
+from admin.http.logins import Login, Logins, is_genuine
+from admin.http.problems import Problem, of_reply
+from conf.errors import ExitCode
+
+__all__ = ["Caller", "Callers", "Request", "cookie_name", "token_answer"]
+
+COOKIE = "stratamq"
+TOKEN_CHARACTERS_MAX = 128
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class Caller(NamedTuple):
+    """The one that asks."""
+
+    name: str
+    role: Role
+    way: str  # "token", "browser" or "certificate"
+    forgery: str = ""  # of a browser: what X-CSRF has to be
+
+
+class Request(NamedTuple):
+    """Parts of a request that say who asks."""
+
+    method: str
+    address: str
+    authorization: str
+    cookies: str
+    forgery: str
+    certificate: Caller | None
+
+
+class CheckToken(Protocol):
+    """Asks the routers' leader for a token: its record, None for none; raises Problem where nobody can be asked."""
+
+    async def __call__(self, digest: str) -> dict[str, Any] | None: ...
+
+
+class Callers:
+    """The doors of the service.
+
+    Args:
+        logins: Browsers.
+        check_token: Asks which token a SHA-256 is of.
+        now: Seconds, monotonic.
+        utc: Seconds since the epoch.
+        is_https: Whether cookies are sent over TLS alone.
+    """
+
+    def __init__(
+        self,
+        logins: Logins,
+        check_token: CheckToken,
+        now: Callable[[], float],
+        utc: Callable[[], float],
+        is_https: bool,
+    ) -> None:
+        self._logins = logins
+        self._check_token = check_token
+        self._now, self._utc = now, utc
+        self.cookie = cookie_name(is_https)
+
+    async def find(self, request: Request) -> Caller:
+        """Return who asks.
+
+        Raises:
+            Problem: 401: nobody that is known; 403: a change without the header against forgery; 429: too many failed
+                logins; 503: no router can be asked.
+        """
+        if request.authorization:
+            scheme, _, token = request.authorization.partition(" ")
+            if scheme.lower() != "bearer":
+                raise _unknown()
+            return await self.by_token(request.address, token.strip())
+        cookie = _cookie(request.cookies, self.cookie)
+        if cookie:
+            return await self._by_cookie(request, cookie)
+        if request.certificate is not None:
+            return request.certificate
+        raise _unknown()
+
+    async def by_token(self, address: str, token: str) -> Caller:
+        """Return whom a token stands for."""
+        self._slow_down(address)
+        record = await self._record(_digest(token)) if 0 < len(token) <= TOKEN_CHARACTERS_MAX else None
+        if record is None:
+            self._logins.failed(self._now(), address)
+            raise _unknown()
+        return Caller(str(record["token"]), ROLES[str(record["role"])], "token")
+
+    async def log_in(self, address: str, token: str, code: str) -> tuple[str, Login]:
+        """Return the cookie of a browser that shows a token or a one-time code, and its login."""
+        now = self._now()
+        if token:
+            caller = await self.by_token(address, token)
+            return self._logins.open(now, caller.name, caller.role, _digest(token))
+        self._slow_down(address)
+        if not code or not self._logins.take_code(now, code):
+            self._logins.failed(now, address)
+            raise _unknown()
+        return self._logins.open(now, "one-time code", Role.ADMIN, "")
+
+    def log_out(self, cookies: str) -> None:
+        """End a browser's login."""
+        self._logins.close(_cookie(cookies, self.cookie))
+
+    async def _by_cookie(self, request: Request, cookie: str) -> Caller:
+        login = self._logins.find(self._now(), cookie)
+        if login is None:
+            raise _unknown()
+        if login.digest and await self._record(login.digest) is None:
+            self._logins.close_token(login.digest)
+            raise _unknown()
+        if request.method not in SAFE_METHODS and not is_genuine(login, request.forgery):
+            raise Problem(403, "forged", "a change from a browser wants the header X-CSRF of /api/v1/me")
+        return Caller(login.name, login.role, "browser", login.forgery)
+
+    async def _record(self, digest: str) -> dict[str, Any] | None:
+        record = await self._check_token(digest)
+        if record is None or (record["until_utc"] and record["until_utc"] <= self._utc()):
+            return None
+        return record
+
+    def _slow_down(self, address: str) -> None:
+        wait_s = self._logins.wait_s(self._now(), address)
+        if wait_s > 0:
+            raise Problem(429, "too_many_logins", "too many failed logins", "wait, then try again", wait_s)
+
+
+def cookie_name(is_https: bool) -> str:
+    """Return the cookie's name; with the prefix a browser takes it from this host over TLS alone."""
+    return f"__Host-{COOKIE}" if is_https else COOKIE
+
+
+def token_answer(ok: bool, result: Any, error: str, exit_code: int) -> dict[str, Any] | None:
+    """Return the record in a reply to ``token check``, None where there is no such token.
+
+    Raises:
+        Problem: No router can say.
+    """
+    if ok and isinstance(result, dict):
+        return result
+    if exit_code == ExitCode.FAILED:
+        return None
+    raise of_reply(error, ExitCode.NOT_READY, changes=False)
+
+
+def _unknown() -> Problem:
+    return Problem(401, "unknown", "this wants a token, a login or a certificate", "`stratamq token create` makes one")
+
+
+def _cookie(cookies: str, name: str) -> str:
+    try:
+        found = SimpleCookie(cookies).get(name)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

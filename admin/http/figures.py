@@ -1,0 +1,120 @@
+"""Figures of the whole cluster from the figures of its nodes, and their last hour in bounded memory.
+
+Rates come of two looks at counters of one incarnation of a node: a node that began anew adds nothing until its second
+look.
+Sans-IO.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from wire.messages.look_rows_nodes import SeenStats
+
+__all__ = ["POINTS_MAX", "Figures", "History", "figures_of"]
+
+POINTS_MAX = 720  # an hour, one each 5 s
+PREFIX = "stratamq_"  # of each family on a node's page
+IN_NAMES = ("messages_received_total",)
+OUT_NAMES = ("messages_delivered_total",)
+DROPS = PREFIX + "messages_dropped_total"
+
+
+class Figures(msgspec.Struct):
+    """The cluster at one moment. None: no node says."""
+
+    at_ms: int = 0
+    nodes: int = 0
+    nodes_ready: int = 0
+    connections: int = 0
+    sessions: int = 0
+    in_per_s: float = 0.0
+    out_per_s: float = 0.0
+    queue_oldest_s: float | None = None
+    copies_met: bool = True
+    disk_free_bytes: int | None = None
+    tls_not_after_ms: int | None = None
+
+
+def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: bool) -> Figures:
+    """Return the figures of the nodes together, without rates."""
+    known = list(rows)
+    oldest = [row.queue_oldest_s for row in known if row.queue_oldest_s is not None]
+    disks = [row.disk_free_bytes for row in known if row.disk_free_bytes is not None]
+    ends = [end for row in known if (end := _ends_ms(row))]
+    return Figures(
+        at_ms=now_ms,
+        nodes=nodes,
+        nodes_ready=sum(bool(row.ready) for row in known),
+        connections=int(sum(total(row.gauges or {}, ("clients",)) for row in known)),
+        sessions=int(sum(total(row.gauges or {}, ("sessions",)) for row in known)),
+        queue_oldest_s=max(oldest, default=None),
+        copies_met=copies_met,
+        disk_free_bytes=min(disks, default=None),
+        tls_not_after_ms=min(ends, default=None),
+    )
+
+
+def _ends_ms(row: SeenStats) -> int:
+    """Return when the first certificate of a node ends, 0 if it has none."""
+    name = PREFIX + "tls_cert_not_after_seconds"
+    ends = [value for key, value in (row.gauges or {}).items() if key.partition("{")[0] == name]
+    return int(min(ends, default=0.0) * 1000)
+
+
+def total(counters: Mapping[str, float], names: Iterable[str]) -> float:
+    """Return the sum of families over all labels."""
+    wanted = {PREFIX + name for name in names}
+    return sum(value for key, value in counters.items() if key.partition("{")[0] in wanted)
+
+
+def drops_of(rows: Iterable[SeenStats]) -> dict[str, int]:
+    """Return dropped messages by reason, of all nodes since each began."""
+    found: dict[str, int] = {}
+    for row in rows:
+        for key, value in (row.counters or {}).items():
+            name, _, labels = key.partition("{")
+            if name == DROPS and value:
+                reason = labels.partition('reason="')[2].partition('"')[0]
+                found[reason] = found.get(reason, 0) + int(value)
+    return dict(sorted(found.items()))
+
+
+class History:
+    """The last hour of the cluster."""
+
+    def __init__(self) -> None:
+        self._points: deque[Figures] = deque(maxlen=POINTS_MAX)
+        self._before: dict[tuple[str, int], tuple[int, float, float]] = {}  # node, incarnation -> at, in, out
+
+    def take(self, figures: Figures, rows: Iterable[SeenStats]) -> Figures:
+        """Take one look, and return its figures with rates."""
+        seen: dict[tuple[str, int], tuple[int, float, float]] = {}
+        for row in rows:
+            counters = row.counters or {}
+            key = (row.node or "", row.incarnation or 0)
+            seen[key] = row.at_ms or figures.at_ms, total(counters, IN_NAMES), total(counters, OUT_NAMES)
+            before = self._before.get(key)
+            if before is None or seen[key][0] <= before[0]:
+                continue
+            seconds = (seen[key][0] - before[0]) / 1000
+            figures.in_per_s += max(0.0, seen[key][1] - before[1]) / seconds
+            figures.out_per_s += max(0.0, seen[key][2] - before[2]) / seconds
+        self._before = seen
+        return figures
+
+    def keep(self, figures: Figures) -> None:
+        """Keep a point of the hour."""
+        self._points.append(figures)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the hour as lists, for charts; ``at`` is in seconds."""
+        points = list(self._points)
+        return {
+            "at": [point.at_ms / 1000 for point in points],
+            "in_per_s": [round(point.in_per_s, 1) for point in points],
+            "out_per_s": [round(point.out_per_s, 1) for point in points],
+            "connections": [point.connections for point in points],
+        }

@@ -1,0 +1,123 @@
+"""Logins of browsers: one-time codes, sessions behind cookies, and slow doors for whoever guesses.
+
+A session remembers by which token it was opened; whether that token still stands is asked anew for each request by
+the caller. Sans-IO: secrets come from the caller's source, times from its clock. Nothing here is kept on disk: a
+restart ends every login.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from access.limits.addresses import address_key
+from access.limits.buckets import Buckets
+from access.operators.verbs import Role
+
+__all__ = ["CODE_S", "Login", "Logins", "is_genuine"]
+
+CODE_S = 600.0  # a code in a terminal is used at once, or not at all
+CODES_MAX = 16
+FAILED_ADDRESS_S = 5.0  # failed logins a second of one address
+FAILED_ALL_S = 50.0
+ADDRESSES_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Login:
+    """One browser that is known.
+
+    Attributes:
+        digest: SHA-256 of the token that opened it, "" where a code did.
+        forgery: Value that a change must repeat in the header ``X-CSRF``; another site's page cannot read it.
+    """
+
+    name: str
+    role: Role
+    digest: str
+    forgery: str
+    opened: float
+    seen: float = field(default=0.0)
+
+
+class Logins:
+    """The browsers of one process.
+
+    Args:
+        session_s: Time until a login ends.
+        idle_s: Time without a request that ends it earlier.
+        sessions_max: Bound; the login that was idle longest goes.
+        make_secret: Returns 256 random bits as text.
+    """
+
+    def __init__(self, session_s: float, idle_s: float, sessions_max: int, make_secret: Callable[[], str]) -> None:
+        self._session_s = session_s
+        self._idle_s = idle_s
+        self._sessions_max = sessions_max
+        self._make_secret = make_secret
+        self._logins: dict[str, Login] = {}  # digest of the cookie -> login; the one that was idle longest first
+        self._codes: dict[str, float] = {}  # digest of a code -> until
+        self._failed = Buckets(FAILED_ADDRESS_S, FAILED_ADDRESS_S, ADDRESSES_MAX)
+        self._failed_all = Buckets(FAILED_ALL_S, FAILED_ALL_S, 1)
+
+    def __len__(self) -> int:
+        return len(self._logins)
+
+    def make_code(self, now: float) -> str:
+        """Return a code that logs one browser in as admin, once."""
+        code = self._make_secret()
+        self._codes[_digest(code)] = now + CODE_S
+        while len(self._codes) > CODES_MAX:
+            del self._codes[next(iter(self._codes))]
+        return code
+
+    def take_code(self, now: float, code: str) -> bool:
+        """Return whether a code is good, and make it void."""
+        until = self._codes.pop(_digest(code), None)
+        return until is not None and now < until
+
+    def wait_s(self, now: float, address: str) -> float:
+        """Return how long an address has to wait before it may try to log in, 0 if it need not."""
+        return max(self._failed.wait_s(address_key(address), now), self._failed_all.wait_s("", now))
+
+    def failed(self, now: float, address: str) -> None:
+        """Count a login that failed."""
+        self._failed.take(address_key(address), now)
+        self._failed_all.take("", now)
+
+    def open(self, now: float, name: str, role: Role, digest: str) -> tuple[str, Login]:
+        """Return the cookie of a new login, and the login."""
+        cookie = self._make_secret()
+        while len(self._logins) >= self._sessions_max:
+            del self._logins[next(iter(self._logins))]
+        login = self._logins[_digest(cookie)] = Login(name, role, digest, self._make_secret(), now, now)
+        return cookie, login
+
+    def find(self, now: float, cookie: str) -> Login | None:
+        """Return the login of a cookie, None if there is none, or its time is over."""
+        key = _digest(cookie)
+        login = self._logins.pop(key, None)
+        if login is None or now - login.opened >= self._session_s or now - login.seen >= self._idle_s:
+            return None
+        login.seen = now
+        self._logins[key] = login
+        return login
+
+    def close(self, cookie: str) -> None:
+        """End a login."""
+        self._logins.pop(_digest(cookie), None)
+
+    def close_token(self, digest: str) -> None:
+        """End every login of a token that stands no more."""
+        for key in [key for key, login in self._logins.items() if login.digest == digest]:
+            del self._logins[key]
+
+
+def is_genuine(login: Login, header: str) -> bool:
+    """Return whether a change comes from our own page: another site's cannot send this header's value."""
+    return hmac.compare_digest(login.forgery.encode(), header.encode())
+
+
+def _digest(secret: str) -> str:
+    """Return the key of a secret: no comparison with a secret itself takes a time that tells of it."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,54 @@
+"""Problems that the HTTP service answers with: one line of what is wrong, one of what to do, and a stable code.
+
+The form is RFC 9457's, ``application/problem+json``, with ``code``, ``do`` and ``request_id`` as members of our own.
+Nothing of a secret and no traceback stands in one.
+"""
+
+from http import HTTPStatus
+from typing import Any
+
+from conf.errors import ExitCode
+
+__all__ = ["MEDIA_TYPE", "Problem", "of_reply"]
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """An answer that is no success.
+
+    Attributes:
+        status: Of HTTP.
+        code: A word that programs compare.
+        detail: What is wrong, one line.
+        do: What to do about it, one line, "" where nothing helps.
+        retry_s: When to ask again, 0 where that is not known.
+    """
+
+    def __init__(self, status: int, code: str, detail: str, do: str = "", retry_s: float = 0.0) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.do, self.retry_s = status, code, detail, do, retry_s
+
+    def body(self, request_id: str) -> dict[str, Any]:
+        """Return the members of the answer."""
+        return {
+            "type": f"urn:stratamq:{self.code}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "code": self.code,
+            "detail": self.detail,
+            "do": self.do,
+            "request_id": request_id,
+        }
+
+
+def of_reply(error: str, exit_code: int, *, changes: bool) -> Problem:
+    """Return the problem for what a node refused, by the exit code that the command line would end with."""
+    detail, _, do = error.partition("; ") if "; " in error else (error, "", "")
+    if exit_code == ExitCode.USAGE:
+        return Problem(400, "bad_request", detail, do)
+    if exit_code == ExitCode.NOT_READY:
+        return Problem(503, "not_ready", detail, do or "ask again in a moment", 1.0)
+    if changes:
+        return Problem(409, "refused", detail, do)
+    return Problem(404, "not_found", detail, do)

@@ -1,0 +1,158 @@
+"""Paths of the API that are rows of looks: lists with cursors, and what is known of one client or session.
+
+Columns of a row are its conditions in the query, with ``*`` and ``?``; a column's name that a list of nodes also has is
+the nodes to ask. Which nodes hold a kind is ``admin/queries.py``'s business.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from litestar import Request, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+
+from access.operators.verbs import ROLES
+from admin import queries
+from admin.http.callers import Caller
+from admin.http.problems import Problem
+from conf.errors import ExitCode, UserError
+from wire.messages.look_kinds import LOOK_KINDS, columns_of
+
+__all__ = ["LISTS", "Listing", "row_handlers", "rows_of_page"]
+
+LIMIT_MAX = 1_000
+PATTERN_MAX = 65_535
+NONE = inspect.Parameter.empty
+
+
+class Listing(NamedTuple):
+    """``GET path``: rows of a kind; ``best`` is the column whose greatest values are wanted, "" for a walk."""
+
+    path: str
+    what: str
+    summary: str
+    best: str = ""
+
+
+LISTS = (
+    Listing("/clients", "clients", "Connections of clients"),
+    Listing("/sessions", "sessions", "Sessions at their partitions' primaries"),
+    Listing("/subscriptions", "subscriptions", "Subscriptions of sessions"),
+    Listing("/shares", "shares", "Shared groups"),
+    Listing("/retained", "retained", "Retained messages"),
+    Listing("/routes", "routes", "Cached topics at edges, filters at routers"),
+    Listing("/partitions", "replicas", "Copies of partitions"),
+    Listing("/raft", "raft", "Consensus as each router knows it"),
+    Listing("/slow", "slow", "Clients that do not follow", best="value"),
+    Listing("/drops", "drops", "Dropped messages by reason", best="count"),
+    Listing("/journal", "journal", "Refusals, drops, takeovers, ends of sessions", best="at_ms"),
+    Listing("/logs", "log", "Lines of the nodes' logs", best="at_ms"),
+    Listing("/config", "config", "Settings of nodes"),
+    Listing("/listeners", "listeners", "Listeners of edges"),
+    Listing("/stats", "stats", "Figures of nodes"),
+    Listing("/traces", "traces", "Traces that run or ended"),
+)
+
+
+class Partial(msgspec.Struct):
+    """A node whose rows are not all there."""
+
+    node: str
+    why: str
+
+
+def page_type(what: str) -> type[msgspec.Struct]:
+    """Return the type of a page: its rows are the structs of that kind, without a second model."""
+    row: Any = LOOK_KINDS[what].row
+    fields: list[Any] = [
+        ("rows", list[row]),
+        ("cursor", str, ""),
+        ("complete", bool, True),
+        ("partial", list[Partial], msgspec.field(default_factory=list)),
+        ("restarted", list[str], msgspec.field(default_factory=list)),
+        ("total_about", int, 0),
+    ]
+    return msgspec.defstruct(f"{row.__name__}Page", fields)
+
+
+def rows_of_page(page: type[msgspec.Struct], listed: queries.Listed) -> msgspec.Struct:
+    """Return a page as it is answered; a row that does not name its node gets it."""
+    rows = []
+    for node, row in listed.rows:
+        if "node" in row.__struct_fields__ and row.node is None:
+            row.node = node
+        rows.append(row)
+    partial = [Partial(*missing) for missing in listed.partial]
+    return page(rows, listed.cursor, not partial, partial, list(listed.restarted), listed.total_about)
+
+
+def refused(error: UserError) -> Problem:
+    """Return the problem for what the query layer refuses."""
+    code = "stale_cursor" if "cursor" in error.message else "bad_request"
+    return Problem(400 if error.exit_code == ExitCode.USAGE else 503, code, error.message.split("\n")[0])
+
+
+ClusterOf = Callable[[Caller, float], Any]  # awaitable: a query's Cluster for a caller and a time in all
+
+
+def row_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
+    """Return one handler for each list."""
+    return [_handler(listing, cluster_of) for listing in LISTS]
+
+
+def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
+    kind = LOOK_KINDS[listing.what]
+    page = page_type(listing.what)
+    names = [*columns_of(listing.what), *kind.takes]
+
+    async def handle(request: Request[Any, Any, Any], **given: Any) -> Any:
+        caller: Caller = request.state.caller
+        cluster = await cluster_of(caller, given["timeout"])
+        where = {name: given[f"is_{name}"] for name in names if given.get(f"is_{name}")}
+        wanted = queries.Wanted(
+            where=where,
+            nodes=_split(given["node"]),
+            limit=given["limit"],
+            cursor=given["cursor"],
+            columns=_split(given["columns"]),
+            best=listing.best,
+        )
+        try:
+            return rows_of_page(page, await queries.walk(cluster, listing.what, wanted))
+        except UserError as error:
+            raise refused(error) from None
+
+    kind_of = inspect.Parameter.KEYWORD_ONLY
+    parameters: dict[str, tuple[Any, Any]] = {"request": (Request[Any, Any, Any], NONE)}
+    for name in names:
+        if name == "node":
+            continue
+        text = f"Rows whose {name} is this; `*` and `?` stand for any letters and any letter."
+        bounds = Parameter(query=name, max_length=PATTERN_MAX, description=text)
+        parameters[f"is_{name}"] = (Annotated[str, bounds], "")  # some names of columns are Litestar's own
+    parameters |= {
+        "node": (Annotated[str, Parameter(description="Nodes to ask, with commas; all that have such rows.")], ""),
+        "limit": (Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="Rows of a page.")], 100),
+        "cursor": (Annotated[str, Parameter(max_length=PATTERN_MAX, description="Of the page before.")], ""),
+        "columns": (Annotated[str, Parameter(description="Columns, with commas; every one.")], ""),
+        "timeout": (Annotated[float, Parameter(gt=0, le=30, description="s for the page.")], 5.0),
+    }
+    listed = [
+        inspect.Parameter(name, kind_of, default=rest[1], annotation=rest[0]) for name, rest in parameters.items()
+    ]
+    target: Any = handle
+    target.__signature__ = inspect.Signature(listed, return_annotation=page)
+    target.__annotations__ = {name: of for name, (of, _) in parameters.items()} | {"return": page}
+    text = (
+        f"Rows of the look `{listing.what}`; wants the role {kind.role}. Nodes that did not answer stand in `partial`."
+    )
+    options: dict[str, Any] = {"summary": listing.summary, "description": text, "operation_id": f"list_{listing.what}"}
+    make: Any = get(listing.path, opt={"role": ROLES[kind.role]}, **options)
+    handler: HTTPRouteHandler = make(handle)
+    return handler
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,213 @@
+"""The process of the HTTP service: its socket, its certificate, its links, and the tasks behind the pages.
+
+It owns nothing of the cluster: killed at any moment, browsers log in again, and nothing else is lost.
+"""
+
+import json
+import logging
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from anycorn import Config
+from anycorn import serve as serve_application
+from litestar import Router
+
+from access.identity.peer_lists import read_peer_lists
+from access.operators.audit_service import AuditService
+from admin.alarms import Active, Ended
+from admin.http.app import BASE, make_application
+from admin.http.callers import Caller, Callers, token_answer
+from admin.http.changes import Changes
+from admin.http.files import file_handlers, read_files
+from admin.http.gate import Gate
+from admin.http.live_cluster import LiveCluster
+from admin.http.logins import Logins
+from admin.http.overview_handlers import overview_handlers
+from admin.http.row_handlers import row_handlers
+from admin.http.story_handlers import story_handlers
+from admin.http.verb_handlers import verb_handlers
+from admin.http.watching import Watching
+from admin.links import open_links
+from conf.asgi import without_lifespan
+from conf.errors import UserError
+from conf.settings import AdminConfig, NodeConfig
+from wire.clock import boot_time
+from wire.node.process import NodeProcess, own_version, run_process
+
+__all__ = ["main"]
+
+logger = logging.getLogger(__name__)
+
+TIER = "admin"
+HEADERS_BYTES_MAX = 16 * 1024
+KEEP_S = 15.0  # for the head of a request; Gate bounds the rest
+
+
+def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
+    """Run the service until it is stopped; return the exit code."""
+    assert isinstance(config, AdminConfig)
+
+    async def service(process: NodeProcess) -> None:
+        await AdminService(process, config).run()
+
+    return run_process(config, TIER, ready, service, read_peer_lists)
+
+
+class AdminService:
+    """One process of the service."""
+
+    def __init__(self, process: NodeProcess, config: AdminConfig) -> None:
+        self._process = process
+        self._config = config
+        self._settings = config.admin
+        settings = config.admin
+        self._audit = AuditService(config.node, process.folder.path)
+        self._logins = Logins(
+            settings.session_s, settings.idle_s, settings.sessions_max, lambda: secrets.token_urlsafe(32)
+        )
+        self._is_https = settings.certificate is not None
+
+    async def run(self) -> None:
+        """Serve until stopped.
+
+        Raises:
+            UserError: The address or the certificate cannot be used, or nobody could log in.
+        """
+        node, settings = self._config.node, self._settings
+        context = self._context()
+        listener = _bind(settings.bind, settings.port)
+        async with open_links(node.cluster, self._process.contexts) as links, trio.open_nursery() as nursery:
+            cluster = LiveCluster(links, node.seeds)
+            if not settings.is_loopback and settings.client_ca is None:
+                await self._somebody_can_log_in(cluster)
+            watching = Watching(cluster, settings.history, _tell)
+            gate = Gate(
+                self._application(cluster, watching), settings.requests_max, lambda path: path == f"{BASE}/live"
+            )
+            self._audit.register(self._process.metrics)
+            self._process.reloaded = self._audit.reloaded
+            self._register(gate, watching)
+            nursery.start_soon(self._audit.run)
+            nursery.start_soon(watching.run)
+            nursery.start_soon(self._serve, gate, listener, context)
+            self._say_ready(listener)
+            await self._process.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    def _application(self, cluster: LiveCluster, watching: Watching) -> Any:
+        async def check_token(digest: str) -> dict[str, Any] | None:
+            reply = await cluster.ask("token check", {"digest": digest})
+            return token_answer(reply.ok, reply.result, reply.error, reply.exit_code)
+
+        async def cluster_of(caller: Caller, total_s: float) -> Any:
+            return await cluster.for_queries(caller.role.name.lower(), total_s, caller.name)
+
+        callers = Callers(self._logins, check_token, boot_time, time.time, self._is_https)
+        changes = Changes(cluster, self._audit, boot_time)
+        handlers = [
+            *verb_handlers(changes.carry),
+            *row_handlers(cluster_of),
+            *story_handlers(cluster_of),
+            *overview_handlers(watching),
+        ]
+        routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
+        name, settings = self._config.node.cluster, self._settings
+        return make_application(name, own_version(), callers, routes, settings.session_s, self._is_https)
+
+    async def _somebody_can_log_in(self, cluster: LiveCluster) -> None:
+        """Refuse to serve an address that others reach where no token and no client authority is there."""
+        reply = await cluster.ask("token list", {"count": 1})
+        if reply.ok and isinstance(reply.result, dict) and reply.result["tokens"]:
+            return
+        why = reply.error or "the cluster has no token"
+        raise UserError(
+            f"admin.bind = {self._settings.bind}: nobody could log in ({why}); "
+            "`stratamq token create NAME` makes a token, or set admin.client_ca"
+        )
+
+    def _context(self) -> ssl.SSLContext | None:
+        settings = self._settings
+        if settings.certificate is None or settings.key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(settings.certificate, settings.key)
+            if settings.client_ca is not None:
+                context.load_verify_locations(settings.client_ca)
+                context.verify_mode = ssl.CERT_OPTIONAL
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(f"admin.certificate, admin.key or admin.client_ca cannot be used: {error}") from None
+        return context
+
+    async def _serve(self, gate: Gate, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        config = _ServerConfig(context)
+        config.bind = [f"fd://{listener.detach()}"]
+        await serve_application(without_lifespan(gate), config, shutdown_trigger=trio.sleep_forever, mode="asgi")
+
+    def _say_ready(self, listener: socket.socket) -> None:
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        address = f"{'https' if self._is_https else 'http'}://{shown}:{port}/"
+        addresses: dict[str, object] = {"admin": address}
+        if self._settings.login_code:
+            addresses["login"] = f"{address}#?code={self._logins.make_code(boot_time())}"
+        self._process.ready(addresses)
+
+    def _register(self, gate: Gate, watching: Watching) -> None:
+        metrics = self._process.metrics
+        metrics.counter("admin_refused_total", "Requests that found no place.", lambda: float(gate.refused))
+        metrics.gauge("admin_browsers", "Browsers that are logged in.", lambda: float(len(self._logins)))
+        metrics.gauge("admin_alarms", "Alarms that stand.", lambda: float(len(watching.alarms.active)))
+        metrics.check("looked", lambda: watching.beat > 0)
+
+
+class _ServerConfig(Config):
+    """Bounds of the HTTP server; TLS by a context of our own."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._context = context
+        self.alpn_protocols = ["http/1.1"]
+        self.include_server_header = False
+        self.loglevel = "WARNING"
+        self.h11_max_incomplete_size = HEADERS_BYTES_MAX
+        self.keep_alive_timeout = KEEP_S
+        self.graceful_timeout = 0.2
+        self.shutdown_timeout = 0.5
+        self.websocket_max_message_size = 1
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return self._context is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        return self._context
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    name = host.strip("[]")
+    listener = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((name, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise UserError(f"cannot listen for admin on {host}:{port}: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _tell(began: list[Active], ended: list[Ended]) -> None:
+    """Write alarms into the log."""
+    for alarm in began:
+        logger.warning("alarm %s: %s; %s", alarm.name, alarm.sentence, alarm.do)
+    for one in ended:
+        logger.info("alarm %s ended: %s", one.name, json.dumps(one.sentence))

@@ -1,0 +1,194 @@
+"""Paths about one thing: a client, its session and queue, and the explanations of a client, a topic and a message."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+
+from access.operators.verbs import Role
+from admin import queries, stories
+from admin.explain.story import Story
+from admin.http.problems import Problem
+from admin.http.row_handlers import ClusterOf, Partial, refused
+from conf.errors import UserError
+from wire.messages.look_rows_clients import (
+    SeenClientNow,
+    SeenInflight,
+    SeenQueued,
+    SeenSessionNow,
+    SeenSubscription,
+)
+
+__all__ = ["story_handlers"]
+
+TOTAL_S = 5.0
+Topic = Annotated[str, Parameter(min_length=1, max_length=65_535, description="A topic name, without wildcards.")]
+Name = Annotated[str, Parameter(max_length=65_535)]
+Limit = Annotated[int, Parameter(ge=1, le=1_000)]
+
+
+class ClientNow(msgspec.Struct):
+    """One client: its session at its partition's primary, and its connection at the edge that this names."""
+
+    client_id: str
+    partition: int
+    primary: str
+    edge: str
+    session: SeenSessionNow | None
+    connection: SeenClientNow | None
+    partial: list[Partial]
+
+
+class ToldStep(msgspec.Struct):
+    """A step of an explanation."""
+
+    node: str
+    what: str
+    why: str
+    at_ms: int | None
+    facts: dict[str, Any]
+
+
+class ToldStory(msgspec.Struct):
+    """An explanation: its steps in order, the sentence that decides, and what was asked in vain."""
+
+    question: str
+    verdict: str
+    steps: list[ToldStep]
+    had: list[str]
+    lacked: list[Partial]
+
+
+class Subscribed(msgspec.Struct):
+    """Subscriptions of one client."""
+
+    rows: list[SeenSubscription]
+    partial: list[Partial]
+
+
+class Queued(msgspec.Struct):
+    """The first entries of a session's queue."""
+
+    rows: list[SeenQueued]
+    partial: list[Partial]
+
+
+class UnderWay(msgspec.Struct):
+    """Messages under way to a client, or from it."""
+
+    rows: list[SeenInflight]
+    partial: list[Partial]
+
+
+def _partial(missing: Any) -> list[Partial]:
+    return [Partial(*one) for one in dict.fromkeys(missing)]
+
+
+def _told(story: Story) -> ToldStory:
+    steps = [ToldStep(step.node, step.what, step.why, step.at_ms, dict(step.facts)) for step in story.steps]
+    return ToldStory(story.question, story.verdict, steps, list(story.had), _partial(story.lacked))
+
+
+def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+    viewer = {"role": Role.VIEWER}
+
+    async def asked(request: Request[Any, Any, Any]) -> queries.Cluster:
+        cluster: queries.Cluster = await cluster_of(request.state.caller, TOTAL_S)
+        return cluster
+
+    async def found(request: Request[Any, Any, Any], client_id: str) -> tuple[queries.Cluster, queries.ClientView]:
+        cluster = await asked(request)
+        return cluster, await queries.client(cluster, client_id)
+
+    @get("/clients/{client_id:str}", opt=viewer, summary="One client, now", operation_id="show_client")
+    async def show(request: Request[Any, Any, Any], client_id: Name) -> ClientNow:
+        _, view = await found(request, client_id)
+        if view.session is None and view.connection is None and not view.partial:
+            raise Problem(404, "not_found", "no connection and no session has this client identifier")
+        places = view.partition, view.primary, view.edge
+        return ClientNow(client_id, *places, view.session, view.connection, _partial(view.partial))
+
+    @get(
+        "/clients/{client_id:str}/explain", opt=viewer, summary="Why nothing reaches it", operation_id="explain_client"
+    )
+    async def explain(request: Request[Any, Any, Any], client_id: Name, topic: Name = "") -> ToldStory:
+        now_ms = int(time.time() * 1000)
+        return _told(await _heard(stories.client_explained(await asked(request), client_id, now_ms, topic)))
+
+    @get("/clients/{client_id:str}/subscriptions", opt=viewer, summary="Its subscriptions", operation_id="subscribed")
+    async def subscribed(request: Request[Any, Any, Any], client_id: Name) -> Subscribed:
+        cluster, view = await found(request, client_id)
+        rows, missing = await queries.subscriptions(cluster, view)
+        return Subscribed(rows, _partial((*view.partial, *missing)))
+
+    @get("/clients/{client_id:str}/inflight", opt=viewer, summary="Messages under way", operation_id="under_way")
+    async def under_way(request: Request[Any, Any, Any], client_id: Name) -> UnderWay:
+        cluster, view = await found(request, client_id)
+        rows: list[SeenInflight] = []
+        missing = [*view.partial]
+        for node in view.asked:
+            more, silent = await queries.place(cluster, node, "inflight", {"client_id": client_id}, queries.PLACE_ROWS)
+            rows += more
+            missing += silent
+        return UnderWay(rows, _partial(missing))
+
+    @get("/sessions/{client_id:str}/queue", opt=viewer, summary="First entries of its queue", operation_id="queue")
+    async def queue(request: Request[Any, Any, Any], client_id: Name, limit: Limit = 100) -> Queued:
+        cluster, view = await found(request, client_id)
+        rows, missing = await queries.queue(cluster, view, limit)
+        return Queued(rows, _partial((*view.partial, *missing)))
+
+    return [show, explain, subscribed, under_way, queue, *_explaining(asked)]
+
+
+def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Cluster]]) -> list[HTTPRouteHandler]:
+    """Return the handlers about a topic and a message."""
+    viewer = {"role": Role.VIEWER}
+
+    @get("/topics/explain", opt=viewer, summary="Who gets a topic, and why", operation_id="explain_topic")
+    async def explain_topic(
+        request: Request[Any, Any, Any],
+        topic: Topic,
+        publisher: Annotated[str, Parameter(query="from", max_length=65_535)] = "",
+        qos: Annotated[int, Parameter(ge=0, le=2)] = 1,
+    ) -> ToldStory:
+        told = stories.topic_explained(await asked(request), topic, publisher=publisher, qos=qos)
+        _, story = await _heard(told)
+        return _told(story)
+
+    @get("/messages/explain", opt=viewer, summary="What became of a message", operation_id="explain_message")
+    async def explain_message(
+        request: Request[Any, Any, Any],
+        origin: Name = "",
+        client: Name = "",
+        packet: Annotated[int, Parameter(ge=0, le=65_535)] = 0,
+        session: Name = "",
+        seq: Annotated[int, Parameter(ge=0, lt=1 << 62)] = 0,
+    ) -> ToldStory:
+        cluster = await asked(request)
+        if origin:
+            return _told(await _heard(stories.by_origin(cluster, origin)))
+        if client and packet:
+            return _told(await _heard(stories.by_packet(cluster, client, packet)))
+        if session and seq:
+            return _told(await _heard(stories.by_sequence(cluster, session, seq)))
+        raise Problem(400, "bad_request", "name an origin, a client and a packet, or a session and an entry")
+
+    return [explain_topic, explain_message]
+
+
+async def _heard(asked: Any) -> Any:
+    """Return an answer of the query layer.
+
+    Raises:
+        Problem: It refused the question.
+    """
+    try:
+        return await asked
+    except UserError as error:
+        raise refused(error) from None

@@ -1,0 +1,77 @@
+"""Paths of the API that are a verb of the cluster: one row each. Arguments, ranges and roles are the verb's own.
+
+A reading verb takes its arguments from the query, a changing one from the JSON body; what stands in the path is left
+out of both. Decides no right: the table of verbs does, here and again at the node.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from access.operators.verbs import VERBS
+
+__all__ = ["PATHS", "VerbPath", "own_fields"]
+
+
+class VerbPath(NamedTuple):
+    """``GET /users/{user}`` is ``user show``; braces name arguments of the verb."""
+
+    method: str
+    path: str
+    verb: str
+    summary: str
+
+
+PATHS = (
+    VerbPath("GET", "/cluster", "cluster status", "Nodes, leases, epochs, copies"),
+    VerbPath("GET", "/nodes", "node list", "Every node: tier, state, release, clients, addresses"),
+    VerbPath("POST", "/nodes/{node}/drain", "node drain", "Let an edge's clients go, or stop placing on a node"),
+    VerbPath("POST", "/nodes/{node}/undrain", "node undrain", "Use a drained node again"),
+    VerbPath("POST", "/nodes/{node}/drain-clients", "client drain", "How a drained edge lets its clients go"),
+    VerbPath("DELETE", "/nodes/{node}", "cluster forget", "Forget a node that is gone for good"),
+    VerbPath("DELETE", "/clients/{client_id}", "client kick", "End a client's connection; its session stays"),
+    VerbPath("POST", "/messages", "msg send", "Publish one message by the operators' door; the payload in base64"),
+    VerbPath("POST", "/retained/clear", "retained clear", "Take retained messages of some topics away"),
+    VerbPath("DELETE", "/sessions/{client_id}", "session delete", "Delete the session of a client that is away"),
+    VerbPath("DELETE", "/sessions/{client_id}/queue", "queue purge", "Empty the queue of a session"),
+    VerbPath("POST", "/sessions/{client_id}/expire", "session expire", "Let a session expire now"),
+    VerbPath("POST", "/reload", "reload", "Read certificates, lists and settings again, all or nothing"),
+    VerbPath("POST", "/raft/transfer", "cluster transfer", "Let another router lead"),
+    VerbPath("GET", "/ring", "ring show", "Partitions and shards: primary, copies, epochs"),
+    VerbPath("GET", "/ring/map", "ring export", "The whole map"),
+    VerbPath("GET", "/ring/plan", "ring plan", "What a rebalance would move"),
+    VerbPath("GET", "/ring/status", "ring status", "The rebalance that runs, or the last one"),
+    VerbPath("GET", "/ring/verify", "ring verify", "Whether the map keeps its own rules"),
+    VerbPath("GET", "/ring/explain", "ring explain", "Where a client identifier or a topic lives, and why"),
+    VerbPath("POST", "/ring/rebalance", "ring rebalance", "Move partitions and shards to where the ring wants them"),
+    VerbPath("POST", "/ring/pause", "ring pause", "Begin no further move"),
+    VerbPath("POST", "/ring/resume", "ring resume", "Go on after a pause"),
+    VerbPath("POST", "/ring/abort", "ring abort", "Stop: what is half-way goes back, or on if that is nearer"),
+    VerbPath("POST", "/ring/nodes/{node}/add", "ring add", "Place on a node"),
+    VerbPath("POST", "/ring/nodes/{node}/drain", "ring drain", "Empty a node"),
+    VerbPath("DELETE", "/ring/nodes/{node}", "ring remove", "Forget a node that was drained and stopped"),
+    VerbPath("GET", "/membership", "membership list", "Members as gossip sees them"),
+    VerbPath("GET", "/users", "user list", "Users of the cluster, by name"),
+    VerbPath("GET", "/users/{user}", "user show", "Roles, groups and state of one user"),
+    VerbPath("POST", "/users/{user}/disable", "user disable", "Let a user in no more, and end its connections"),
+    VerbPath("POST", "/users/{user}/enable", "user enable", "Let a disabled user in again"),
+    VerbPath("DELETE", "/users/{user}", "user delete", "Remove a user"),
+    VerbPath("GET", "/roles", "role list", "Roles, by name"),
+    VerbPath("GET", "/roles/{role}", "role show", "The rules of one role"),
+    VerbPath("GET", "/groups", "group list", "Groups, by name"),
+    VerbPath("GET", "/groups/{group}", "group show", "The roles of one group"),
+    VerbPath("GET", "/bans", "ban list", "Bans"),
+    VerbPath("POST", "/bans", "ban add", "Keep somebody out, and end its connections"),
+    VerbPath("DELETE", "/bans", "ban del", "Take a ban back"),
+    VerbPath("GET", "/policy", "policy status", "Whether an epoch of the policy is in force everywhere"),
+    VerbPath("GET", "/tokens", "token list", "Tokens: name, role, end"),
+    VerbPath("DELETE", "/tokens/{name}", "token revoke", "Make a token void"),
+)
+
+
+def own_fields(row: VerbPath) -> list[msgspec.structs.FieldInfo]:
+    """Return the arguments of a verb that stand in the query or in the body."""
+    in_path = set(re.findall(r"\{(\w+)\}", row.path))
+    fields: Any = msgspec.structs.fields(VERBS[row.verb].arguments)
+    return [field for field in fields if field.name not in in_path and field.name != "dry_run"]

@@ -1,0 +1,177 @@
+"""The service's own eyes: figures, alarms and history of the cluster, asked for while somebody looks, or each 5 s.
+
+One task asks; pages and streams read what it found last. Nobody is asked more often than each second, however many
+pages are open.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import trio
+
+from admin import queries
+from admin.alarms import Active, Alarms, Ended, Sight
+from admin.http.figures import Figures, History, drops_of, figures_of
+from admin.http.live_cluster import LiveCluster
+from admin.http.problems import Problem
+from admin.http.row_handlers import Partial
+from conf.errors import UserError
+from wire.messages.look_rows_nodes import SeenStats
+
+__all__ = ["Overview", "Watching"]
+
+LOOKED_S = 1.0
+HISTORY_S = 5.0
+LOOK_S = 2.0  # for one look at all nodes
+LAST_LOOK_S = 3.0  # a page that asked so lately is being looked at
+
+
+class Overview(msgspec.Struct):
+    """The first page."""
+
+    figures: Figures
+    alarms: list[Active]
+    drops: dict[str, int]
+    history: dict[str, list[Any]]
+    complete: bool = True
+    partial: list[Partial] = []
+    beat: int = 0
+
+
+class Watching:
+    """The latest figures, alarms and history of the cluster.
+
+    Args:
+        cluster: Asked.
+        keeps_history: Whether to ask while nobody looks.
+        tell: Told which alarms began and ended.
+    """
+
+    def __init__(
+        self, cluster: LiveCluster, keeps_history: bool, tell: Callable[[list[Active], list[Ended]], None]
+    ) -> None:
+        self._cluster = cluster
+        self._keeps_history = keeps_history
+        self._tell = tell
+        self.alarms = Alarms()
+        self.history = History()
+        self._figures = Figures()
+        self._drops: dict[str, int] = {}
+        self._partial: list[Partial] = []
+        self.beat = 0
+        self.pages: list[tuple[str, str, str, str]] = []  # node, tier, zone and address of each page of figures
+        self._lookers = 0
+        self._looked_at = -LAST_LOOK_S
+        self._kept_at = 0.0
+        self._wanted = trio.Event()
+        self._came = trio.Event()
+
+    @property
+    def overview(self) -> Overview:
+        """Return what was found last."""
+        return Overview(
+            self._figures,
+            self.alarms.active,
+            self._drops,
+            self.history.columns(),
+            not self._partial,
+            self._partial,
+            self.beat,
+        )
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[None]:
+        """Have the nodes asked each second for as long as the block runs."""
+        self._lookers += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._lookers -= 1
+
+    async def fresh(self) -> Overview:
+        """Return figures of at most a second ago, where the nodes answer in time."""
+        self._looked_at = trio.current_time()
+        self._wanted.set()
+        if not self.beat or self._figures.at_ms < (time.time() - 1.5) * 1000:
+            came = self._came
+            with trio.move_on_after(LOOK_S + 0.5):
+                await came.wait()
+        return self.overview
+
+    async def next_beat(self) -> int:
+        """Wait for the next look, and return its number."""
+        await self._came.wait()
+        return self.beat
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            began = trio.current_time()
+            try:
+                await self._look()
+            except (Problem, UserError) as problem:
+                self._failed(str(problem))
+            period = LOOKED_S if self._is_looked_at() else HISTORY_S
+            self._wanted = trio.Event()
+            if not self._is_looked_at() and not self._keeps_history:
+                await self._wanted.wait()
+                continue
+            with trio.move_on_after(max(0.05, began + period - trio.current_time())):
+                while not self._is_looked_at():
+                    await self._wanted.wait()
+                    self._wanted = trio.Event()
+                await trio.sleep_until(began + LOOKED_S)
+
+    def _is_looked_at(self) -> bool:
+        return bool(self._lookers) or trio.current_time() - self._looked_at < LAST_LOOK_S
+
+    async def _look(self) -> None:
+        cluster = await self._cluster.for_queries("viewer", LOOK_S)
+        before = time.time()
+        listed = await queries.walk(cluster, "stats", queries.Wanted(limit=1_000))
+        now_ms = int(time.time() * 1000)
+        rows: list[SeenStats] = [row for _, row in listed.rows]
+        stats = {row.node or node: row for node, row in listed.rows}
+        cluster_map = cluster.map
+        live = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
+        middle_ms = (before * 1000 + now_ms) / 2
+        offsets = {node: row.at_ms - middle_ms for node, row in stats.items() if row.at_ms}
+        error_ms = (now_ms - before * 1000) / 2
+        offsets = {node: offset for node, offset in offsets.items() if abs(offset) > error_ms}
+        copies_met = all(
+            placement.primary and len(cluster_map.live_in_sync(placement)) >= cluster_map.replicas
+            for placement in cluster_map.partitions
+        )
+        routers = await queries.walk(cluster, "raft", queries.Wanted(limit=16))
+        leader = next((row.leader for _, row in routers.rows if row.leader), "")
+        figures = figures_of(now_ms, rows, len(live), copies_met)
+        self._figures = self.history.take(figures, rows)
+        self._drops = drops_of(rows)
+        self._partial = [Partial(*missing) for missing in listed.partial]
+        self.pages = [(node, row.tier or "", row.zone or "", row.metrics) for node, row in stats.items() if row.metrics]
+        silent = [node for node in live if node not in stats]
+        sight = Sight(now_ms, cluster_map, stats, silent, leader, offsets)
+        self._found(sight)
+
+    def _found(self, sight: Sight) -> None:
+        began, ended = self.alarms.look(sight)
+        if began or ended:
+            self._tell(began, ended)
+        now = trio.current_time()
+        if now - self._kept_at >= HISTORY_S - 0.1:
+            self._kept_at = now
+            self.history.keep(self._figures)
+        self._beat()
+
+    def _failed(self, why: str) -> None:
+        self._partial = [Partial("routers", why)]
+        self._beat()
+
+    def _beat(self) -> None:
+        self.beat += 1
+        came, self._came = self._came, trio.Event()
+        came.set()

@@ -1,0 +1,344 @@
+"""An operator's links: one for each node that is asked, opened at the first question and kept while others follow.
+
+The shell of ``admin/gather.py``: it sends what a gather asks, hands it the answers, and wakes it when its time comes.
+Rows are read here, by their kind. The map comes from the first router that answers. Rules of a link are
+``wire/links``'; each node is told once a second that this end lives.
+"""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from admin.gather import Answered, Event, Gather, LinkFailed, Page, Question, Tick
+from conf.errors import ExitCode, UserError
+from wire.decoding import Unreadable
+from wire.links.admission import check_hello, expect
+from wire.links.connection import (
+    Connection,
+    Stream,
+    certified_identity,
+    close_quietly,
+    open_stream,
+    read_hello,
+    watch,
+    wrap_tls,
+)
+from wire.links.link import LinkCore
+from wire.links.tls import LinkContexts
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, LinkError, NodeIdentity, PeerKey, encode_hello
+from wire.messages.look_kinds import rows_of
+from wire.messages.looks import Look, Seen
+from wire.messages.map_pages import MapReader
+from wire.messages.nodes import FollowMap, MapPage
+from wire.messages.operators import Admin, AdminReply
+
+__all__ = ["NodeLinks", "open_links"]
+
+MAP_S = 4.0  # for one router to send the whole map
+EVENTS_MAX = 4096  # of one page that wait for its task: two for each node at most
+
+
+Deliver = Callable[[Seen | AdminReply | str], None]  # an answer, or why there is none
+
+
+class _Link:
+    """The link to one node, from its first question until it fails."""
+
+    def __init__(self) -> None:
+        self.core = LinkCore()
+        self.connection: Connection | None = None
+        self.key: PeerKey | None = None
+        self.waiting: dict[int, Deliver] = {}  # by number of the request
+        self.requests = 0
+        self.map_reader: MapReader | None = None
+        self.on_map: Callable[[ClusterMap], None] = lambda _: None
+        self.failed = ""
+
+    def say(self, message: Control) -> None:
+        self.core.send(FrameKind.CONTROL, encode_control(message))
+        if self.connection is not None:
+            self.connection.flush()
+
+    def number(self, deliver: Deliver) -> int:
+        self.requests += 1
+        self.waiting[self.requests] = deliver
+        return self.requests
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """Take a frame of the node.
+
+        Raises:
+            LinkError: It is nothing that a node answers to an operator.
+        """
+        message = decode_control(payload) if kind == FrameKind.CONTROL else None
+        if isinstance(message, Seen | AdminReply):
+            deliver = self.waiting.pop(message.request, None)
+            if deliver is not None:
+                deliver(message)
+        elif isinstance(message, MapPage) and self.map_reader is not None:
+            self._page(message)
+
+    def _page(self, page: MapPage) -> None:
+        assert self.map_reader is not None
+        try:
+            found = self.map_reader.take(page)
+        except ValueError as error:
+            raise LinkError(str(error)) from None
+        if found is not None:
+            self.map_reader = None
+            self.on_map(found)
+        elif self.map_reader.reading:
+            self.say(FollowMap(0, *self.map_reader.wanted))
+
+    def fail(self, why: str) -> None:
+        self.failed = why
+        waiting, self.waiting = self.waiting, {}
+        for deliver in waiting.values():
+            deliver(why)
+
+
+class NodeLinks:
+    """Questions to the nodes of one cluster; made by ``open_links``."""
+
+    def __init__(self, nursery: trio.Nursery, cluster: str, contexts: LinkContexts | None) -> None:
+        self._nursery, self._contexts = nursery, contexts
+        self._cluster = cluster
+        self._opened = itertools.count(1)
+        self._links: dict[str, _Link] = {}  # by node
+        self._connections: set[Connection] = set()
+        self.asked: set[str] = set()  # nodes that were sent a look
+        self.map = ClusterMap("")
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster."""
+        return self._cluster
+
+    async def read_map(self, routers: Sequence[str]) -> ClusterMap:
+        """Read the map of the first router that sends it whole, over a link that stands where there is one.
+
+        Raises:
+            UserError: None does; a line for each.
+        """
+        failures = []
+        for link in [self._links[router.node] for router in self.map.live(TIER_ROUTER) if router.node in self._links]:
+            if link.connection is not None and not link.failed and link.map_reader is None:
+                with trio.move_on_after(MAP_S), contextlib.suppress(LinkError):
+                    self.map = await self._read_map(link)
+                    return self.map
+        for address in routers:
+            try:
+                with trio.fail_after(MAP_S):
+                    self.map = await self._map_of(address)
+                    return self.map
+            except trio.TooSlowError:
+                failures.append(f"router {address} did not send its map within {MAP_S:g} s")
+            except (LinkError, OSError, trio.BrokenResourceError) as error:
+                why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+                failures.append(f"cannot reach router {address}: {why}")
+        raise UserError("\n".join(failures) or "no router is known", ExitCode.NOT_READY)
+
+    async def _map_of(self, address: str) -> ClusterMap:
+        link = _Link()
+        stream, rest = await self._open(link, address, TIER_ROUTER, "")
+        assert link.key is not None
+        self._links[link.key.node] = link
+        self._nursery.start_soon(self._serve, link, stream, rest)
+        return await self._read_map(link)
+
+    async def _read_map(self, link: _Link) -> ClusterMap:
+        """Read the whole map over a link.
+
+        Raises:
+            LinkError: It ended before.
+        """
+        whole = trio.Event()
+        found: list[ClusterMap] = []
+
+        def take(cluster_map: ClusterMap) -> None:
+            found.append(cluster_map)
+            whole.set()
+
+        link.map_reader, link.on_map = MapReader(), take
+        request = link.number(lambda _: whole.set())  # the link may end before
+        link.say(FollowMap(0))
+        try:
+            await whole.wait()
+        finally:
+            link.waiting.pop(request, None)
+            link.map_reader = None
+        if not found:
+            raise LinkError(link.failed)
+        return found[0]
+
+    async def gather(self, gather: Gather, question: Question) -> Page:
+        """Carry a gather to its page."""
+        tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
+        ready = gather.handle(trio.current_time(), Tick())
+        while ready.page is None:
+            for ask in ready.asks:
+                self._ask(ask.node, question, ask.after, ask.limit, tell, ask.request)
+            event: Event = Tick()
+            with trio.move_on_at(ready.next_deadline):
+                event = await events.receive()
+            ready = gather.handle(trio.current_time(), event)
+        return ready.page
+
+    def _ask(
+        self, node: str, question: Question, after: str, limit: int, tell: trio.MemorySendChannel[Event], request: int
+    ) -> None:
+        def deliver(answer: Seen | AdminReply | str) -> None:
+            if isinstance(answer, Seen):
+                assert link.key is not None
+                tell.send_nowait(answered(request, link.key.incarnation, question.what, answer))
+            elif isinstance(answer, str):
+                tell.send_nowait(LinkFailed(node, answer))
+
+        link = self._link(node)
+        if link.failed:
+            tell.send_nowait(LinkFailed(node, link.failed))
+            return
+        self.asked.add(node)
+        link.say(
+            Look(
+                link.number(deliver),
+                question.what,
+                dict(question.where),
+                after,
+                limit,
+                list(question.columns),
+                question.actor,
+                question.role,
+                question.wait_ms,
+            )
+        )
+
+    def forget_failed(self) -> None:
+        """Try nodes again whose link failed, at the next question."""
+        for node in [node for node, link in self._links.items() if link.failed]:
+            del self._links[node]
+
+    async def order(
+        self,
+        node: str,
+        verb: str,
+        arguments: Mapping[str, object],
+        timeout_s: float,
+        *,
+        order: str = "",
+        repeated: bool = False,
+        actor: str = "",
+        role: str = "",
+    ) -> AdminReply:
+        """Give a node one verb, and return its reply; with exit code 4 where none came.
+
+        Args:
+            node: As the map names it.
+            verb: Of the command line.
+            arguments: The verb's.
+            timeout_s: For the reply.
+            order: Identifier of the question, the same in each repeat.
+            repeated: Whether a router may have taken it already.
+            actor: For whom it is asked.
+            role: Whose role counts, where it is the lower one.
+        """
+        reply: list[AdminReply] = []
+        done = trio.Event()
+        link = self._link(node)
+
+        def deliver(answer: Seen | AdminReply | str) -> None:
+            if isinstance(answer, AdminReply):
+                reply.append(answer)
+            elif isinstance(answer, str):
+                reply.append(AdminReply(0, False, None, answer, ExitCode.NOT_READY))
+            done.set()
+
+        if link.failed:
+            return AdminReply(0, False, None, link.failed, ExitCode.NOT_READY)
+        link.say(Admin(link.number(deliver), verb, dict(arguments), order, repeated, actor, role))
+        with trio.move_on_after(timeout_s):
+            await done.wait()
+        return reply[0] if reply else AdminReply(0, False, None, f"no answer in {timeout_s:g} s", ExitCode.NOT_READY)
+
+    # -- links
+
+    def _link(self, node: str) -> _Link:
+        link = self._links.get(node)
+        if link is None:
+            link = self._links[node] = _Link()
+            entry = self.map.nodes.get(node)
+            if entry is None or not entry.address:
+                link.failed = "the map has no address of it"
+            else:
+                self._nursery.start_soon(self._run, link, entry.address, entry.tier, node)
+        return link
+
+    async def _run(self, link: _Link, address: str, tier: str, node: str) -> None:
+        try:
+            stream, rest = await self._open(link, address, tier, node)
+        except (LinkError, OSError, UserError, trio.BrokenResourceError) as error:
+            why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            link.fail(f"cannot reach it at {address}: {why}")
+            return
+        await self._serve(link, stream, rest)
+
+    async def _open(self, link: _Link, address: str, tier: str, node: str) -> tuple[Stream, bytes]:
+        """Connect and exchange HELLOs; whoever asked bounds the wait."""
+        plain = await open_stream(address)
+        stream: Stream = plain
+        try:
+            if self._contexts is not None:
+                stream = await wrap_tls(plain, self._contexts.client, server_side=False)
+            # A name of its own: to the node a second link of one name is a restart, which ends the first.
+            name = f"cli-{os.getpid()}-{next(self._opened)}"
+            identity = NodeIdentity(self._cluster, name, TIER_OPERATOR, int(time.time() * 1000))
+            await stream.send_all(encode_hello(identity))
+            hello, rest = await read_hello(stream)
+            link.key = check_hello(identity, hello, certified_identity(stream))
+            expect(link.key, tier, node)
+        except BaseException:
+            await close_quietly(stream)
+            raise
+        link.core.connected(0)
+        return stream, rest
+
+    async def _serve(self, link: _Link, stream: Stream, rest: bytes) -> None:
+        connection = link.connection = Connection(stream, link.core, link.frame)
+        self._connections.add(connection)
+        connection.wake()
+        try:
+            await connection.run(rest)
+        finally:
+            self._connections.discard(connection)
+            link.fail(f"the link ended: {connection.why}")
+
+    async def watch(self) -> None:
+        """Tell nodes that this end lives, and notice those that do not; for ever."""
+        await watch(self._connections, 0.0)
+
+
+def answered(request: int, incarnation: int, what: str, seen: Seen) -> Answered:
+    """Return what a node's answer means for a gather."""
+    try:
+        rows = rows_of(what, seen)
+    except Unreadable as error:
+        return Answered(request, incarnation, error=str(error))
+    return Answered(request, incarnation, rows, seen.after, seen.retry_ms, seen.error, seen.total)
+
+
+@asynccontextmanager
+async def open_links(cluster: str, contexts: LinkContexts | None) -> AsyncIterator[NodeLinks]:
+    """Give links for as long as the block runs; they are closed without waiting for anybody."""
+    async with trio.open_nursery() as nursery:
+        links = NodeLinks(nursery, cluster, contexts)
+        nursery.start_soon(links.watch)
+        yield links
+        nursery.cancel_scope.cancel()

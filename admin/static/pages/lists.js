@@ -1,0 +1,84 @@
+// Pages that are one list of rows: a question, a path of the API, the columns, and where a row leads.
+
+import { html } from "../vendor/preact-htm.js";
+import { useAnswer } from "../load.js";
+import { cliFilters, Conditions, Copies, Failure, Partial, Table } from "../parts.js";
+
+const client = (row) => `#/client?id=${encodeURIComponent(row.client_id)}`;
+const topic = (row) => `#/topics?topic=${encodeURIComponent(row.topic)}`;
+
+export const LISTS = {
+  clients: {
+    title: "Clients", question: "Who is connected?", path: "/clients", cli: "stratamq client list", live: true,
+    columns: ["client_id", "user", "state", "node", "proto", "address", "listener", "keep_alive_s", "connected_at_ms", "inflight", "queued", "subscriptions", "dropped"],
+    filters: ["client_id", "user", "node", "listener", "address", "proto", "state"], links: { client_id: client },
+  },
+  sessions: {
+    title: "Sessions", question: "Who is behind?", path: "/sessions", cli: "stratamq session list", live: true,
+    columns: ["client_id", "online", "node", "queued", "bytes", "oldest_s", "expires_in_s", "subscriptions", "inflight", "dropped", "partition", "storage"],
+    filters: ["client_id", "online", "node", "user", "partition"], links: { client_id: client },
+  },
+  subscriptions: {
+    title: "Subscriptions", question: "What is subscribed?", path: "/subscriptions", cli: "stratamq subscription list",
+    columns: ["client_id", "filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable", "node", "partition"],
+    filters: ["client_id", "filter", "share", "node"], links: { client_id: client },
+  },
+  shares: {
+    title: "Shares", question: "Is a group skewed?", path: "/shares", cli: "stratamq share list", live: true,
+    columns: ["group", "filter", "members", "online", "queued", "oldest_s", "delivered", "redispatched", "node", "partition"], filters: ["group", "filter", "node"],
+  },
+  retained: {
+    title: "Retained", question: "What is kept?", path: "/retained", cli: "stratamq retained list",
+    columns: ["topic", "bytes", "qos", "age_s", "expires_in_s", "publisher", "partition", "storage"], filters: ["topic", "publisher", "storage"], links: { topic },
+  },
+  routes: {
+    title: "Routes", question: "Which topics are cached where?", path: "/routes", cli: "stratamq topic list",
+    columns: ["topic", "filter", "node", "shard", "local", "edges", "partitions", "groups", "traced"], filters: ["topic", "node"], links: { topic },
+  },
+  storage: {
+    title: "Storage", question: "Are the copies whole?", path: "/partitions", cli: "stratamq store replicas", live: true,
+    columns: ["partition", "node", "role", "primary", "epoch", "op_index", "lag_ops", "in_sync", "sessions", "queued", "queue_oldest_s", "acknowledges"],
+    filters: ["partition", "node", "role"],
+  },
+  slow: {
+    title: "Slow", question: "Who cannot follow?", path: "/slow", cli: "stratamq slow", live: true,
+    columns: ["client_id", "node", "by", "value", "unit", "since_ms", "partition"], filters: ["client_id", "node", "by"], links: { client_id: client },
+  },
+  drops: {
+    title: "Drops", question: "What was dropped, and why?", path: "/drops", cli: "stratamq drops", live: true,
+    columns: ["reason", "count", "node", "last_at_ms", "last_client_id", "last_topic"], filters: ["reason", "node"],
+  },
+  journal: {
+    title: "Journal", question: "What was refused, dropped, taken over?", path: "/journal", cli: "stratamq journal", live: true,
+    columns: ["at_ms", "node", "event", "reason", "client_id", "topic", "origin", "detail", "left_out"], filters: ["event", "reason", "client_id", "topic", "node"], links: { client_id: client },
+  },
+  logs: {
+    title: "Logs", question: "What was said?", path: "/logs", cli: "stratamq log", live: true,
+    columns: ["at_ms", "node", "level", "event", "message", "fields"], filters: ["level", "event", "node"],
+  },
+  config: {
+    title: "Configuration", question: "What is set, and by whom?", path: "/config", cli: "stratamq config show",
+    columns: ["node", "name", "value", "source", "default", "needs_restart"], filters: ["node", "name", "source"],
+  },
+  listeners: {
+    title: "Listeners", question: "Where do clients come in?", path: "/listeners", cli: "stratamq listener list", live: true,
+    columns: ["node", "listener", "kind", "bind", "state", "connections", "connections_max"], filters: ["node", "listener", "state"],
+  },
+};
+
+export function List({ page, query, go, beat }) {
+  const { title, question, path, columns, filters, links, cli, live } = page;
+  const asked = { limit: 100, ...Object.fromEntries(filters.map((name) => [name, query[name]])), cursor: query.cursor };
+  const { answer, problem } = useAnswer(path, asked, live && !query.cursor ? beat : 0);
+  const rows = answer ? answer.rows : [];
+  const total = answer && answer.total_about ? `, about ${answer.total_about} in all` : "";
+  return html`<h1>${title}</h1><p class="question">${question}</p>
+    <${Conditions} columns=${filters} query=${query} go=${go} />
+    <${Failure} problem=${problem} /><${Partial} page=${answer} />
+    ${answer ? html`<${Table} caption=${`${title}: ${rows.length} rows${total}`} rows=${rows} columns=${columns} links=${links} empty="No row meets this." />` : problem ? null : html`<p role="status">Asking the nodes …</p>`}
+    <div class="row">
+      ${query.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: "" })}>First page</button>` : null}
+      ${answer && answer.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: answer.cursor })}>Next page</button>` : null}
+    </div>
+    <${Copies} cli=${cli + cliFilters(query, filters)} path=${path} query=${asked} />`;
+}

@@ -1,0 +1,97 @@
+// Pages that explain: one client, one topic, one message; and traces.
+
+import { html, useState } from "../vendor/preact-htm.js";
+import { change, quoted } from "../api.js";
+import { useAnswer } from "../load.js";
+import { Change, Copies, Facts, Failure, Partial, Table } from "../parts.js";
+import { moment, printable, shown } from "../words.js";
+
+export function Steps({ steps }) {
+  return html`<ol class="steps">${(steps || []).map((step, at) => html`<li key=${at}>
+    ${step.at_ms ? html`<time>${moment(step.at_ms)} ${step.node}</time><br />` : step.node ? html`<time>${step.node}</time><br />` : null}
+    <strong>${printable(step.what || "")}</strong>${step.why ? html`<br />${printable(step.why)}` : null}
+    ${step.facts && Object.keys(step.facts).length ? html`<br /><span class="mono">${printable(Object.entries(step.facts).map(([name, value]) => `${name}=${shown(name, value)}`).join("  "))}</span>` : null}</li>`)}</ol>`;
+}
+
+function Sources({ answer }) {
+  if (!answer) return null;
+  return html`<p class="question">Sources: ${(answer.had || []).join(", ") || "none"}${(answer.lacked || []).length ? `; not: ${answer.lacked.map((one) => `${one.node} (${one.why})`).join(", ")}` : ""}</p>`;
+}
+
+export function Client({ query, go, me, beat }) {
+  const id = query.id || "";
+  const [wanted, setWanted] = useState(id);
+  const part = encodeURIComponent(id);
+  const now = useAnswer(id ? `/clients/${part}` : null, {}, beat);
+  const why = useAnswer(id ? `/clients/${part}/explain` : null, {}, beat);
+  const subscriptions = useAnswer(id ? `/clients/${part}/subscriptions` : null);
+  const inflight = useAnswer(id ? `/clients/${part}/inflight` : null, {}, beat);
+  const queue = useAnswer(id ? `/sessions/${part}/queue` : null, { limit: 20 }, beat);
+  const rows = (state) => (state.answer ? state.answer.rows || [] : []);
+  const may = me.role !== "viewer";
+  return html`<h1>One client</h1><p class="question">What is its story, and why does nothing reach it?</p>
+    <form class="row" onSubmit=${(event) => { event.preventDefault(); go({ id: wanted }); }}>
+      <label>client identifier <input value=${wanted} onInput=${(event) => setWanted(event.target.value)} /></label><button type="submit">Show</button></form>
+    ${id ? html`<${Failure} problem=${why.problem} />${why.answer ? html`<h2>Why</h2><p><strong>${printable(why.answer.verdict || "Nothing keeps messages from it.")}</strong></p><${Steps} steps=${why.answer.steps} /><${Sources} answer=${why.answer} />` : null}
+      <${Failure} problem=${now.problem} /><${Partial} page=${now.answer} />
+      ${now.answer && now.answer.connection ? html`<h2>Connection at ${now.answer.edge}</h2><${Facts} facts=${now.answer.connection} />` : null}
+      ${now.answer && now.answer.session ? html`<h2>Session at ${now.answer.primary}</h2><${Facts} facts=${now.answer.session} />` : null}
+      <div class="row"><${Change} label="Kick" method="DELETE" path=${`/clients/${part}`} danger=${true} enabled=${may} /></div>
+      <h2>Queue</h2><${Failure} problem=${queue.problem} /><${Table} caption="First entries of the queue" rows=${rows(queue)} columns=${["seq", "topic", "qos", "bytes", "state", "packet", "arrived_at_ms", "expires_in_s", "origin", "share"]} empty="The queue is empty, or there is none." />
+      <h2>Under way</h2><${Table} caption="Unacknowledged" rows=${rows(inflight)} columns=${["direction", "packet", "qos", "state", "topic", "age_s", "origin", "waits_for"]} empty="Nothing is under way." />
+      <h2>Subscriptions</h2><${Table} caption="Subscriptions" rows=${rows(subscriptions)} columns=${["filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable"]} empty="It subscribes to nothing." />
+      <${Copies} cli=${`stratamq client explain ${quoted(id)}`} path=${`/clients/${part}/explain`} />` : null}`;
+}
+
+export function Topic({ query, go }) {
+  const [topic, setTopic] = useState(query.topic || "");
+  const [from, setFrom] = useState(query.from || "");
+  const asked = { topic: query.topic, from: query.from };
+  const { answer, problem } = useAnswer(query.topic ? "/topics/explain" : null, asked);
+  return html`<h1>Topics</h1><p class="question">Who gets this topic, and why?</p>
+    <form class="row" onSubmit=${(event) => { event.preventDefault(); go({ topic, from }); }}>
+      <label>topic <input value=${topic} required onInput=${(event) => setTopic(event.target.value)} /></label>
+      <label>published by client <input value=${from} onInput=${(event) => setFrom(event.target.value)} /></label><button type="submit">Explain</button></form>
+    <${Failure} problem=${problem} />${answer ? html`<${Steps} steps=${answer.steps} /><${Sources} answer=${answer} />` : null}
+    ${query.topic ? html`<${Copies} cli=${`stratamq topic explain ${quoted(query.topic)}${query.from ? ` --from ${quoted(query.from)}` : ""}`} path="/topics/explain" query=${asked} />` : null}`;
+}
+
+export function Message({ query, go }) {
+  const [form, setForm] = useState({ origin: query.origin || "", client: query.client || "", packet: query.packet || "", session: query.session || "", seq: query.seq || "" });
+  const asked = Object.fromEntries(["origin", "client", "packet", "session", "seq"].map((name) => [name, query[name]]));
+  const wanted = query.origin || query.client || query.session;
+  const { answer, problem } = useAnswer(wanted ? "/messages/explain" : null, asked);
+  const field = (name, label) => html`<label>${label} <input value=${form[name]} onInput=${(event) => setForm({ ...form, [name]: event.target.value })} /></label>`;
+  return html`<h1>Message</h1><p class="question">What happened to this message?</p>
+    <form class="row" onSubmit=${(event) => { event.preventDefault(); go(form); }}>${field("origin", "origin")}${field("client", "or client")}${field("packet", "and packet")}${field("session", "or session")}${field("seq", "and entry")}<button type="submit">Explain</button></form>
+    <${Failure} problem=${problem} />${answer ? html`<${Steps} steps=${answer.steps} /><${Sources} answer=${answer} />` : null}
+    ${wanted ? html`<${Copies} cli=${query.origin ? `stratamq msg explain ${quoted(query.origin)}` : `stratamq msg explain --client ${quoted(query.client || "")}`} path="/messages/explain" query=${asked} />` : null}`;
+}
+
+export function Traces({ query, go, me, beat }) {
+  const [form, setForm] = useState({ trace: "", kind: "client", pattern: "", for_s: 600 });
+  const [problem, setProblem] = useState(null);
+  const list = useAnswer("/traces", {}, beat);
+  const events = useAnswer(query.trace ? `/traces/${encodeURIComponent(query.trace)}` : null, { limit: 200 }, beat);
+  const may = me.role !== "viewer";
+  const start = async (event) => {
+    event.preventDefault();
+    try {
+      await change("POST", "/traces", {}, { ...form, for_s: Number(form.for_s) });
+      setProblem(null);
+      go({ trace: form.trace });
+    } catch (error) {
+      setProblem(error);
+    }
+  };
+  const field = (name, label, type = "text") => html`<label>${label} <input type=${type} required value=${form[name]} onInput=${(event) => setForm({ ...form, [name]: event.target.value })} /></label>`;
+  return html`<h1>Traces</h1><p class="question">What is happening with X?</p>
+    <form class="row" onSubmit=${start}>${field("trace", "name")}
+      <label>of <select value=${form.kind} onChange=${(event) => setForm({ ...form, kind: event.target.value })}>${["client", "topic", "address", "origin"].map((kind) => html`<option key=${kind}>${kind}</option>`)}</select></label>
+      ${field("pattern", "pattern")}${field("for_s", "seconds", "number")}<button type="submit" disabled=${!may}>Start</button></form>
+    <${Failure} problem=${problem || list.problem} />
+    <${Table} caption="Traces" rows=${list.answer ? list.answer.rows : []} columns=${["trace", "node", "kind", "pattern", "state", "started_at_ms", "until_ms", "events", "events_max", "actor"]} links=${{ trace: (row) => `#/traces?trace=${encodeURIComponent(row.trace)}` }} empty="No trace runs." />
+    ${query.trace ? html`<h2>${printable(query.trace)}</h2><div class="row"><${Change} label="Stop" method="DELETE" path=${`/traces/${encodeURIComponent(query.trace)}`} enabled=${may} /></div>
+      <${Failure} problem=${events.problem} /><${Table} caption="Events" rows=${events.answer ? events.answer.rows : []} columns=${["at_us", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} empty="Nothing happened yet." />` : null}
+    <${Copies} cli="stratamq trace list" path="/traces" />`;
+}

@@ -1,0 +1,57 @@
+// Values as people read them. Everything is text: nothing of a client's ever becomes markup.
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "";
+  if (value < 0) return "never";
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 120) return `${Math.round(value * 10) / 10} s`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  if (value < 172800) return `${Math.round(value / 3600)} h`;
+  return `${Math.round(value / 86400)} d`;
+}
+
+export function size(value) {
+  if (value === null || value === undefined) return "";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  while (value >= 1024 && at < units.length - 1) {
+    value /= 1024;
+    at += 1;
+  }
+  return `${at ? value.toFixed(1) : value} ${units[at]}`;
+}
+
+export function count(value) {
+  return value === null || value === undefined ? "" : Number(value).toLocaleString("en-US").replaceAll(",", " ");
+}
+
+export function moment(ms) {
+  return ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + "Z" : "";
+}
+
+// A value by the unit that its name ends with, as the API and the metrics name them.
+export function shown(name, value) {
+  if (value === null || value === undefined || value === "") return "";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return value.map((one) => shown("", one)).join(", ");
+  if (typeof value === "object") return Object.entries(value).map(([key, one]) => `${key}=${shown(key, one)}`).join(", ");
+  if (typeof value === "number") {
+    if (name.endsWith("_at_ms") || name.endsWith("until_ms") || name.endsWith("since_ms")) return moment(value);
+    if (name.endsWith("_at_us")) return moment(value / 1000);
+    if (name.endsWith("_utc")) return moment(value * 1000);
+    if (name.endsWith("_s")) return seconds(value);
+    if (name === "bytes" || name.endsWith("_bytes")) return size(value);
+    if (name.endsWith("_ms")) return `${Math.round(value * 100) / 100} ms`;
+    return count(Math.round(value * 1000) / 1000);
+  }
+  return printable(String(value));
+}
+
+// Control characters and those that turn a line around are shown as their numbers.
+export function printable(text) {
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+export function heading(name) {
+  return name.replace(/_(at|until|since)_(ms|us)$/, " $1").replace(/_(s|ms|us|utc)$/, "").replaceAll("_", " ");
+}

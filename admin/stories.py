@@ -1,0 +1,175 @@
+"""Explanations of a running cluster: which questions each needs, asked, and handed to ``admin/explain``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from admin.explain.client import client_story
+from admin.explain.message import Evidence, message_story
+from admin.explain.story import Story
+from admin.explain.topic import topic_story
+from admin.gather import Missing
+from admin.queries import PLACE_ROWS, Cluster, TopicView, Wanted, client, place, subscriptions, topic, walk
+from conf.errors import ExitCode, UserError
+from wire.messages.look_rows_clients import SeenInflight, SeenQueued
+
+__all__ = ["by_origin", "by_packet", "by_sequence", "check_topic", "client_explained", "topic_explained"]
+
+JOURNAL_ROWS = 200  # the newest entries about one client or one message
+NO_KIND = " shows no "  # of a node whose release has no such rows
+SESSIONS_MAX = 64  # whose queues are searched for one message
+
+
+async def client_explained(cluster: Cluster, client_id: str, now_ms: int, name: str = "") -> Story:
+    """Tell why nothing, or nothing of a topic, reaches a client."""
+    if name:
+        check_topic(name)
+    view = await client(cluster, client_id)
+    held, lacked = await subscriptions(cluster, view)
+    matched = []
+    node = view.primary if view.session is not None and view.session.durable else view.edge
+    if name and node:
+        rows, more = await place(cluster, node, "matches", {"topic": name}, PLACE_ROWS)
+        matched = [row for row in rows if row.client_id == client_id]
+        lacked += more
+    journal, silent = await _journal(cluster, {"client_id": client_id})
+    return client_story(
+        view,
+        now_ms,
+        held,
+        topic=name,
+        matches=matched,
+        journal=[entry for _, entry in journal if entry.client_id == client_id],
+        partial=lacked + silent,
+    )
+
+
+async def topic_explained(
+    cluster: Cluster, name: str, *, publisher: str = "", qos: int = 1, size: int = 0, retain: bool = False
+) -> tuple[TopicView, Story]:
+    """Tell who gets a topic."""
+    check_topic(name)
+    about = {"qos": str(qos), "near": "1"}
+    about |= ({"from": publisher} if publisher else {}) | ({"bytes": str(size)} if size else {})
+    about |= {"retain": "1"} if retain else {}
+    view = await topic(cluster, name, about)
+    return view, topic_story(view, cluster.map, publisher=publisher, qos=qos)
+
+
+def check_topic(name: str) -> None:
+    """Refuse what is no topic name.
+
+    Raises:
+        UserError: It has wildcards, is empty or too long.
+    """
+    if not name or "+" in name or "#" in name or "\0" in name:
+        raise UserError(f"{name[:100]!r} is no topic name: no + and no # may be in it", ExitCode.USAGE)
+    if len(name.encode("utf-8", "replace")) > 65_535:
+        raise UserError(f"a topic of {len(name)} characters: 65535 bytes at most", ExitCode.USAGE)
+
+
+async def _journal(
+    cluster: Cluster, where: Mapping[str, str]
+) -> tuple[tuple[tuple[str, Any], ...], tuple[Missing, ...]]:
+    found = await walk(cluster, "journal", Wanted(where, limit=JOURNAL_ROWS, best="at_ms"))
+    return found.rows, _kinds_lacked("journal", found.partial)
+
+
+def _kinds_lacked(what: str, partial: tuple[Missing, ...]) -> tuple[Missing, ...]:
+    """Return the nodes that did not answer; those that have no such rows as one source that lacks."""
+    without = [missing.node for missing in partial if NO_KIND in missing.why]
+    rest = tuple(missing for missing in partial if NO_KIND not in missing.why)
+    return (*rest, Missing(what, f"none at {', '.join(without)}")) if without else rest
+
+
+async def by_origin(cluster: Cluster, origin: str, name: str = "") -> Story:
+    """Tell what became of a message by its origin.
+
+    Args:
+        cluster: Where.
+        origin: As queues, journals and traces print it.
+        name: Its topic, for the queues of whom it reaches; "": as journals and traces say, or not known.
+    """
+    journal, lacked = await _journal(cluster, {"origin": origin})
+    events, silent = await _events(cluster, origin)
+    kept = await walk(cluster, "retained", Wanted({"origin": origin}, limit=1))
+    lacked = tuple(dict.fromkeys((*lacked, *silent, *kept.partial)))
+    known = [entry.topic for _, entry in journal] + [event.topic for _, event in events]
+    name = name or next((one for one in known if one), "")
+    queued: list[tuple[str, str, SeenQueued, int]] = []
+    had = ["journals, traces and retained messages of the nodes that answered"]
+    if name:
+        view = await topic(cluster, name, {})
+        sessions = [match.client_id for _, match in view.matches if match.durable and match.client_id]
+        for client_id in sessions[:SESSIONS_MAX]:
+            found, more = await _in_queue(cluster, client_id, origin)
+            queued += found
+            lacked += more
+        lacked += view.partial
+        had.append(f"queues of {min(len(sessions), SESSIONS_MAX)} of {len(sessions)} sessions that {name!r} reaches")
+    else:
+        lacked += (Missing("queues", "its topic is not known: name it with --topic"),)
+    lacked += (Missing("ledgers", "not read here"),)
+    evidence = Evidence(journal, events, queued, (), kept.rows, had, tuple(dict.fromkeys(lacked)))
+    return message_story(origin, evidence)
+
+
+async def _events(cluster: Cluster, origin: str) -> tuple[list[tuple[str, Any]], tuple[Missing, ...]]:
+    """Return the events of every trace about one message."""
+    traces = await walk(cluster, "traces", Wanted(limit=PLACE_ROWS))
+    events: list[tuple[str, Any]] = []
+    lacked = _kinds_lacked("traces", traces.partial)
+    for node, name in dict.fromkeys((node, row.trace) for node, row in traces.rows):
+        where = {"trace": name or "", "origin": origin}
+        found, more = await place(cluster, node, "trace", where, PLACE_ROWS)
+        events += [(node, row) for row in found]
+        lacked += more
+    return events, lacked
+
+
+async def _in_queue(
+    cluster: Cluster, client_id: str, origin: str
+) -> tuple[list[tuple[str, str, SeenQueued, int]], tuple[Missing, ...]]:
+    partition = cluster.map.partition_for(client_id)
+    primary = cluster.map.partitions[partition].primary
+    if not primary:
+        return [], (Missing(f"partition {partition}", "no primary"),)
+    rows, lacked = await place(cluster, primary, "queue", {"client_id": client_id}, PLACE_ROWS)
+    found = []
+    for index, row in enumerate(rows):
+        if row.origin == origin:
+            found.append((primary, client_id, row, index))
+    return found, lacked
+
+
+async def by_packet(cluster: Cluster, client_id: str, packet: int) -> Story:
+    """Tell what became of a packet towards a client or of one that it published."""
+    view = await client(cluster, client_id)
+    rows: list[tuple[str, SeenInflight]] = []
+    lacked = view.partial
+    for node in dict.fromkeys(filter(None, (view.edge, view.primary if view.session is not None else ""))):
+        found, more = await place(cluster, node, "inflight", {"client_id": client_id}, PLACE_ROWS)
+        rows += [(node, row) for row in found if row.packet == packet]
+        lacked += more
+    origin = next((row.origin for _, row in rows if row.origin), "")
+    own = [(node, row) for node, row in rows if row.direction == "from"]
+    seq = next((row.seq for _, row in rows if row.seq is not None and row.direction == "to"), None)
+    if seq is not None and not own:
+        return await by_sequence(cluster, client_id, seq)
+    if origin and not own:
+        return await by_origin(cluster, origin)
+    asked = f"packet {packet} of {client_id!r}"
+    return message_story(asked, Evidence(published=own, had=[f"{', '.join(view.asked)} now"], lacked=lacked))
+
+
+async def by_sequence(cluster: Cluster, client_id: str, seq: int) -> Story:
+    """Tell what became of one entry of a session's queue."""
+    view = await client(cluster, client_id)
+    rows, lacked = (
+        await place(cluster, view.primary, "queue", {"client_id": client_id}, PLACE_ROWS) if view.primary else ([], ())
+    )
+    found = [(view.primary, client_id, row, index) for index, row in enumerate(rows) if row.seq == seq]
+    origin = found[0][2].origin if found else ""
+    if origin:
+        return await by_origin(cluster, origin, found[0][2].topic or "")
+    evidence = Evidence(queued=found, had=[f"the queue at {view.primary} now"], lacked=view.partial + lacked)
+    return message_story(f"entry {seq} of {client_id!r}", evidence)

@@ -1,0 +1,50 @@
+"""The table of alarms as rules for Prometheus, and as a table for people."""
+
+import json
+from collections.abc import Iterator
+
+from admin.alarms import ALARMS, Alarm
+
+__all__ = ["alarm_table", "alert_rules"]
+
+
+def alert_rules() -> str:
+    """Return ``docs/monitoring/alerts.yml``."""
+    lines = [
+        "# Generated from admin/alarms.py by `python -m stratamq.manual`; do not edit.",
+        "groups:",
+        "  - name: stratamq",
+        "    rules:",
+    ]
+    for alarm in ALARMS:
+        if alarm.expression:
+            lines += _rule(alarm)
+    return "\n".join(lines) + "\n"
+
+
+def _rule(alarm: Alarm) -> Iterator[str]:
+    yield f"      - alert: {alarm.name}"
+    yield f"        expr: {json.dumps(alarm.expression)}"
+    if alarm.for_s:
+        yield f"        for: {alarm.for_s:.0f}s"
+    yield f"        labels: {{severity: {alarm.severity}}}"
+    yield "        annotations:"
+    yield f"          summary: {json.dumps(alarm.sentence)}"
+    yield f"          description: {json.dumps(alarm.do)}"
+
+
+def alarm_table() -> str:
+    """Return ``docs/monitoring/alarms.md``."""
+    lines = [
+        "# Alarms",
+        "",
+        "Generated from admin/alarms.py by `python -m stratamq.manual`; do not edit. `stratamq admin` evaluates them",
+        "over what the nodes answer, shows and logs them; [alerts.yml](alerts.yml) has those that metrics can",
+        "tell as rules for Prometheus.",
+        "",
+        "| alarm | severity | holds for | what is wrong | what to do |",
+        "|---|---|---|---|---|",
+    ]
+    for alarm in ALARMS:
+        lines.append(f"| `{alarm.name}` | {alarm.severity} | {alarm.for_s:.0f} s | {alarm.sentence} | {alarm.do} |")
+    return "\n".join(lines) + "\n"

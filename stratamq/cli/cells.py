@@ -1,0 +1,137 @@
+"""Values of rows as people and programs read them.
+
+A program gets times as ISO 8601 in UTC, durations in seconds, sizes in bytes, under the names that the HTTP service
+has. A table gets times as ages, durations in two units, sizes in binary units, and long names cut, with their length.
+The name of a column tells what it holds: ``_at_ms`` a time, ``_s`` seconds, ``bytes`` a size.
+"""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "NEVER",
+    "age_of",
+    "duration",
+    "fields_of",
+    "heading",
+    "iso",
+    "plain_name",
+    "plain_row",
+    "plain_value",
+    "shown_cell",
+    "size",
+]
+
+TIME_ENDS = ("at_ms", "since_ms", "until_ms", "not_after_ms")
+TIME_US = "at_us"
+CELL_MAX = 120  # characters of one value in a table; -o json has all of it
+NEVER = -1  # of what expires
+HEADINGS = {
+    "address": "IP:PORT",
+    "keep_alive_s": "KEEPALIVE",
+    "no_local": "NL",
+    "retain_as_published": "RAP",
+    "retain_handling": "RH",
+    "identifier": "SUB_ID",
+    "receive_maximum": "RECV_MAX",
+    "subscriptions": "SUBS",
+    "rtt_p99_ms": "RTT_P99_MS",
+    "queue_oldest_s": "OLDEST",
+}
+
+
+def is_time(name: str) -> bool:
+    """Return whether a column holds a moment."""
+    return name.endswith(TIME_ENDS) or name == TIME_US
+
+
+def heading(name: str) -> str:
+    """Return the head of a column in a table."""
+    if name in HEADINGS:
+        return HEADINGS[name]
+    if is_time(name):
+        return name.removesuffix("_at_ms").removesuffix("_ms").removesuffix("at_us").upper() or "AGE"
+    return name.removesuffix("_s").upper()
+
+
+def fields_of(row: Any) -> dict[str, Any] | None:
+    """Return the fields of a row that the node knows; None of no row."""
+    import msgspec
+
+    if row is None:
+        return None
+    found: dict[str, Any] = msgspec.to_builtins(row, builtin_types=(bytes,))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def plain_name(name: str) -> str:
+    """Return a column's name for programs: a time's says no unit."""
+    return name.rpartition("_")[0] if is_time(name) else name
+
+
+def plain_value(name: str, value: object) -> object:
+    """Return a value for programs."""
+    if is_time(name) and isinstance(value, int | float):
+        return iso(value / 1e6 if name == TIME_US else value / 1e3)
+    return value
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, object]:
+    """Return a row for programs."""
+    return {plain_name(name): plain_value(name, value) for name, value in row.items()}
+
+
+def iso(seconds: float) -> str:
+    """Return a time as text, to the millisecond; what no calendar has as the number."""
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g}"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_cell(name: str, value: Any, now_s: float) -> object:
+    """Return a value for a table."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_time(name):
+            return age_of(value / 1e6 if name == TIME_US else value / 1e3, now_s)
+        if name.endswith("_s"):
+            return "never" if value == NEVER and "expir" in name else duration(value)
+        if name == "bytes" or name.endswith("bytes"):
+            return size(value)
+    if isinstance(value, str) and len(value) > CELL_MAX:
+        return f"{value[:CELL_MAX]}... ({len(value)} characters)"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value
+
+
+def age_of(moment_s: float, now_s: float) -> str:
+    """Return how long ago a moment was, or in how long it will be."""
+    ahead = moment_s - now_s
+    return f"in {duration(ahead)}" if ahead > 0.5 else f"{duration(max(0.0, -ahead))} ago"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two greatest units."""
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    parts: list[str] = []
+    for unit, of in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        amount, whole = divmod(whole, of)
+        if amount or parts:
+            parts.append(f"{amount}{unit}" if amount else "")
+    return "".join(parts[:2]) or "0s"
+
+
+def size(count: float) -> str:
+    """Return a size in binary units."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

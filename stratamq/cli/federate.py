@@ -1,0 +1,157 @@
+"""``stratamq federate``: run an agent, make certificates and configurations, and look at a federation from an agent."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratamq.cli.gateway_process import ReadyOption, SetOption, ask_process, run_gateway
+from stratamq.cli.output import OutputFormat, OutputOption, print_result
+
+if TYPE_CHECKING:
+    from conf.federate_settings import FederateSettings
+    from conf.gateway_config import GatewayConfig
+
+__all__ = ["register"]
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="TOML file; conf/federate.toml shows every setting.")]
+DEFAULT = Path("conf/federate.toml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group; without a verb it runs the agent."""
+    group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group.callback(invoke_without_command=True)(run)
+    group.command("init")(init)
+    group.command("status")(status)
+    group.command("graph")(graph)
+    group.command("topics")(topics)
+    group.command("why")(why)
+    group.command("forget")(forget)
+    app.add_typer(group, name="federate", help="Run an agent that federates a broker with others, and look at it.")
+
+
+def run(
+    context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
+) -> None:
+    """Run one agent in the foreground, until it is told to stop."""
+    if context.invoked_subcommand is not None:
+        return
+    from gateways.federation.service import main
+
+    loaded = _load(config, settings)
+    run_gateway(lambda ready: main(loaded, ready), loaded.gateway, loaded.logs, ready_fd)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Made; an authority that is there is used again.")],
+    federation: Annotated[str, typer.Option("--federation", help="Its name.")],
+    agent: Annotated[list[str], typer.Option("--agent", help="NAME or NAME=HOST[:PORT]; may be given several times.")],
+    link: Annotated[list[str] | None, typer.Option("--link", help="NAME-NAME: a link between two agents.")] = None,
+) -> None:
+    """Make an authority, a certificate and a configuration for each agent."""
+    from stratamq.federate_folder import make_folder
+
+    for path in make_folder(folder, federation, agent, link or []):
+        typer.echo(str(path))
+
+
+def status(
+    config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Print how an agent sees itself, its broker, its neighbours and all other agents."""
+    found = _ask(config, settings, "status")
+    if output is OutputFormat.JSON:
+        print_result(found, output)
+        return
+    rows = [{"what": key, "value": value} for key, value in found.items() if not isinstance(value, list | dict)]
+    rows += [{"what": f"neighbour {each['name']}", "value": _neighbour(each)} for each in found["neighbours"]]
+    rows += [{"what": f"away {address}", "value": why} for address, why in found["away"].items()]
+    rows += [
+        {"what": f"agent {each['name']}", "value": f"distance {each['distance']} by {', '.join(each['next_hops'])}"}
+        for each in found["agents"]
+    ]
+    rows += [{"what": "captures", "value": each} for each in found["capture"]]
+    rows += [{"what": f"count {name}", "value": count} for name, count in found["counts"].items()]
+    print_result(rows, output)
+
+
+def graph(
+    config: ConfigOption = DEFAULT,
+    settings: SetOption = None,
+    dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
+) -> None:
+    """Print the agents and the links between them."""
+    found = _ask(config, settings, "graph")
+    if not dot:
+        for one, other in found["links"]:
+            typer.echo(f"{one} -- {other}")
+        return
+    typer.echo("graph federation {")
+    for name in found["agents"]:
+        typer.echo(f'  "{name}";')
+    for one, other in found["links"]:
+        typer.echo(f'  "{one}" -- "{other}";')
+    typer.echo("}")
+
+
+def topics(
+    config: ConfigOption = DEFAULT, settings: SetOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Print each federated filter with its core and members."""
+    print_result(_ask(config, settings, "topics"), output)
+
+
+def why(
+    topic: Annotated[str, typer.Argument(help="Topic of a message that a client publishes at this agent's broker.")],
+    config: ConfigOption = DEFAULT,
+    settings: SetOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print which filters, cores and ways a message would take from here."""
+    found = _ask(config, settings, "why", topic)
+    if output is OutputFormat.JSON:
+        print_result(found, output)
+        return
+    rows = [{"what": "captured by", "value": each} for each in found["captured_by"]]
+    rows += [
+        {"what": f"filter {each['filter']}", "value": f"core {each['core']}, members {', '.join(each['members'])}"}
+        for each in found["filters"]
+    ]
+    rows += [
+        {"what": f"to {each['agent']}", "value": f"distance {each['distance']} by {', '.join(each['through'])}"}
+        for each in found["to"]
+    ]
+    print_result(rows or [{"what": topic, "value": "nobody wants it, and it stays here"}], output)
+
+
+def forget(
+    agent: Annotated[str, typer.Argument(help="An agent that will not come back.")],
+    config: ConfigOption = DEFAULT,
+    settings: SetOption = None,
+) -> None:
+    """Give an agent up: messages that are kept for it are dropped, here and everywhere."""
+    _ask(config, settings, "forget", agent)
+    typer.echo(f"{agent} is forgotten; if it comes back, it is a new agent")
+
+
+def _neighbour(each: dict[str, Any]) -> str:
+    return f"up, {each['round_trip_ms']} ms" if each["up"] else "down"
+
+
+def _ask(config: Path, settings: list[str] | None, verb: str, argument: str = "") -> Any:
+    """Return the answer of the agent that runs with a file."""
+    from gateways.federation.service import STATUS_SOCKET
+
+    folder = _load(config, settings).gateway.data_dir
+    return ask_process(folder / STATUS_SOCKET, "agent", {"verb": verb, "argument": argument})
+
+
+def _load(config: Path, settings: list[str] | None) -> "GatewayConfig[FederateSettings]":
+    import os
+
+    from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
+    from conf.gateway_config import load_gateway
+
+    kind = ("federate", FederateSettings)
+    return load_gateway(kind, FEDERATE_DEFAULTS, config, environment=os.environ, flags=settings or [])

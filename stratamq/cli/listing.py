@@ -1,0 +1,309 @@
+"""Commands that list rows of a running cluster: one mechanism for each noun of the table in ``nouns.py``.
+
+Reads the options that all lists have, asks page after page, prints the rows that are wanted, and says on stderr what is
+left out: rows behind ``--limit``, and nodes that did not answer.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from conf.errors import ExitCode, UserError
+from stratamq.cli import cells
+from stratamq.cli.asking import Options
+from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, with_cluster
+from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption
+from stratamq.cli.nouns import NOUNS, Noun
+from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.verbs import signed
+
+if TYPE_CHECKING:
+    from admin.queries import Cluster, Listed, Wanted
+
+__all__ = ["Look", "add_list", "conditions", "list_options", "listed", "print_rows"]
+
+PAGE = 1_000  # rows of one page where all are wanted
+MERGED_MAX = 100_000  # rows that are put together from parts
+WATCH_S = 2.0
+CLEAR = "\x1b[2J\x1b[H"
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+OF_OTHERS = ("session", "sessions")  # kinds whose ``node`` is another one than the node that answers
+SUMMED = ("members", "online", "queued", "delivered", "redispatched")
+
+NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; may be given several times.")]
+SortOption = Annotated[
+    str, typer.Option("--sort", help="Column by which the rows shown are sorted; -COLUMN: greatest first.")
+]
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="s; for one page, up to 30.")]
+CompleteOption = Annotated[bool, typer.Option("--require-complete", help="Exit code 1 where a node does not answer.")]
+ShowOption = Annotated[bool, typer.Option("--show-api", help="Only print the call of the HTTP service.")]
+WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")]
+EveryOption = Annotated[float, typer.Option("--every", min=0.1, max=3600, help="s; between two looks of --watch.")]
+AfterOption = Annotated[str, typer.Option("--after", metavar="CURSOR", help="Begin where an earlier list ended.")]
+
+
+def conditions(filters: Sequence[str]) -> dict[str, str]:
+    """Return the conditions of ``--filter``.
+
+    Raises:
+        UserError: One is no condition, or names a column twice.
+    """
+    found: dict[str, str] = {}
+    for text in filters:
+        key, sign, value = text.partition("=")
+        key = key.strip().lower()
+        if not (key and sign):
+            raise UserError(f"--filter {text!r}: write key=value, with * and ? in the value", ExitCode.USAGE)
+        if key in found:
+            raise UserError(f"--filter {text!r}: {key} has a condition already", ExitCode.USAGE)
+        found[key] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The options that every list has."""
+
+    filters: list[str]
+    nodes: list[str]
+    columns: str
+    sort: str
+    limit: int
+    everything: bool
+    after: str
+    timeout_s: float
+    required: bool
+    show_api: bool
+    watch: bool
+    every_s: float
+
+    def where(self) -> dict[str, str]:
+        """Return the conditions of ``--filter``.
+
+        Raises:
+            UserError: One is no condition, or names a column twice.
+        """
+        return conditions(self.filters)
+
+
+OPTIONS: dict[str, tuple[Any, Any]] = {  # in the order of --help
+    "filters": (FilterOption, []),
+    "nodes": (NodeOption, []),
+    "columns": (ColumnsOption, ""),
+    "sort": (SortOption, ""),
+    "limit": (LimitOption, LIMIT),
+    "everything": (AllOption, False),
+    "after": (AfterOption, ""),
+    "timeout_s": (TimeoutOption, TIMEOUT_S),
+    "required": (CompleteOption, False),
+    "show_api": (ShowOption, False),
+    "watch": (WatchOption, False),
+    "every_s": (EveryOption, WATCH_S),
+}
+
+
+def list_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a list as its first argument, and those that every command has as its second."""
+
+    def asked(*, router: str, data: Path, output: OutputFormat, **values: Any) -> None:
+        look = Look(**{name: values.pop(name) for name in OPTIONS})
+        command(look, Options(router, data, output), **values)
+
+    return signed(asked, command, OPTIONS, skipped=2)
+
+
+def add_list(
+    to: typer.Typer, name: str, noun: str, where: Mapping[str, str] | None = None, *, hidden: bool = False
+) -> None:
+    """Add the command that lists a noun."""
+    of = NOUNS[noun]
+
+    @list_options
+    def command(look: Look, options: Options) -> None:
+        listed(of, look, options, where or {})
+
+    to.command(name, help=of.text, hidden=hidden)(command)
+
+
+def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str], best: str = "") -> None:
+    """List a noun as its options say.
+
+    Args:
+        noun: The list.
+        look: Its options.
+        options: Whom to ask, and how to print.
+        where: Conditions beside those of ``--filter``.
+        best: Column, in the place of the noun's own.
+    """
+    from admin.queries import Wanted, check
+
+    conditions = {**look.where(), **where}
+    if not 1 <= look.limit <= LIMIT_MAX:
+        raise UserError(f"--limit {look.limit}: write 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE)
+    columns = _columns(noun, look, options.output)
+    asked = _asked(noun, look, columns)
+    wanted = Wanted(conditions, tuple(look.nodes), PAGE, look.after, asked, best or noun.best, noun.tier)
+    check(noun.what, wanted)
+    if look.show_api:
+        typer.echo(api_call(noun, look, conditions))
+        return None
+    while True:
+        began = time.monotonic()
+        page = with_cluster(options, lambda cluster: _ask(cluster, noun, look, wanted), look.timeout_s)
+        rows = _merged([row_of(noun.what, node, row) for node, row in page.rows], noun)
+        if wanted.best and not look.everything:
+            rows = [row for row in rows if row.get(wanted.best)]  # no zeros
+        shown = rows if look.everything else rows[: look.limit]
+        if look.watch and options.output in TABLES and sys.stdout.isatty():
+            typer.echo(CLEAR, nl=False)
+        print_rows(_in_order(shown, look.sort), columns, options.output, page)
+        if not look.everything and (page.cursor or len(shown) < len(rows)):
+            of = f" of about {page.total_about}" if page.total_about > len(shown) else ""
+            more = "--limit or --all shows more"
+            typer.echo(f"stratamq: {len(shown)}{of} {noun.path} are shown: {more}", err=True)
+        if not look.watch:
+            return end_partial(page.partial, page.restarted, required=look.required)
+        time.sleep(max(0.0, look.every_s - (time.monotonic() - began)))
+
+
+async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> "Listed":
+    """Ask page after page, until there are as many rows as are wanted."""
+    from admin.queries import walk
+
+    left = MERGED_MAX if noun.merges else look.limit
+    everything = look.everything and not noun.merges
+    pages: list[Listed] = []
+    while everything or left > 0:
+        page = await walk(cluster, noun.what, wanted._replace(limit=PAGE if everything else min(PAGE, left)))
+        pages.append(page)
+        left -= len(page.rows)
+        wanted = wanted._replace(cursor=page.cursor)
+        if not page.cursor or page.overtime:
+            break
+    return pages[-1]._replace(
+        rows=tuple(row for page in pages for row in page.rows),
+        partial=tuple(dict.fromkeys(missing for page in pages for missing in page.partial)),
+        restarted=tuple(dict.fromkeys(node for page in pages for node in page.restarted)),
+        total_about=pages[0].total_about,
+    )
+
+
+# -- rows
+
+
+def row_of(what: str, node: str, row: Any) -> dict[str, Any]:
+    """Return a row's fields by name, without those that the node does not know; ``node`` answered."""
+    found = cells.fields_of(row) or {}
+    if hasattr(row, "node") and what not in OF_OTHERS:
+        found.setdefault("node", node)
+    return found
+
+
+def _merged(rows: list[dict[str, Any]], noun: Noun) -> list[dict[str, Any]]:
+    """Put the parts of each shared group together, in the order of filters."""
+    if not noun.merges:
+        return rows
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        key = str(row.get("filter", "")), str(row.get("group", ""))
+        whole = groups.setdefault(key, {"group": key[1], "filter": key[0]})
+        for name, value in row.items():
+            if name == "oldest_s":
+                whole[name] = max(whole.get(name, 0.0), value)
+            elif name in SUMMED:
+                whole[name] = whole.get(name, 0) + value
+    return [groups[key] for key in sorted(groups)]
+
+
+def _in_order(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Sort what is shown; a row without the column stands last."""
+    if not by:
+        return rows
+    name = _field(by.removeprefix("-"))
+    there = [row for row in rows if name in row]
+    numbers = all(isinstance(row[name], int | float) for row in there)
+    there.sort(key=lambda row: row[name] if numbers else str(row[name]), reverse=by.startswith("-"))
+    return there + [row for row in rows if name not in row]
+
+
+def _shown(row: Mapping[str, Any], name: str, now: float) -> object:
+    if name == "expires_in_s" and row.get("online") and row.get(name) == cells.NEVER:
+        return None  # its time begins when it goes
+    return cells.shown_cell(name, row.get(name), now)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat, page: "Listed") -> None:
+    """Print rows; JSON and YAML say beside them what they lack."""
+    if output in TABLES:
+        now = time.time()
+        shown = [{cells.heading(name): _shown(row, name, now) for name in columns} for row in rows]
+        if shown:
+            print_result(shown, OutputFormat.TABLE)
+        return
+    plain = [cells.plain_row({name: row.get(name) for name in columns} if columns else row) for row in rows]
+    if output in (OutputFormat.JSONL, OutputFormat.CSV):
+        if plain:
+            print_result(plain, output)
+        return
+    print_result(
+        {
+            "rows": plain,
+            "complete": not page.partial,
+            "partial": [missing._asdict() for missing in page.partial],
+            "restarted": list(page.restarted),
+            "cursor": page.cursor,
+            "total_about": page.total_about,
+        },
+        output,
+    )
+
+
+# -- columns
+
+
+def _field(name: str) -> str:
+    """Return the field of a name that a program reads: a time may be asked for without its unit."""
+    return name.strip().lower()
+
+
+def _columns(noun: Noun, look: Look, output: OutputFormat) -> tuple[str, ...]:
+    """Return the columns to print; none: all that a row has."""
+    if look.columns:
+        names = tuple(_field(name) for name in look.columns.split(","))
+        if not all(names):
+            raise UserError(f"--columns {look.columns!r}: write names with one comma between them", ExitCode.USAGE)
+        known = _known(noun)
+        return tuple(known.get(name, name) for name in names)
+    if output is OutputFormat.TABLE:
+        return noun.columns
+    return noun.columns + noun.wide if output in (OutputFormat.WIDE, OutputFormat.CSV) else ()
+
+
+def _known(noun: Noun) -> dict[str, str]:
+    """Return the fields of a noun by their names for programs."""
+    from wire.messages.look_kinds import columns_of
+
+    return {cells.plain_name(name): name for name in columns_of(noun.what)}
+
+
+def _asked(noun: Noun, look: Look, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns to ask nodes for; none: all."""
+    if not columns:
+        return ()
+    by = [_field(look.sort.removeprefix("-"))] if look.sort else []
+    more = [*by, *([noun.best] if noun.best else []), *(("group", "filter") if noun.merges else ())]
+    return tuple(dict.fromkeys((*columns, *more)))
+
+
+def api_call(noun: Noun, look: Look, where: Mapping[str, str]) -> str:
+    """Return the call of the HTTP service that asks the same."""
+    asked = [*where.items(), *(("node", node) for node in look.nodes)]
+    asked += [("columns", look.columns)] if look.columns else []
+    asked += [("cursor", look.after)] if look.after else []
+    return f"GET /api/v1/{noun.path}?{urlencode([*asked, ('limit', str(look.limit))])}"

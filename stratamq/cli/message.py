@@ -1,0 +1,121 @@
+"""``stratamq msg ...``: what became of a message; and one that an operator sends."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratamq.cli.asking import Options, show_nodes
+from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.showing import Point, api_path, point_options, print_story
+from stratamq.cli.verbs import asks, group
+
+__all__ = ["register"]
+
+PayloadArgument = Annotated[str, typer.Argument(metavar="PAYLOAD", help="Text; @FILE, or - for standard input.")]
+PAYLOAD_MAX = 1024 * 1024  # read of a file; an order takes much less, and says so
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    messages = group(app, "msg", "What became of a message; one that an operator sends.")
+    messages.command("explain")(explain)
+    messages.command("send")(send)
+
+
+@point_options
+def explain(
+    point: Point,
+    options: Options,
+    origin: Annotated[str, typer.Argument(metavar="[ORIGIN]", help="As queue, journal and trace print it.")] = "",
+    client_id: Annotated[str, typer.Option("--client", metavar="CLIENT_ID", help="With --packet.")] = "",
+    packet: Annotated[int, typer.Option("--packet", min=0, max=65535, help="Packet identifier.")] = 0,
+    session: Annotated[str, typer.Option("--session", metavar="CLIENT_ID", help="With --seq.")] = "",
+    seq: Annotated[int, typer.Option("--seq", min=-1, help="Entry of its queue.")] = -1,
+    topic: Annotated[str, typer.Option("--topic", help="Its topic: queues that it reaches are searched.")] = "",
+    publisher: Annotated[str, typer.Option("--from", metavar="CLIENT_ID", help="With --topic: who publishes it.")] = "",
+) -> None:
+    """Tell what became of a message: by its origin, a packet, an entry of a queue, or before it is published."""
+    from admin.explain.message import check_origin
+    from admin.stories import by_origin, by_packet, by_sequence, check_topic, topic_explained
+    from conf.errors import ExitCode, UserError
+
+    if topic:
+        check_topic(topic)
+    ways = [bool(origin), bool(client_id or packet), bool(session or seq >= 0)]
+    if sum(ways) > 1 or not (sum(ways) or topic):
+        text = "name one of ORIGIN, --client C --packet N, --session C --seq N, or --topic T [--from C]"
+        raise UserError(f"msg explain: {text}", ExitCode.USAGE)
+    if (bool(client_id) != bool(packet)) or (bool(session) != (seq >= 0)):
+        raise UserError("msg explain: --client wants --packet, --session wants --seq", ExitCode.USAGE)
+    if origin:
+        check_origin(origin)
+    if point.show_api:
+        query = {"origin": origin, "client": client_id, "packet": packet or "", "session": session}
+        typer.echo(api_path("GET", "messages", "explain", **query, seq=seq if seq >= 0 else "", topic=topic))
+        return
+    if client_id:
+        story = with_cluster(options, lambda cluster: by_packet(cluster, client_id, packet), point.timeout_s)
+    elif session:
+        story = with_cluster(options, lambda cluster: by_sequence(cluster, session, seq), point.timeout_s)
+    elif origin:
+        story = with_cluster(options, lambda cluster: by_origin(cluster, origin, topic), point.timeout_s)
+    else:
+        _, story = with_cluster(
+            options, lambda cluster: topic_explained(cluster, topic, publisher=publisher), point.timeout_s
+        )
+    print_story(story, options, point)
+
+
+@asks
+def send(
+    options: Options,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    payload: PayloadArgument = "",
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the message.")] = 1,
+    retain: Annotated[bool, typer.Option("--retain", help="Keep it for later subscribers.")] = False,
+    expiry_s: Annotated[int, typer.Option("--expiry", min=-1, help="s that it is worth; -1: for ever.")] = -1,
+    node: Annotated[str, typer.Option("--node", help="The edge that publishes it; default: any.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Deliver nothing, say who would get it.")] = False,
+) -> None:
+    """Publish one message by the operators' door; done when every destination has it. A repeat is possible."""
+    from admin.stories import check_topic, topic_explained
+    from conf.errors import ExitCode, UserError
+    from wire.messages.orders import SENT_BYTES_MAX
+
+    check_topic(topic)
+    content = _content(payload)
+    if len(content) + len(topic.encode()) > SENT_BYTES_MAX:
+        raise UserError(f"topic and payload exceed {SENT_BYTES_MAX} bytes: publish it as a client", ExitCode.USAGE)
+    if retain and not content:
+        raise UserError("an empty retained message takes one away: `retained clear`", ExitCode.USAGE)
+    if dry_run:
+        size = len(content)
+        _, story = with_cluster(
+            options, lambda cluster: topic_explained(cluster, topic, qos=qos, size=size, retain=retain)
+        )
+        print_story(story, options, Point(0, required=False, show_api=False))
+        return
+    arguments: dict[str, object] = {"topic": topic, "payload": content, "qos": qos, "retain": retain, "node": node}
+    show_nodes("msg send", arguments | {"expiry_s": expiry_s}, options)
+
+
+def _content(text: str) -> bytes:
+    """Return a payload.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    import sys
+
+    from conf.errors import ExitCode, UserError
+
+    if text == "-":
+        return sys.stdin.buffer.read(PAYLOAD_MAX)
+    if not text.startswith("@"):
+        return text.encode()
+    try:
+        with Path(text[1:]).open("rb") as file:
+            return file.read(PAYLOAD_MAX)
+    except OSError as error:
+        raise UserError(f"{text[1:]}: {error.strerror or error}", ExitCode.USAGE) from None

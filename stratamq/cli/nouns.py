@@ -1,0 +1,145 @@
+"""The lists that an operator can ask for: which kind of row each is, and which columns it shows.
+
+One row of the table is one list of the command line; ``listing.py`` makes the command of it. Columns are fields of the
+kind's row (``wire/messages/look_kinds.py``), ``wide`` ones stand behind the others.
+"""
+
+from typing import NamedTuple
+
+__all__ = ["NOUNS", "Noun"]
+
+
+class Noun(NamedTuple):
+    """One list."""
+
+    what: str  # the kind of look
+    path: str  # of the HTTP service, and the word for its rows
+    text: str
+    columns: tuple[str, ...]
+    wide: tuple[str, ...] = ()
+    best: str = ""  # the rows with the greatest of this column; "": in the order of the nodes
+    merges: bool = False  # nodes hold parts of one row
+    tier: str = ""  # whose rows are wanted, where several tiers have the kind
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NOUNS: dict[str, Noun] = {
+    "client": Noun(
+        "clients",
+        "clients",
+        "Connected clients, by edge.",
+        _names(
+            "client_id user state node proto address keep_alive_s expiry_s connected_at_ms inflight queued oldest_s"
+        ),
+        _names("clean_start subscriptions receive_maximum dropped rtt_p99_ms partition owner_epoch"),
+    ),
+    "session": Noun(
+        "sessions",
+        "sessions",
+        "Sessions, by storage node.",
+        _names("client_id online node queued bytes oldest_s expires_in_s"),
+        _names("replicas last_seq will"),
+    ),
+    "subscription": Noun(
+        "subscriptions",
+        "subscriptions",
+        "Subscriptions, by the node that holds them.",
+        _names("client_id filter qos share no_local retain_as_published retain_handling identifier"),
+        _names("partition node durable partial"),
+    ),
+    "retained": Noun(
+        "retained",
+        "retained",
+        "Retained messages, by partition.",
+        _names("topic bytes qos age_s expires_in_s publisher"),
+        _names("partition storage origin content_type"),
+    ),
+    "share": Noun(
+        "shares",
+        "shares",
+        "Shared groups, by filter.",
+        _names("group filter members online queued oldest_s delivered"),
+        _names("redispatched"),
+        merges=True,
+    ),
+    "listener": Noun(
+        "listeners",
+        "listeners",
+        "Listeners of the edges.",
+        _names("node listener kind bind state connections connections_max"),
+    ),
+    "topic": Noun(
+        "routes",
+        "routes",
+        "Topics whose routes edges hold.",
+        _names("topic node local edges partitions groups"),
+        _names("shard reason_code traced"),
+        tier="edge",
+    ),
+    "replica": Noun(
+        "replicas",
+        "partitions",
+        "Copies of partitions at storage nodes.",
+        _names("partition node role primary epoch op_index commit_index lag_ops in_sync sessions acknowledges"),
+        _names("connected queued retained queue_oldest_s transferring log_start"),
+    ),
+    "storage": Noun(
+        "stats",
+        "stats",
+        "Figures of running storage nodes.",
+        _names("node ready sessions partitions copies rss_bytes disk_bytes disk_free_bytes queue_oldest_s"),
+        _names("started_at_ms version open_files open_files_max cpu_s"),
+        tier="storage",
+    ),
+    "slow": Noun(
+        "slow",
+        "slow",
+        "Clients that do not follow.",
+        _names("client_id node by value unit since_ms"),
+        _names("session partition number"),
+        best="value",
+    ),
+    "drops": Noun(
+        "drops",
+        "drops",
+        "Dropped messages by reason.",
+        _names("node reason count last_at_ms last_client_id last_topic"),
+        best="count",
+    ),
+    "journal": Noun(
+        "journal",
+        "journal",
+        "Refusals, drops, kicks, takeovers and ends of sessions, the newest first.",
+        _names("at_ms node event reason client_id topic detail"),
+        _names("origin number left_out"),
+        best="at_ms",
+    ),
+    "trace": Noun(
+        "traces",
+        "traces",
+        "Traces of the nodes.",
+        _names("trace node kind pattern state started_at_ms until_ms events events_max"),
+        _names("payload_bytes actor"),
+    ),
+    "config": Noun(
+        "config",
+        "config",
+        "Settings that a node runs with.",
+        _names("node name value source"),
+        _names("default needs_restart"),
+    ),
+    "stats": Noun(
+        "stats",
+        "nodes",
+        "Figures of each node.",
+        _names(
+            "node tier version started_at_ms ready connections sessions partitions copies rss_bytes disk_free_bytes"
+        ),
+        _names(
+            "lease_left_s draining zone cpu_s open_files open_files_max tls_not_after_ms queue_oldest_s incarnation"
+        ),
+    ),
+}

@@ -1,0 +1,190 @@
+"""``stratamq retained ...``: retained messages, listed, read, and taken away.
+
+What is taken away goes by an empty retained message that an edge publishes, the way of a client's: copies, subscribers
+and caches agree on it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratamq.cli.asking import Options, ask
+from stratamq.cli.cells import fields_of
+from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.listing import add_list
+from stratamq.cli.output import OutputFormat, print_result, printable
+from stratamq.cli.progress import progress_bar
+from stratamq.cli.showing import DryOption, Point, YesOption, api_path, point_options, print_view
+from stratamq.cli.verbs import asks, group
+
+if TYPE_CHECKING:
+    from admin.gather import Missing
+    from admin.queries import Cluster, Listed
+    from wire.messages.look_rows_topics import SeenRetained
+
+__all__ = ["register"]
+
+PAGE = 1_000
+PURGED_MAX = 1_000_000
+NAMED_MAX = 10
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    retained = group(app, "retained", "Retained messages.")
+    add_list(retained, "list", "retained")
+    retained.command("get")(get)
+    retained.command("clear")(clear)
+    retained.command("purge")(purge)
+
+
+@point_options
+def get(
+    point: Point,
+    options: Options,
+    topic: TopicArgument,
+    raw: Annotated[bool, typer.Option("--raw", help="Only the payload, byte for byte.")] = False,
+) -> None:
+    """The retained message of a topic, with up to 200 KiB of its payload; wants the role operator."""
+    import sys
+
+    from conf.errors import UserError
+
+    if point.show_api:
+        typer.echo(api_path("GET", "retained", topic=topic, payload="full"))
+        return
+    rows, partial = _of_topic(topic, options, point.timeout_s, payload=True)
+    if not rows and not partial:
+        raise UserError(f"no retained message of topic {topic[:200]!r}")
+    if raw and rows:
+        sys.stdout.buffer.write(rows[0].payload or b"")
+        end_partial(partial, required=point.required)
+        return
+    print_view(fields_of(rows[0]) or {} if rows else {}, partial, options, point)
+
+
+@asks
+def clear(options: Options, topic: TopicArgument, yes: YesOption = False, dry_run: DryOption = False) -> None:
+    """Take the retained message of one topic away; nothing where a node does not answer."""
+    from conf.errors import UserError
+
+    rows, partial = _of_topic(topic, options)
+    end_partial(partial)  # of what a silent node has nobody can say that it is lost
+    if not rows:
+        raise UserError(f"no retained message of topic {topic[:200]!r}")
+    _take_away([(row.topic or "", row.bytes or 0) for row in rows], options, yes=yes, dry_run=dry_run)
+
+
+@asks
+def purge(
+    options: Options,
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter, with + and #.")],
+    yes: YesOption = False,
+    dry_run: DryOption = False,
+) -> None:
+    """Take the retained messages of all topics that a filter meets away; nothing where a node does not answer."""
+    from conf.errors import UserError
+
+    found, partial = _of_filter(topic_filter, options)
+    end_partial(partial)  # of what a silent node has nobody can say that it is lost
+    if not found:
+        raise UserError(f"no retained message meets {topic_filter[:200]!r}")
+    _take_away(found, options, yes=yes, dry_run=dry_run)
+
+
+def _of_topic(
+    topic: str, options: Options, timeout_s: float = 5.0, *, payload: bool = False
+) -> "tuple[list[SeenRetained], tuple[Missing, ...]]":
+    from admin.queries import Wanted, walk
+    from admin.stories import check_topic
+
+    check_topic(topic)
+    where = {"topic": topic, "matches": topic} | ({"payload": "full"} if payload else {})
+
+    async def look(cluster: "Cluster") -> "Listed":
+        return await walk(cluster, "retained", Wanted(where, limit=PAGE))
+
+    found = with_cluster(options, look, timeout_s)
+    return [row for _, row in found.rows if row.topic == topic], found.partial  # an asterisk in it is a pattern there
+
+
+def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, int]], tuple[Missing, ...]]":
+    """Return (topic, bytes) of each retained message that a filter meets.
+
+    Raises:
+        UserError: It is no filter, or meets more than a million.
+    """
+    from admin.queries import Wanted, walk
+    from conf.errors import ExitCode, UserError
+    from mqtt.errors import MqttError
+    from mqtt.topics import validate_topic_filter
+
+    try:
+        validate_topic_filter(topic_filter)
+    except MqttError as error:
+        raise UserError(f"{topic_filter[:200]!r} is no topic filter: {error}", ExitCode.USAGE) from None
+
+    async def look(cluster: "Cluster") -> "tuple[list[tuple[str, int]], tuple[Missing, ...]]":
+        wanted = Wanted({"matches": topic_filter}, limit=PAGE, columns=("topic", "bytes"))
+        found: dict[str, int] = {}
+        partial: tuple[Missing, ...] = ()
+        while True:
+            page = await walk(cluster, "retained", wanted)
+            found.update({row.topic or "": row.bytes or 0 for _, row in page.rows})
+            partial = tuple(dict.fromkeys((*partial, *page.partial)))
+            if not page.cursor:
+                return sorted(found.items()), partial
+            if len(found) > PURGED_MAX:
+                raise UserError(f"{topic_filter[:200]!r} meets more than {PURGED_MAX} messages: narrow it")
+            wanted = wanted._replace(cursor=page.cursor)
+
+    return with_cluster(options, look)
+
+
+def _take_away(found: Sequence[tuple[str, int]], options: Options, *, yes: bool, dry_run: bool) -> None:
+    """Say what is lost, and do it with --yes, in orders of some topics each.
+
+    Raises:
+        UserError: --yes is missing, or an order was refused: those before it were carried out.
+    """
+    from conf.errors import ExitCode, UserError
+
+    if options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
+        named = ", ".join(topic for topic, _ in found[:NAMED_MAX]) + " ..." * (len(found) > NAMED_MAX)
+        things = "1 retained message" if len(found) == 1 else f"{len(found)} retained messages"
+        typer.echo(printable(f"{things}, {sum(size for _, size in found)} bytes: {named}"))
+    if dry_run:
+        if options.output not in (OutputFormat.TABLE, OutputFormat.WIDE):
+            print_result([{"topic": topic, "bytes": size} for topic, size in found], options.output)
+        return
+    if not yes:
+        raise UserError("this takes what is retained away for good: say --yes", ExitCode.USAGE)
+    done = 0
+    with progress_bar("topics") as show:
+        for topics in _orders([topic for topic, _ in found]):
+            reply = ask("retained clear", {"topics": topics}, options.router, options.data)
+            if not reply.ok:
+                text = f"{done} of {len(found)} were taken away; {reply.error}"
+                raise UserError(text, reply.exit_code or ExitCode.FAILED)
+            done += len(topics)
+            show(done, len(found))
+    print_result({"cleared": done}, options.output)
+
+
+def _orders(topics: Sequence[str]) -> list[list[str]]:
+    """Return topics in groups that fit into one order each."""
+    from wire.messages.orders import SENT_BYTES_MAX, SENT_TOPICS_MAX
+
+    orders: list[list[str]] = []
+    room = 0
+    for topic in topics:
+        size = len(topic.encode())
+        if not orders or len(orders[-1]) >= SENT_TOPICS_MAX or size > room:
+            orders.append([])
+            room = SENT_BYTES_MAX
+        orders[-1].append(topic)
+        room -= size
+    return orders

@@ -1,0 +1,126 @@
+"""``stratamq session ...`` and ``queue ...``: sessions and what waits in them."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratamq.cli.asking import Options, show_nodes
+from stratamq.cli.cells import fields_of
+from stratamq.cli.client import known
+from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.listing import add_list
+from stratamq.cli.lists import LIMIT
+from stratamq.cli.showing import ClientArgument, DryOption, Point, YesOption, api_path, point_options, print_view
+from stratamq.cli.verbs import asks, group
+
+if TYPE_CHECKING:
+    from admin.gather import Missing
+    from admin.queries import ClientView, Cluster
+    from wire.messages.look_rows_clients import SeenQueued, SeenSubscription
+
+__all__ = ["register"]
+
+HEAD = "head: the first bytes; wants the role operator."
+PayloadOption = Annotated[str, typer.Option("--payload", metavar="none|head", help=HEAD)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the groups."""
+    sessions = group(app, "session", "Sessions: what they hold, and how they end.")
+    add_list(sessions, "list", "session")
+    sessions.command("show")(show_session)
+    sessions.command("delete")(delete)
+    sessions.command("expire")(expire)
+    queues = group(app, "queue", "Messages that wait for a session.")
+    queues.command("show")(show_queue)
+    queues.command("purge")(purge_queue)
+
+
+@point_options
+def show_session(point: Point, options: Options, client_id: ClientArgument) -> None:
+    """One session: queue, window, will and expiry, with its subscriptions."""
+    from admin.queries import client, subscriptions
+
+    if point.show_api:
+        typer.echo(api_path("GET", "sessions", client_id))
+        return
+
+    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SeenSubscription], tuple[Missing, ...]]":
+        view = known(await client(cluster, client_id))
+        return view, *await subscriptions(cluster, view)
+
+    view, rows, more = with_cluster(options, ask, point.timeout_s)
+    names = ("filter", "qos", "share", "no_local", "retain_as_published", "retain_handling", "identifier")
+    held = [{name: getattr(row, name) for name in names} for row in rows]
+    print_view(
+        {"client_id": client_id, "session": fields_of(view.session), "subscriptions": held},
+        view.partial + more,
+        options,
+        point,
+    )
+
+
+@asks
+def delete(options: Options, client_id: ClientArgument, yes: YesOption = False, dry_run: DryOption = False) -> None:
+    """Delete the session of a client that is not connected: its queue, its subscriptions; a delayed will is fired."""
+    _end("session delete", client_id, options, yes=yes, dry_run=dry_run)
+
+
+@asks
+def expire(options: Options, client_id: ClientArgument, yes: YesOption = False, dry_run: DryOption = False) -> None:
+    """Let the session of a client that is not connected expire now, as if its time were over."""
+    _end("session expire", client_id, options, yes=yes, dry_run=dry_run)
+
+
+@asks
+def purge_queue(
+    options: Options, client_id: ClientArgument, yes: YesOption = False, dry_run: DryOption = False
+) -> None:
+    """Drop what waits in the queue of a session; of a client that is connected, not what is on its way to it."""
+    _end("queue purge", client_id, options, yes=yes, dry_run=dry_run)
+
+
+def _end(verb: str, client_id: str, options: Options, *, yes: bool, dry_run: bool) -> None:
+    """Say what is lost first, and do it with --yes."""
+    from conf.errors import ExitCode, UserError
+
+    if dry_run or not yes:
+        show_nodes(verb, {"client_id": client_id, "dry_run": True}, options)
+        if not dry_run:
+            raise UserError(f"`{verb} {client_id[:64]}` loses this for good: say --yes", ExitCode.USAGE)
+        return
+    show_nodes(verb, {"client_id": client_id}, options)
+
+
+@point_options
+def show_queue(
+    point: Point,
+    options: Options,
+    client_id: ClientArgument,
+    payload: PayloadOption = "none",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="The first so many entries.")] = LIMIT,
+) -> None:
+    """The first entries of a session's queue, in order."""
+    from admin.queries import client, queue
+    from conf.errors import ExitCode, UserError
+
+    if payload not in ("none", "head"):
+        raise UserError(f"--payload {payload!r}: none or head", ExitCode.USAGE)
+    wanted = "" if payload == "none" else payload
+    if point.show_api:
+        typer.echo(api_path("GET", "sessions", client_id, "queue", payload=wanted, limit=limit))
+        return
+
+    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SeenQueued], tuple[Missing, ...]]":
+        view = known(await client(cluster, client_id))
+        return view, *await queue(cluster, view, limit, wanted)
+
+    view, rows, more = with_cluster(options, ask, point.timeout_s)
+    total = view.session.queued if view.session is not None else None
+    shown = [{name: getattr(row, name) for name in _queue_columns(wanted)} for row in rows]
+    print_view({"client_id": client_id, "queued": total, "entries": shown}, view.partial + more, options, point)
+
+
+def _queue_columns(payload: str) -> tuple[str, ...]:
+    names = ("seq", "topic", "qos", "state", "packet", "bytes", "age_s", "expires_in_s", "origin", "share", "retain")
+    return (*names, "payload") if payload else names

@@ -1,0 +1,71 @@
+"""``stratamq share ...``: shared groups."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratamq.cli.asking import Options
+from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.listing import add_list
+from stratamq.cli.showing import Point, api_path, point_options, print_view
+from stratamq.cli.verbs import group
+
+if TYPE_CHECKING:
+    from admin.gather import Missing
+    from wire.messages.look_rows_topics import SeenShare
+
+__all__ = ["register"]
+
+FilterArgument = Annotated[str, typer.Argument(metavar="FILTER", help="Without $share/GROUP/; default: all it has.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    shares = group(app, "share", "Shared groups, and how far their members are.")
+    add_list(shares, "list", "share")
+    shares.command("show")(show)
+
+
+@point_options
+def show(
+    point: Point,
+    options: Options,
+    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    topic_filter: FilterArgument = "",
+) -> None:
+    """One shared group: its members, and what waits for each."""
+    from admin.queries import share
+    from conf.errors import UserError
+
+    if point.show_api:
+        typer.echo(api_path("GET", "shares", group=name, filter=topic_filter))
+        return
+    parts, members, partial = with_cluster(options, lambda cluster: share(cluster, name, topic_filter), point.timeout_s)
+    if not parts and not partial:
+        hint = "`stratamq share list` shows those that there are"
+        raise UserError(f"no shared group {name[:100]!r}{' with that filter' * bool(topic_filter)}: {hint}")
+    filters = sorted({part.filter or "" for part in parts})
+    rows = [
+        {
+            "client_id": member.client_id,
+            "filter": of,
+            "online": member.online,
+            "queued": member.queued,
+            "oldest_s": member.oldest_s,
+            "node": member.node or None,
+            "partition": member.partition if member.partition >= 0 else None,
+        }
+        for of, member in sorted(members, key=lambda one: (one[0], -one[1].queued, one[1].client_id))
+    ]
+    sections = {"group": name, "filters": filters, **_sums(parts), "members": rows}
+    print_view(sections, _once(partial), options, point)
+
+
+def _sums(parts: "list[SeenShare]") -> dict[str, int]:
+    """Return what the parts of a group, at edges and partitions, count together."""
+    names = ("queued", "delivered", "redispatched")
+    return {name: sum(getattr(part, name) or 0 for part in parts) for name in names}
+
+
+def _once(partial: "tuple[Missing, ...]") -> "tuple[Missing, ...]":
+    return tuple(dict.fromkeys(partial))

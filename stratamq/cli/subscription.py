@@ -1,0 +1,48 @@
+"""``stratamq subscription ...``: who subscribed to what."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from stratamq.cli.asking import Options
+from stratamq.cli.cells import fields_of
+from stratamq.cli.client import known
+from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.listing import add_list
+from stratamq.cli.showing import ClientArgument, Point, api_path, point_options, print_view
+from stratamq.cli.verbs import group
+
+if TYPE_CHECKING:
+    from admin.gather import Missing
+    from admin.queries import ClientView, Cluster
+    from wire.messages.look_rows_clients import SeenSubscription
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    subscriptions = group(app, "subscription", "Subscriptions of sessions.")
+    add_list(subscriptions, "list", "subscription")
+    subscriptions.command("show")(show)
+
+
+@point_options
+def show(point: Point, options: Options, client_id: ClientArgument) -> None:
+    """The subscriptions of one client, with the node that delivers by them."""
+    from admin.queries import client, subscriptions
+
+    if point.show_api:
+        typer.echo(api_path("GET", "clients", client_id, "subscriptions"))
+        return
+
+    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SeenSubscription], tuple[Missing, ...]]":
+        view = known(await client(cluster, client_id))
+        return view, *await subscriptions(cluster, view)
+
+    view, rows, more = with_cluster(options, ask, point.timeout_s)
+    held = [fields_of(row) or {} for row in rows]
+    for row in held:
+        row.pop("client_id", None)
+    partial = tuple(dict.fromkeys((*view.partial, *more)))
+    print_view({"client_id": client_id, "online": bool(view.edge), "subscriptions": held}, partial, options, point)

@@ -1,0 +1,66 @@
+"""``stratamq token create | list | revoke``: tokens with which operators ask the HTTP service.
+
+A token is ``smq_`` and 256 random bits in 43 letters. This process makes it and prints it once; the cluster gets its
+SHA-256 alone, so neither the routers' log nor a router's disk can be used to log in.
+"""
+
+import hashlib
+import secrets
+from typing import Annotated, Any
+
+import typer
+
+from stratamq.cli.asking import Options, answer, show
+from stratamq.cli.durations import seconds_of
+from stratamq.cli.output import print_result
+from stratamq.cli.verbs import asks, group
+
+__all__ = ["register"]
+
+TOKEN_BYTES = 32
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    tokens = group(app, "token", "Tokens of operators for the HTTP service.")
+    tokens.command("create")(create)
+    tokens.command("list")(list_tokens)
+    tokens.command("revoke")(revoke)
+
+
+@asks
+def create(
+    options: Options,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    role: Annotated[str, typer.Option("--role", help="viewer, operator or admin.")] = "viewer",
+    expires: Annotated[str, typer.Option("--expires", help="30s, 10m, 2h or 90d; without it until revoked.")] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Make a token and print it, this once."""
+    token = "smq_" + secrets.token_urlsafe(TOKEN_BYTES)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    arguments = {"name": name, "role": role, "digest": digest, "for_s": seconds_of(expires, "--expires")}
+    result: dict[str, Any] = answer("token create", {**arguments, "dry_run": dry_run}, options)
+    shown = {} if dry_run else {"token": token}
+    print_result({"name": name, "role": role, **shown, **result}, options.output)
+
+
+@asks
+def list_tokens(
+    options: Options,
+    after: Annotated[str, typer.Option("--after", help="Begin behind this one: `next` of the page before.")] = "",
+    count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="At most so many.")] = 100,
+) -> None:
+    """Every token, by name: its role and its end, never the token."""
+    show("token list", {"after": after, "count": count}, options)
+
+
+@asks
+def revoke(
+    options: Options,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    dry_run: DryRunOption = False,
+) -> None:
+    """Make a token void, for every HTTP service at once."""
+    show("token revoke", {"name": name, "dry_run": dry_run}, options)

@@ -1,0 +1,13 @@
+"""``stratamq slow``, ``drops`` and ``journal``: the greatest or newest rows of all nodes."""
+
+import typer
+
+from stratamq.cli.listing import add_list
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for noun in ("slow", "drops", "journal"):
+        add_list(app, noun, noun)

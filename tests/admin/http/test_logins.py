@@ -1,0 +1,98 @@
+"""Browsers: a code works once, a login ends by time and by its token, and guessing is slow."""
+
+import hashlib
+from itertools import count
+from typing import Any
+
+import pytest
+
+from access.operators.verbs import Role
+from admin.http.callers import Callers, Request
+from admin.http.logins import CODE_S, Logins, is_genuine
+from admin.http.problems import Problem
+
+GOOD = hashlib.sha256(b"smq_good").hexdigest()
+RECORD: dict[str, Any] = {"token": "ci", "role": "operator", "until_utc": None}
+
+
+def logins(sessions_max: int = 10) -> Logins:
+    numbers = count()
+    return Logins(100.0, 10.0, sessions_max, lambda: f"secret-{next(numbers)}")
+
+
+def test_a_code_logs_one_browser_in() -> None:
+    """NIST: protect. It is void once it was used, and after ten minutes."""
+    known = logins()
+    code = known.make_code(0.0)
+    assert not known.take_code(0.0, "other") and known.take_code(1.0, code) and not known.take_code(1.0, code)
+    late = known.make_code(0.0)
+    assert not known.take_code(CODE_S, late)
+
+
+def test_a_login_ends_by_idleness_age_number_and_token() -> None:
+    known = logins(sessions_max=2)
+    cookies = [known.open(0.0, "ann", Role.ADMIN, f"digest-{number}")[0] for number in range(3)]
+    assert known.find(0.0, cookies[0]) is None and len(known) == 2  # the most idle one went
+    for now in range(5, 100, 5):
+        assert known.find(float(now), cookies[1]) is not None
+    assert known.find(100.0, cookies[1]) is None
+    assert known.find(10.0, cookies[2]) is None
+    cookie, login = known.open(0.0, "ann", Role.ADMIN, "digest")
+    assert is_genuine(login, login.forgery) and not is_genuine(login, "") and not is_genuine(login, "x")
+    known.close_token("digest")
+    assert known.find(0.0, cookie) is None
+
+
+def asking(method: str = "GET", bearer: str = "", cookie: str = "", forgery: str = "") -> Request:
+    authorization = f"Bearer {bearer}" if bearer else ""
+    return Request(method, "192.0.2.1", authorization, f"stratamq={cookie}" if cookie else "", forgery, None)
+
+
+async def test_nobody_gets_in_by_a_token_that_ended_or_was_revoked() -> None:
+    """NIST: protect. Both look like one that never was, and a cookie falls with its token."""
+    tokens = {"good": RECORD}
+    utc = [0.0]
+
+    async def check(digest: str) -> dict[str, Any] | None:
+        return tokens.get("good") if digest == GOOD else None
+
+    callers = Callers(logins(), check, lambda: 0.0, lambda: utc[0], is_https=False)
+    assert (await callers.find(asking(bearer="smq_good"))).role is Role.OPERATOR
+    cookie, login = await callers.log_in("192.0.2.1", "smq_good", "")
+    assert (await callers.find(asking(cookie=cookie))).name == "ci"
+    with pytest.raises(Problem, match="X-CSRF"):
+        await callers.find(asking("POST", cookie=cookie))
+    assert (await callers.find(asking("POST", cookie=cookie, forgery=login.forgery))).way == "browser"
+    answers = set()
+    tokens["good"] = {**RECORD, "until_utc": 5.0}
+    utc[0] = 5.0
+    for bearer in ("smq_good", "smq_bad", "x" * 1000):
+        with pytest.raises(Problem) as caught:
+            await callers.find(asking(bearer=bearer))
+        answers.add((caught.value.status, caught.value.detail, caught.value.do))
+    assert len(answers) == 1 and next(iter(answers))[0] == 401
+    del tokens["good"]
+    with pytest.raises(Problem):
+        await callers.find(asking(cookie=cookie))
+    tokens["good"] = RECORD
+    with pytest.raises(Problem):
+        await callers.find(asking(cookie=cookie))
+
+
+async def test_failed_logins_are_slowed_by_address() -> None:
+    """NIST: protect. Five a second; another address goes on."""
+
+    async def nothing(digest: str) -> dict[str, Any] | None:
+        assert digest
+        return None
+
+    callers = Callers(logins(), nothing, lambda: 0.0, lambda: 0.0, is_https=False)
+    statuses = []
+    for _ in range(8):
+        with pytest.raises(Problem) as caught:
+            await callers.log_in("192.0.2.1", "smq_x", "")
+        statuses.append(caught.value.status)
+    assert statuses == [401] * 5 + [429] * 3
+    with pytest.raises(Problem) as caught:
+        await callers.log_in("198.51.100.1", "smq_x", "")
+    assert caught.value.status == 401

@@ -1,0 +1,33 @@
+"""The dashboard's files: those of others are what was taken, nothing comes from elsewhere, and all is small."""
+
+import hashlib
+import re
+from pathlib import Path
+
+STATIC = Path(__file__).parents[3] / "admin" / "static"
+BYTES_MAX = 300 * 1024
+
+
+def test_vendored_files_are_what_was_taken() -> None:
+    """Name, package, release and SHA-256 stand in vendor.lock, with a licence beside each."""
+    folder = STATIC / "vendor"
+    rows = [line.split() for line in (folder / "vendor.lock").read_text().splitlines()]
+    assert {row[0] for row in rows} == {path.name for path in folder.iterdir() if path.suffix in (".js", ".css")}
+    for name, _package, _release, digest in rows:
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
+    assert {path.name for path in folder.glob("LICENSE.*")} == {"LICENSE.htm", "LICENSE.preact", "LICENSE.uplot"}
+
+
+def test_the_dashboard_is_small() -> None:
+    assert sum(path.stat().st_size for path in STATIC.rglob("*") if path.is_file()) <= BYTES_MAX
+
+
+def test_pages_hold_nothing_inline_and_nothing_foreign() -> None:
+    """NIST: protect. No script or style inside the document, no address of another host, no markup made of data."""
+    page = (STATIC / "index.html").read_text()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", page)
+    for path in STATIC.rglob("*"):
+        if path.suffix in (".js", ".html", ".css") and path.parent.name != "vendor":
+            text = path.read_text()
+            assert not re.search(r"(?:https?:)?//(?!www\.w3\.org)[a-z0-9-]+\.[a-z]", text), path
+            assert "innerHTML" not in text and "eval(" not in text and "style=" not in text, path

@@ -1,0 +1,109 @@
+"""Nodes of a cluster that answer looks from lists of rows, over real links, for tests of who asks them."""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from stratamq.cli.main import main
+from tests.wire.test_service import CONTROL, Node, certificates, start
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.messages.control import decode_control, encode_control
+from wire.messages.hello import PeerKey
+from wire.messages.looks import Look, Seen
+from wire.messages.map_pages import MapShelf
+from wire.messages.nodes import FollowMap
+from wire.messages.operators import Admin, AdminReply
+
+PARTITIONS = 4
+SHARDS = 2
+
+
+class ScriptedCluster:
+    """A router, edges and storage nodes; a test sets their rows."""
+
+    def __init__(self, folder: Path, *, edges: int = 2, storages: int = 1) -> None:
+        self.folder = folder
+        names = [("router", "router-0")]
+        names += [("edge", f"edge-{number}") for number in range(edges)]
+        names += [("storage", f"storage-{number}") for number in range(storages)]
+        self.nodes: dict[str, Node] = {}
+        for tier, name in names:
+            node = self.nodes[name] = Node(tier, name, contexts=certificates(folder, tier, name))
+            node.on_frame = partial(self._frame, name)
+        certificates(folder, "operator", "operator")
+        self.map = ClusterMap("test", epoch=7, base_shards=SHARDS)
+        self.map.partitions = [PartitionEntry(1, f"storage-{n % storages}") for n in range(PARTITIONS)]
+        self.map.shards = [ShardEntry(1, "router-0") for _ in range(SHARDS)]
+        self.rows: dict[tuple[str, str], list[msgspec.Struct]] = {}
+        self.silent: set[str] = set()  # they take questions and answer none
+        self.replies: dict[str, AdminReply] = {}  # by verb
+        self.looks: list[tuple[str, Look]] = []
+        self.orders: list[tuple[str, Admin]] = []
+        self.batch = 1_000
+
+    def put(self, node: str, what: str, *rows: msgspec.Struct) -> None:
+        """Give a node rows."""
+        self.rows.setdefault((node, what), []).extend(rows)
+
+    def asked(self) -> Counter[str]:
+        """Return how often each node was asked."""
+        return Counter(node for node, _ in self.looks)
+
+    def _frame(self, name: str, peer: PeerKey, payload: bytes) -> None:
+        message = decode_control(payload)
+        answer: Any = None
+        if isinstance(message, FollowMap):
+            answer = MapShelf().page(self.map, max(message.page_of, 0), message.offset)
+        elif isinstance(message, Look):
+            self.looks.append((name, message))
+            if name not in self.silent:
+                answer = self._seen(name, message)
+        elif isinstance(message, Admin):
+            self.orders.append((name, message))
+            reply = self.replies.get(message.verb, AdminReply(0, False, None, f"no `{message.verb}` here", 1))
+            answer = msgspec.structs.replace(reply, request=message.request)
+        if answer is not None:
+            assert self.nodes[name].hub.send(peer.node, CONTROL, encode_control(answer))
+
+    def _seen(self, name: str, look: Look) -> Seen:
+        literal = ("client_id", "topic")
+        rows = [
+            row
+            for row in self.rows.get((name, look.what), [])
+            if all(getattr(row, key, look.where[key]) == look.where[key] for key in literal if key in look.where)
+        ]
+        begin = int(look.after or 0)
+        end = min(begin + min(look.limit, self.batch), len(rows))
+        raw = [msgspec.msgpack.encode(row) for row in rows[begin:end]]
+        return Seen(look.request, raw, str(end) if end < len(rows) else "", total=len(rows), map_epoch=self.map.epoch)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Let them listen while the block runs; ``up.json`` names the router."""
+        async with trio.open_nursery() as nursery:
+            for name, node in self.nodes.items():
+                address = await start(nursery, node)
+                tier, incarnation = node.hub.identity.tier, node.hub.identity.incarnation
+                self.map.nodes[name] = NodeEntry(name, tier, incarnation, address, state=NodeState.ACTIVE)
+            routers = [self.map.nodes["router-0"].address]
+            running = {"cluster": "test", "routers": routers, "tls": str(self.folder)}
+            (self.folder / "up.json").write_text(json.dumps(running))
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def command(self, *words: str) -> int:
+        """Run a command line against them; returns its exit code."""
+        with _data(self.folder) as data:
+            return await trio.to_thread.run_sync(main, [*words, "--data", data])
+
+
+@contextlib.contextmanager
+def _data(folder: Path) -> Iterator[str]:
+    yield str(folder)

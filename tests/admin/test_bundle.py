@@ -1,0 +1,110 @@
+"""A support bundle shows no secret in any form, no name where pseudonyms are wanted, and stays within its bound."""
+
+import base64
+import hashlib
+import json
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from admin.bundle.archive import Part, write_archive
+from admin.bundle.hiding import Hider, own_words, secrets_of
+from admin.doctor.host import ROOMS
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "correct horse-9"
+KEY = bytes(range(7, 39))
+TOKEN = "smq_" + base64.urlsafe_b64encode(bytes(range(100, 132))).decode().rstrip("=")
+
+
+def shapes(secret: bytes) -> list[str]:
+    """Return a secret in plain, in hex, and in base64 alone and behind other bytes."""
+    whole = [base64.b64encode(before + secret + b"zz").decode() for before in (b"", b"a", b"ab")]
+    return [secret.decode("latin-1"), secret.hex(), secret.hex().upper(), *whole]
+
+
+@pytest.mark.parametrize("secret", [PASSWORD.encode(), KEY, TOKEN.encode()])
+def test_a_secret_that_is_known_here_is_found_in_every_form(secret: bytes) -> None:
+    hider = Hider([secret])
+    for shape in shapes(secret):
+        if not shape.isprintable():
+            continue
+        for value in (shape, f"said '{shape}' to it", {"message": f"x {shape}"}, [{"fields": {"deep": shape}}]):
+            shown = json.dumps(hider.hide(value))
+            assert not any(text in shown for text in (shape[3:-4], secret.hex()[4:-4])), shape
+
+
+def test_secrets_are_known_by_what_surrounds_them() -> None:
+    """Without a key file on this host: a setting's name, a URL, PEM, tokens, long keys."""
+    hider = Hider([])
+    pem = "-----BEGIN PRIVATE KEY-----\nMIIE\nabc\n-----END PRIVATE KEY-----"
+    jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln"
+    row = {"name": "edge.listeners.x.http_password", "value": "hunter2"}
+    assert hider.hide(row) == {**row, "value": "***"}
+    said = (
+        f"http://ann:hunter2@host/x {pem} {TOKEN} {jwt} Bearer abcdefgh123 {KEY.hex()} password=hunter2 secret: 's p'"
+    )
+    shown = hider.hide(said)
+    for part in ("hunter2", "MIIE", TOKEN[8:], "c2ln", "abcdefgh123", KEY.hex()[8:], "s p"):
+        assert part not in shown
+    assert "http://***@host/x" in shown
+    assert hider.hide(base64.b64encode(KEY).decode()) == "***" and hider.hide(b"payload") == "***"
+    kept = "/var/lib/stratamq/storage/some-long-folder-name/of/a/node: 1795651385868 entries"
+    assert hider.hide({"message": kept}) == {"message": kept}
+
+
+def test_key_files_tell_their_lines_and_what_those_encode(tmp_path: Path) -> None:
+    file = tmp_path / "gossip.keys"
+    file.write_bytes(base64.b64encode(KEY) + b"\nann:" + PASSWORD.encode() + b"\n")
+    assert {KEY, base64.b64encode(KEY), PASSWORD.encode()} <= secrets_of([file, tmp_path / "missing"])
+
+
+def test_pseudonyms_are_equal_in_one_bundle_and_differ_in_another() -> None:
+    words = own_words(ROOT, ROOMS)
+    one, other = Hider([], words, ["edge-0"]), Hider([], words, ["edge-0"])
+    row = {
+        "node": "edge-0", "client_id": "pump-17", "topic": "plant/north/pump-17", "reason": "queue_full",
+        "detail": "client pump-17 at 10.1.2.3:5555 on [fe80::1]:1 connected to edge-0 after 17 messages",
+    }  # fmt: skip
+    one.learn([row])
+    other.learn([row])
+    shown = one.hide(row)
+    assert shown["node"] == "edge-0" and shown["reason"] == "queue_full"
+    text = json.dumps(shown)
+    assert not any(name in text for name in ("pump-17", "plant", "north", "10.1.2.3", "5555", "fe80"))
+    assert shown["detail"].startswith(f"client {shown['client_id']} at ~") and "edge-0 after 17" in shown["detail"]
+    assert one.hide(row) == shown and other.hide(row)["client_id"] != shown["client_id"]
+
+
+def test_an_archive_is_private_whole_and_says_its_hashes(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    parts = [Part("map.json", [{"epoch": 7}], is_document=True), Part("log/e1.jsonl", [{"n": 1}], may_lose=True)]
+    size = write_archive(path, parts, {"cluster": "c"})
+    assert size == path.stat().st_size and stat.S_IMODE(path.stat().st_mode) == 0o600
+    with tarfile.open(path) as archive:
+        files = {entry.name: archive.extractfile(entry) for entry in archive.getmembers()}
+        content = {name.removeprefix("support/"): file.read() for name, file in files.items() if file is not None}
+    manifest = json.loads(content.pop("manifest.json"))
+    assert {one["name"]: one["sha256"] for one in manifest["files"]} == {
+        name: hashlib.sha256(data).hexdigest() for name, data in content.items()
+    }
+    with pytest.raises(FileExistsError):
+        write_archive(path, parts, {})
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tar.gz"]
+
+
+def test_the_oldest_lines_of_the_largest_log_go_first(tmp_path: Path) -> None:
+    """And the manifest says how many; what may lose nothing stays whole."""
+    path = tmp_path / "a.tar.gz"
+    text = hashlib.shake_256(b"x").hexdigest(50)
+    lines = [{"n": n, "text": text} for n in range(300)]
+    parts = [Part("stats.jsonl", lines[:10]), Part("log/a.jsonl", lines, may_lose=True),
+             Part("log/b.jsonl", lines[:5], may_lose=True)]  # fmt: skip
+    assert write_archive(path, parts, {}, bytes_max=32_768) <= 32_768
+    with tarfile.open(path) as archive:
+        manifest = json.load(archive.extractfile("support/manifest.json") or pytest.fail())
+        kept = (archive.extractfile("support/log/a.jsonl") or pytest.fail()).read().splitlines()
+    assert set(manifest["left_out"]) == {"log/a.jsonl"} and manifest["left_out"]["log/a.jsonl"] + len(kept) == 300
+    assert json.loads(kept[-1])["n"] == 299

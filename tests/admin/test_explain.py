@@ -1,0 +1,229 @@
+"""Explanations: rows in, the condition that decides first, with its numbers and the setting's name."""
+
+from typing import Any
+
+import pytest
+
+from admin.explain.client import client_story
+from admin.explain.message import Evidence, check_origin, message_story
+from admin.explain.topic import topic_story
+from admin.gather import Missing
+from admin.queries import ClientView, TopicView
+from conf.errors import UserError
+from wire.messages.cluster_map import ClusterMap, PartitionEntry
+from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
+from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
+from wire.messages.look_rows_topics import SeenMatch, SeenResolve, SeenRetained
+
+NOW = 1_700_000_060_000
+FILTER = SeenSubscription(client_id="c", filter="a/+", qos=1)
+
+
+def view(session: dict[str, Any] | None, connection: dict[str, Any] | None = None, **more: Any) -> ClientView:
+    edge = "edge-1" if connection is not None else ""
+    of: dict[str, Any] = {
+        "partition": 3,
+        "primary": "storage-1",
+        "edge": edge,
+        "partial": (),
+        "asked": ("storage-1",),
+    } | more
+    return ClientView(
+        "c",
+        session=None if session is None else SeenSessionNow(**{"durable": True, "online": bool(edge)} | session),
+        connection=None if connection is None else SeenClientNow(**connection),
+        **of,
+    )
+
+
+OPEN: dict[str, Any] = {"inflight": 0, "window": 64, "unsent_bytes": 0, "unsent_bytes_max": 1_048_576}
+FULL = OPEN | {"inflight": 64, "oldest_packet": 17, "oldest_topic": "a/b", "window_full_since_ms": NOW - 30_000}
+
+CASES: list[tuple[str, ClientView, list[str]]] = [
+    ("unknown", view(None), ["partition 3 knows no session and no connection"]),
+    ("absent", view({"queued": 7, "expires_in_s": 60, "away_since_s": 90}), ["since 90 s; 7 messages", "in 60 s"]),
+    ("absent", view({"queued": 1, "expires_in_s": -1}), ["1 message wait", "does not expire"]),
+    ("no_primary", view(None, primary="", asked=()), ["partition 3 has no primary"]),
+    ("copies", view({"acknowledges": False, "in_sync": 1}, OPEN), ["1 copy in sync (router.min_in_sync)"]),
+    ("fenced", view({}, FULL | {"fenced": True}), ["edge-1 has no lease (router.lease_s)"]),
+    (
+        "socket",
+        view({}, FULL | {"unsent_bytes": 1_300_000, "unsent_since_ms": NOW - 12_000, "lagging": True}),
+        ["1300000 unsent of 1048576 (edge.output_buffer_bytes_max) since 12.0 s", "edge.lagging_after_ms"],
+    ),
+    (
+        "window",
+        view({"queued": 70, "out": 64}, FULL),
+        ["full since 30.0 s: 64 of 64", "packet 17 of topic 'a/b'", "6 messages wait", "edge.outbound_window_max"],
+    ),
+    (
+        "receive_maximum",
+        view({"queued": 3, "out": 1}, OPEN | {"inflight": 1, "window": 1, "receive_maximum": 1, "oldest_packet": 9}),
+        ["1 of 1 (its Receive Maximum", "packet 9", "2 messages wait"],
+    ),
+    ("retained", view({}, OPEN | {"retained_reads": 2, "held_messages": 4}), ["2 reads of", "4 live messages"]),
+    ("commit", view({"behind_commit": True}, OPEN), ["waits for the commit"]),
+    ("dropped", view({"dropped": 5}, OPEN), ["its queue dropped 5 messages"]),
+]
+
+
+@pytest.mark.parametrize(("what", "of", "parts"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)])
+def test_why_nothing_reaches_a_client(what: str, of: ClientView, parts: list[str]) -> None:
+    """The first condition that holds decides; each sentence has numbers, times and the setting."""
+    story = client_story(of, NOW, [FILTER])
+    assert story.cause is not None and story.cause.what == what, story.steps
+    assert all(part in story.verdict for part in parts), story.verdict
+
+
+def test_a_client_that_nothing_keeps_from_messages_has_no_cause() -> None:
+    """Nothing is made up; a window without messages behind it keeps nobody waiting."""
+    assert client_story(view({}, OPEN), NOW, [FILTER]).cause is None
+    assert client_story(view({"queued": 64, "out": 64}, OPEN | {"inflight": 64}), NOW, [FILTER]).cause is None
+
+
+def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
+    """What was not answered is said to lack."""
+    missing = Missing("storage-1", "no answer in 1 s")
+    story = client_story(view(None, partial=(missing,)), NOW, [])
+    assert story.cause is None and story.lacked == (missing,)
+
+
+@pytest.mark.parametrize(
+    ("topic", "matches", "what", "part"),
+    [
+        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="")], None, ""),
+        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="no_local")], "no_local", "has No Local"),
+        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="access")], "access", "do not let it receive"),
+        ("a/b/c", [], "no_subscription", "'a/+' misses it by one level"),
+        ("a", [], "no_subscription", "'a/+' misses it by one level"),
+        ("x/y/z", [], "no_subscription", "none of its 1 subscription meets"),
+    ],
+)
+def test_why_a_topic_does_not_reach_a_client(topic: str, matches: list[SeenMatch], what: str | None, part: str) -> None:
+    """Its subscriptions, and the reason of each that meets the topic."""
+    story = client_story(view({}, OPEN), NOW, [FILTER], topic=topic, matches=matches)
+    assert (story.cause.what if story.cause is not None else None) == what and part in story.verdict
+
+
+def test_no_subscription_at_all() -> None:
+    """Without a topic."""
+    story = client_story(view({}, OPEN), NOW, [])
+    assert story.verdict == "it has no subscription"
+
+
+def test_drops_of_the_journal_stand_behind_the_cause() -> None:
+    """With reason, topic and time."""
+    drop = SeenJournal(event="drop", reason="queue_full", client_id="c", topic="a/b", at_ms=NOW, node="storage-1")
+    story = client_story(view({"queued": 9}), NOW, [FILTER], journal=[drop])
+    assert [step.what for step in story.steps] == ["absent", "drop"]
+    assert "of 'a/b' was dropped: queue_full" in story.steps[1].why and "1 entry" in story.had[1]
+
+
+# -- topics
+
+
+def topic(*matches: SeenMatch, owner: str = "router-1", partitions: tuple[int, ...] = ()) -> TopicView:
+    resolved = SeenResolve(topic="a/b", shard=5, route_key="a", owner=owner, state="serving", cached_at=["edge-1"])
+    resolved.partitions = list(partitions)
+    found = tuple(("storage-1" if match.durable else "edge-1", match) for match in matches)
+    return TopicView("a/b", 5, owner, resolved if owner else None, found, ())
+
+
+MAP = ClusterMap("c", partitions=[PartitionEntry(1, "storage-1"), PartitionEntry(1, "")])
+
+
+def test_who_gets_a_topic() -> None:
+    """Owner, receivers with their options, groups with whose turn it is, and near misses."""
+    found = topic(
+        SeenMatch(client_id="d", filter="a/+", qos=1, durable=True, partition=7, queued=3, online=False, why=""),
+        SeenMatch(client_id="e", filter="a/#", qos=0, online=True, no_local=True, identifier=4, why=""),
+        SeenMatch(client_id="m1", filter="a/b", qos=1, share="g", turn=True, why=""),
+        SeenMatch(client_id="m2", filter="a/b", qos=1, share="g", turn=False, why="access"),
+        SeenMatch(client_id="f", filter="a/b", qos=1, why="size", detail="90 of 64 bytes"),
+        SeenMatch(filter="a/b/c", why="level"),
+    )
+    story = topic_story(found, MAP, qos=2)
+    text = "\n".join(step.why for step in story.steps)
+    assert story.cause is None and story.verdict == "2 subscriptions and 1 shared group take it"
+    assert (
+        "shard 5 (route key 'a') is owned by router-1: serving" in text and "edges that hold its answer: edge-1" in text
+    )
+    assert "'d' by 'a/+' at QoS 1, lowered from 2, in partition 7, behind 3 entries, not connected: queued" in text
+    assert "'e' by 'a/#' at QoS 0, lowered from 2, in its connection at edge-1 (No Local, Subscription Iden" in text
+    assert "one member of group 'g' on 'a/b': 1 of 2 take it, the next one is 'm1'" in text
+    assert "'f' does not get it by 'a/b': the message is larger than its Maximum Packet Size (90 of 64 bytes)" in text
+    assert "'a/b/c' does not meet it: the filter misses the topic by one level" in text
+
+
+def test_nobody_gets_a_topic() -> None:
+    """The nearest reason decides; a filter one level off is only a hint."""
+    assert topic_story(topic(), MAP).verdict == "nobody gets 'a/b': no subscription meets it"
+    near = topic_story(topic(SeenMatch(filter="a/c", why="level")), MAP)
+    assert near.verdict.startswith("nobody gets") and near.steps[-2].what == "level"
+    own = topic_story(topic(SeenMatch(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
+    assert "No Local" in own.verdict
+    assert "partition 1 has subscribers and no primary" in topic_story(topic(partitions=(1,)), MAP).verdict
+    assert "shard 5 has no owner" in topic_story(topic(owner=""), MAP).verdict
+
+
+# -- messages
+
+ORIGIN = "edge-1/1795358845149/4711"
+
+
+def test_the_way_of_a_message_in_order() -> None:
+    """By cause first, for clocks of nodes differ; then what is held of it now."""
+    events = [
+        ("storage-1", SeenTraceEvent(stage="committed", at_us=5, partition=7, detail="operation 918")),
+        ("edge-1", SeenTraceEvent(stage="received", at_us=9, client_id="p")),
+        ("edge-1", SeenTraceEvent(stage="resolved", at_us=10)),
+    ]
+    queued = [("storage-1", "d", SeenQueued(seq=12, state="queued", origin=ORIGIN), 64)]
+    story = message_story(ORIGIN, Evidence(events=events, queued=queued, had=["x"]))
+    assert [step.what for step in story.steps] == ["received", "resolved", "committed", "queued"]
+    assert story.verdict == "entry 12 in the queue of 'd': waits, behind 64 entries that are not acknowledged"
+
+
+@pytest.mark.parametrize(
+    ("found", "part"),
+    [
+        (Evidence(), "no trace of it"),
+        (
+            Evidence(journal=[("s", SeenJournal(event="drop", reason="expired", client_id="d", at_ms=1))]),
+            "drop for 'd': expired",
+        ),
+        (
+            Evidence(published=[("e", SeenInflight(client_id="p", packet=17, state="unfinished", waits_for=["s-1"]))]),
+            "packet 17 of 'p' is not answered; it waits for s-1",
+        ),
+        (
+            Evidence(queued=[("s", "d", SeenQueued(seq=3, state="sent", packet=9, expires_in_s=5.0), 0)]),
+            "sent and not acknowledged as packet 9; it expires in 5 s",
+        ),
+        (Evidence(retained=[("s", SeenRetained(topic="a/b", partition=2))]), "the retained message of 'a/b'"),
+    ],
+)
+def test_what_became_of_a_message(found: Evidence, part: str) -> None:
+    """The step at which it is, or was lost; nothing that no source says."""
+    assert part in message_story(ORIGIN, found).verdict
+
+
+def test_a_drop_decides_over_a_queue() -> None:
+    """One receiver has it, another one lost it: the loss is said first."""
+    story = message_story(
+        ORIGIN,
+        Evidence(
+            journal=[("s", SeenJournal(event="drop", reason="queue_full", client_id="d"))],
+            queued=[("s", "e", SeenQueued(seq=1, state="queued"), 0)],
+        ),
+    )
+    assert story.verdict == "drop for 'd': queue_full" and len(story.steps) == 2
+
+
+def test_what_is_no_origin_is_refused() -> None:
+    """Before anybody is asked."""
+    for good in (ORIGIN, "session/252-17/9", "will/3/4"):
+        assert check_origin(good) == good
+    for bad in ("", "edge-1", "edge-1/x/1", "a b/1/2", "edge-1/1/2/3", "session/252-17/9\n", "x" * 70_000):
+        with pytest.raises(UserError, match="is no origin"):
+            check_origin(bad)

@@ -1,0 +1,355 @@
+"""One page out of many nodes: order, cursors, silence, restarts, and answers in any order."""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admin.cursors import CursorRefused, Position
+from admin.gather import (
+    NODE_S,
+    TOTAL_S,
+    Answered,
+    Ask,
+    Gather,
+    LinkFailed,
+    MapMoved,
+    Missing,
+    Page,
+    Ready,
+    Target,
+    Tick,
+)
+
+
+class Nodes:
+    """Nodes with rows, that answer what they are asked when a test says so."""
+
+    def __init__(self, **rows: list[Any]) -> None:
+        self.rows = rows
+        self.lives = dict.fromkeys(rows, 1)
+        self.batch = 3  # rows of one answer at most
+
+    def targets(self) -> list[Target]:
+        return [Target(node, self.lives[node]) for node in self.rows]
+
+    def answer(self, ask: Ask) -> Answered:
+        """Answer as a node that numbers its rows in this life."""
+        here = self.rows[ask.node]
+        begin = int(ask.after or 0)
+        end = min(begin + min(ask.limit, self.batch), len(here))
+        return Answered(
+            ask.request, self.lives[ask.node], here[begin:end], str(end) if end < len(here) else "", total=len(here)
+        )
+
+    def page(self, limit: int, after: Position | None = None, **options: Any) -> Page:
+        """Ask until a page is there; every node answers at once."""
+        gather = Gather(self.targets(), limit, after=after, **options)
+        ready = gather.handle(0.0, Tick())
+        asks = list(ready.asks)
+        while ready.page is None:
+            ready = gather.handle(0.0, self.answer(asks.pop(0)))
+            asks += ready.asks
+        return ready.page
+
+
+def shown(page: Page) -> list[Any]:
+    return [row for _, row in page.rows]
+
+
+def test_rows_of_nodes_stand_in_the_order_of_their_names() -> None:
+    """And each has its node beside it."""
+    page = Nodes(b=["b1", "b2"], a=["a1"], c=[]).page(10)
+    assert page.rows == (("a", "a1"), ("b", "b1"), ("b", "b2"))
+    assert page.after is None and page.complete and page.total_about == 3
+
+
+@pytest.mark.parametrize("limit", range(1, 9))
+def test_pages_join_to_the_whole_list(limit: int) -> None:
+    """Each page but the last is full, wherever it ends."""
+    nodes = Nodes(a=["a1", "a2"], b=[], c=["c1", "c2", "c3", "c4"], d=["d1"])
+    rows: list[Any] = []
+    after: Position | None = None
+    while True:
+        page = nodes.page(limit, after)
+        rows += shown(page)
+        after = page.after
+        if after is None:
+            break
+        assert len(page.rows) == limit
+    assert rows == ["a1", "a2", "c1", "c2", "c3", "c4", "d1"]
+
+
+def test_an_answer_that_stands_behind_the_page_is_not_shown_and_not_lost() -> None:
+    """The second node answered first, with more than what is left for it."""
+    nodes = Nodes(a=["a1", "a2"], b=["b1", "b2", "b3"])
+    gather = Gather(nodes.targets(), 3)
+    first, second = gather.handle(0.0, Tick()).asks
+    assert gather.handle(0.1, nodes.answer(second)).page is None
+    ready = gather.handle(0.2, nodes.answer(first))
+    (again,) = ready.asks
+    assert (again.node, again.after, again.limit) == ("b", "", 1)
+    page = gather.handle(0.3, nodes.answer(again)).page
+    assert page is not None and shown(page) == ["a1", "a2", "b1"] and page.after == Position("b", 1, "1")
+    assert shown(nodes.page(9, page.after)) == ["b2", "b3"]
+
+
+def test_a_silent_node_is_named_after_a_second_and_the_others_are_shown() -> None:
+    """Whatever its place."""
+    nodes = Nodes(a=["a1"], b=["b1"], c=["c1"])
+    gather = Gather(nodes.targets(), 10)
+    asks = gather.handle(0.0, Tick()).asks
+    for ask in asks:
+        if ask.node != "a":
+            ready = gather.handle(0.1, nodes.answer(ask))
+    assert ready.page is None and ready.next_deadline == NODE_S
+    page = gather.handle(NODE_S, Tick()).page
+    assert page is not None and shown(page) == ["b1", "c1"]
+    assert page.partial == (Missing("a", "no answer in 1 s"),) and page.after is None and not page.overtime
+
+
+def test_an_answer_behind_its_time_changes_nothing() -> None:
+    """The node is named, so its rows are not there; another one is still within its time."""
+    nodes = Nodes(a=["a1"], b=["b1", "b2", "b3", "b4"])
+    gather = Gather(nodes.targets(), 10)
+    late, other = gather.handle(0.0, Tick()).asks
+    (more,) = gather.handle(0.5, nodes.answer(other)).asks
+    gather.handle(1.0, Tick())
+    assert gather.handle(1.1, nodes.answer(late)).page is None
+    page = gather.handle(1.2, nodes.answer(more)).page
+    assert page is not None and shown(page) == ["b1", "b2", "b3", "b4"]
+    assert page.partial == (Missing("a", "no answer in 1 s"),)
+
+
+def test_a_node_that_is_busy_is_asked_again_and_named_when_it_stays_so() -> None:
+    """Its own time to wait counts."""
+    nodes = Nodes(a=["a1"])
+    gather = Gather(nodes.targets(), 10)
+    (ask,) = gather.handle(0.0, Tick()).asks
+    ready = gather.handle(0.1, Answered(ask.request, 1, busy_ms=200))
+    assert not ready.asks and ready.next_deadline == pytest.approx(0.3)
+    (again,) = gather.handle(ready.next_deadline, Tick()).asks
+    gather.handle(0.4, Answered(again.request, 1, busy_ms=900))
+    page = gather.handle(1.0, Tick()).page
+    assert page is not None and page.partial == (Missing("a", "busy for 1 s"),)
+
+
+def test_a_node_that_nobody_asks_owes_no_answer() -> None:
+    """It was busy, and rows before it filled the page meanwhile; asked again later, it has its second."""
+    nodes = Nodes(a=["a1"], b=["b1", "b2", "b3"], c=["c1"])
+    gather = Gather(nodes.targets(), 2)
+    _, second, third = gather.handle(0.0, Tick()).asks
+    gather.handle(0.1, Answered(third.request, 1, busy_ms=1))
+    gather.handle(0.2, nodes.answer(second))
+    assert not gather.handle(0.3, Tick()).asks
+    nodes.lives["b"], nodes.rows["b"] = 2, []
+    new, again = gather.handle(0.9, MapMoved(nodes.targets())).asks
+    assert (new.node, again.node) == ("b", "c")
+    gather.handle(1.0, nodes.answer(new))
+    page = gather.handle(1.1, nodes.answer(again)).page
+    assert page is not None and shown(page) == ["c1"] and [one.node for one in page.partial] == ["a"]
+
+
+def test_a_page_ends_with_its_time_and_goes_on_where_it_was() -> None:
+    """A node that answers short of a second each, for ever."""
+    nodes = Nodes(a=list(range(100)), b=[])
+    nodes.batch = 1
+    gather = Gather(nodes.targets(), 50)
+    ready = gather.handle(0.0, Tick())
+    now = 0.0
+    asks = list(ready.asks)
+    while ready.page is None:
+        now += 0.9
+        ready = gather.handle(min(now, TOTAL_S), nodes.answer(asks.pop(0)) if now < TOTAL_S else Tick())
+        asks += ready.asks
+    page = ready.page
+    assert page.overtime and page.after is not None and page.after.node == "a"
+    assert Missing("a", "not finished in 5 s") in page.partial
+    assert shown(page) == list(range(int(page.after.after)))
+
+
+def test_a_restarted_node_is_begun_anew_and_named() -> None:
+    """Between two pages, seen by the map or by the answer alone, and in the middle of a page."""
+    for told in (True, False):
+        nodes = Nodes(a=["a1", "a2", "a3"])
+        after = nodes.page(2).after
+        assert after == Position("a", 1, "2")
+        nodes.lives["a"] = 2
+        if told:
+            page = nodes.page(9, after)
+        else:
+            gather = Gather([Target("a", 1)], 9, after=after)
+            (ask,) = gather.handle(0.0, Tick()).asks
+            (anew,) = gather.handle(0.1, nodes.answer(ask)).asks
+            assert anew.after == ""
+            found = gather.handle(0.2, nodes.answer(anew)).page
+            assert found is not None
+            page = found
+        assert shown(page) == ["a1", "a2", "a3"] and page.restarted == ("a",)
+
+
+def test_rows_of_a_life_that_ended_in_the_middle_of_a_page_are_not_shown() -> None:
+    """The map says so before the node does."""
+    nodes = Nodes(a=["a1", "a2", "a3", "a4"])
+    gather = Gather(nodes.targets(), 9)
+    (ask,) = gather.handle(0.0, Tick()).asks
+    gather.handle(0.1, nodes.answer(ask))
+    nodes.lives["a"], nodes.rows["a"] = 2, ["new"]
+    (anew,) = gather.handle(0.2, MapMoved(nodes.targets())).asks
+    page = gather.handle(0.3, nodes.answer(anew)).page
+    assert page is not None and shown(page) == ["new"] and page.restarted == ("a",)
+
+
+def test_a_node_that_left_is_named_and_a_cursor_of_it_is_refused() -> None:
+    """Its rows cannot be gone on with."""
+    nodes = Nodes(a=["a1"], b=["b1"])
+    gather = Gather(nodes.targets(), 9)
+    first, _ = gather.handle(0.0, Tick()).asks
+    gather.handle(0.0, nodes.answer(first))
+    page = gather.handle(0.1, MapMoved([Target("a", 1)])).page
+    assert page is not None and page.partial == (Missing("b", "left the cluster"),)
+    with pytest.raises(CursorRefused, match="'gone'"):
+        Gather(nodes.targets(), 9, after=Position("gone", 1, "4"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answered(1, 1, error="no kind 'moons'"), "no kind 'moons'"),
+        (Answered(1, 1, rows=[1, 2, 3], after="3"), "answered 3 rows where 2 were asked"),
+        (LinkFailed("a", "connection refused"), "connection refused"),
+    ],
+)
+def test_a_node_that_does_not_answer_as_it_should_is_named(answer: Any, why: str) -> None:
+    """With the reason; nothing of such an answer is shown."""
+    gather = Gather([Target("a", 1)], 2)
+    gather.handle(0.0, Tick())
+    page = gather.handle(0.1, answer).page
+    assert page is not None and page.partial == (Missing("a", why),) and page.rows == ()
+
+
+def test_a_node_that_does_not_get_on_is_named() -> None:
+    """Its position does not move: asked again it would answer so for ever."""
+    gather = Gather([Target("a", 1)], 5)
+    (ask,) = gather.handle(0.0, Tick()).asks
+    (again,) = gather.handle(0.1, Answered(ask.request, 1, rows=["x"], after="p")).asks
+    page = gather.handle(0.2, Answered(again.request, 1, after="p")).page
+    assert page is not None and page.partial[0].why.startswith("does not get on")
+    assert shown(page) == ["x"]
+
+
+def test_the_best_of_all_nodes_are_merged() -> None:
+    """Every node is asked at once, to its end."""
+    nodes = Nodes(a=[1, 9, 3, 7], b=[8], c=[2, 6, 10, 4, 5])
+    page = nodes.page(4, best=lambda row: row)
+    assert page.rows == (("c", 10), ("a", 9), ("b", 8), ("a", 7)) and page.after is None
+
+
+def test_nobody_to_ask_is_an_empty_page() -> None:
+    """A cluster without such nodes."""
+    page = Gather([], 5).handle(0.0, Tick()).page
+    assert page is not None and page.rows == () and page.complete
+
+
+def test_no_more_nodes_are_asked_at_once_than_a_page_may() -> None:
+    """A walk asks a few ahead; the best are asked for at 32 nodes at most."""
+    targets = [Target(f"node-{number:03}", 1) for number in range(100)]
+    assert len(Gather(targets, 5).handle(0.0, Tick()).asks) == 4
+    assert len(Gather(targets, 5, best=lambda row: row).handle(0.0, Tick()).asks) == 32
+
+
+# -- any order
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None:
+    """No row of one life twice, no node unnamed whose rows are not all there, and rows in their order."""
+    sizes = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
+    lives = dict.fromkeys(NAMES[: len(sizes)], 1)
+    count = dict(zip(NAMES, sizes, strict=False))
+    failed: set[str] = set()
+    named: dict[str, str] = {}
+    anew: set[str] = set()
+    seen: list[tuple[str, int, int]] = []
+
+    def answer(ask: Ask) -> Answered:
+        begin = int(ask.after or 0)
+        end = min(begin + data.draw(st.integers(0, min(ask.limit, 3))), count[ask.node])
+        end = max(end, begin + 1) if begin == end < count[ask.node] and ask.limit else end
+        life = lives[ask.node]
+        rows = [(ask.node, life, number) for number in range(begin, end)]
+        return Answered(ask.request, life, rows, str(end) if end < count[ask.node] else "")
+
+    after: Position | None = None
+    for _ in range(60):
+        targets = [Target(node, life) for node, life in lives.items()]
+        gather = Gather(targets, data.draw(st.integers(1, 6)), after=after)
+        now = 0.0
+        ready = gather.handle(now, Tick())
+        asks = list(ready.asks)
+        while ready.page is None:
+            ready = _happens(data, gather, asks, answer, lives, failed, now)
+            asks += ready.asks
+            now += 0.001
+            if ready.page is None and not asks:
+                now = ready.next_deadline
+                assert now < math.inf
+                ready = gather.handle(now, Tick())
+                asks += ready.asks
+        page = ready.page
+        seen += shown(page)
+        named.update({missing.node: missing.why for missing in page.partial})
+        anew.update(page.restarted)
+        after = page.after
+        if after is None:
+            break
+    else:
+        raise AssertionError("the walk has no end")
+
+    assert len(seen) == len(set(seen)), "a row twice"
+    by_life: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for node, life, number in seen:
+        by_life[node, life].append(number)
+    for node, size in count.items():
+        whole = by_life[node, lives[node]] == list(range(size))
+        assert whole or node in named or lives[node] > 1, f"{node} is not whole and not named"
+        assert node in anew or len({life for name, life in by_life if name == node and by_life[name, life]}) <= 1
+    assert set(named) <= failed
+    assert [node for node, _, _ in seen] == sorted(node for node, _, _ in seen)
+
+
+def _happens(
+    data: st.DataObject,
+    gather: Gather,
+    asks: list[Ask],
+    answer: Any,
+    lives: dict[str, int],
+    failed: set[str],
+    now: float,
+) -> Ready:
+    """One thing, whichever hypothesis likes."""
+    what = data.draw(st.sampled_from(["answer"] * 6 + ["busy", "fail", "silent", "restart"]))
+    node = data.draw(st.sampled_from(sorted(lives)))
+    if what == "restart":
+        lives[node] += 1
+        if data.draw(st.booleans()):
+            return gather.handle(now, MapMoved([Target(name, life) for name, life in lives.items()]))
+        return gather.handle(now, Tick())
+    if what == "fail":
+        failed.add(node)
+        return gather.handle(now, LinkFailed(node, "gone"))
+    if not asks:
+        return gather.handle(now, Tick())
+    ask = asks.pop(data.draw(st.integers(0, len(asks) - 1)))
+    if what == "silent":
+        failed.add(ask.node)
+        return gather.handle(now, Tick())
+    if what == "busy":
+        return gather.handle(now, Answered(ask.request, lives[ask.node], busy_ms=1))
+    return gather.handle(now, answer(ask))

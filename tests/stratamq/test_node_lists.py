@@ -1,0 +1,245 @@
+"""Lists of a running cluster on the command line: what is asked of whom, what is printed, what is said beside it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stratamq.cli.cells import duration, plain_row, shown_cell
+from stratamq.cli.nouns import NOUNS
+from tests.admin.scripted_cluster import ScriptedCluster
+from wire.messages.cluster_map import PartitionEntry
+from wire.messages.look_kinds import columns_of
+from wire.messages.look_rows_clients import SeenClient, SeenSession
+from wire.messages.look_rows_nodes import SeenDrop, SeenSlow
+from wire.messages.look_rows_topics import SeenShare
+
+HOSTILE = '<img src=x onerror=alert(1)>\x1b[31m\u202e"\n'
+
+
+def clients(edge: int, count: int) -> list[SeenClient]:
+    return [
+        SeenClient(client_id=f"c{edge}-{n}", user="ann", node=f"edge-{edge}", connected_at_ms=1_700_000_000_000 + n)
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ScriptedCluster:
+    made = ScriptedCluster(tmp_path)
+    for edge in range(2):
+        made.put(f"edge-{edge}", "clients", *clients(edge, 3))
+    return made
+
+
+def test_every_noun_names_columns_of_its_kind() -> None:
+    """And the column by which the greatest are chosen."""
+    for name, noun in NOUNS.items():
+        known = columns_of(noun.what)
+        assert not {*noun.columns, *noun.wide, *([noun.best] if noun.best else [])} - {*known}, name
+
+
+async def test_clients_of_all_edges_are_one_list(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """By edge, as the map orders them; plain in a pipe."""
+    async with cluster.running():
+        assert await cluster.command("clients", "list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["CLIENT_ID", "USER", "STATE", "NODE"]
+    assert [line.split()[0] for line in lines[1:]] == ["c0-0", "c0-1", "c0-2", "c1-0", "c1-1", "c1-2"]
+    assert set(cluster.asked()) == {"edge-0", "edge-1"}
+
+
+async def test_every_form_has_the_same_rows(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON and YAML say what they lack beside them; times are ISO 8601."""
+    found: dict[str, Any] = {}
+    async with cluster.running():
+        for form in ("json", "jsonl", "yaml", "csv", "wide"):
+            assert await cluster.command("client", "list", "-o", form) == 0
+            found[form] = capsys.readouterr().out
+    whole = json.loads(found["json"])
+    assert whole == yaml.safe_load(found["yaml"])
+    assert whole["complete"] and whole["partial"] == [] and whole["cursor"] == "" and whole["total_about"] == 6
+    assert whole["rows"][0] == {
+        "client_id": "c0-0",
+        "user": "ann",
+        "node": "edge-0",
+        "connected_at": "2023-11-14T22:13:20.000Z",
+    }
+    assert [json.loads(line) for line in found["jsonl"].splitlines()] == whole["rows"]
+    table = list(csv.DictReader(io.StringIO(found["csv"])))
+    assert [row["client_id"] for row in table] == [row["client_id"] for row in whole["rows"]]
+    assert "OWNER_EPOCH" in found["wide"].splitlines()[0]
+
+
+async def test_a_list_that_is_cut_says_so_and_goes_on(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its cursor, which is of this question alone; --all gives every row."""
+    cluster.batch = 2
+    async with cluster.running():
+        assert await cluster.command("client", "list", "--limit", "4", "-o", "json") == 0
+        page, said = capsys.readouterr()
+        assert said == "stratamq: 4 of about 6 clients are shown: --limit or --all shows more\n"
+        cursor = json.loads(page)["cursor"]
+        assert await cluster.command("client", "list", "-o", "jsonl", "--after", cursor) == 0
+        rest = capsys.readouterr()
+        assert [json.loads(line)["client_id"] for line in rest.out.splitlines()] == ["c1-1", "c1-2"] and not rest.err
+        assert await cluster.command("client", "list", "-o", "jsonl", "--all", "--limit", "1") == 0
+        assert len(capsys.readouterr().out.splitlines()) == 6
+        asked = len(cluster.looks)
+        for words in (("--filter", "user=ann"), ("--node", "edge-0")):
+            assert await cluster.command("client", "list", "--after", cursor, *words) == 2
+        assert await cluster.command("session", "list", "--after", cursor) == 2
+        assert "of another question" in capsys.readouterr().err and len(cluster.looks) == asked
+
+
+async def test_a_silent_node_is_named(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a second, beside the rows of the others; exit code 3, or 1 where all or nothing is wanted."""
+    cluster.silent.add("edge-0")
+    async with cluster.running():
+        assert await cluster.command("client", "list", "-o", "json") == 3
+        page, said = capsys.readouterr()
+        assert said == "stratamq: not complete: edge-0: no answer in 1 s\n"
+        found = json.loads(page)
+        assert len(found["rows"]) == 3 and not found["complete"]
+        assert found["partial"] == [{"node": "edge-0", "why": "no answer in 1 s"}]
+        assert await cluster.command("client", "list", "--require-complete", "--timeout", "0.3") == 1
+        assert "edge-0: no answer in 0.3 s" in capsys.readouterr().err
+
+
+async def test_a_partition_without_primary_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sessions are nowhere to be seen."""
+    cluster = ScriptedCluster(tmp_path)
+    cluster.put("storage-0", "sessions", SeenSession(client_id="s", online=False, expires_in_s=-1, bytes=2048))
+    cluster.map.partitions[2] = PartitionEntry(2, "")
+    async with cluster.running():
+        assert await cluster.command("session", "list") == 3
+    page, said = capsys.readouterr()
+    assert "partition 2: no primary (1 of 4)" in said
+    assert page.splitlines()[1].split() == ["s", "no", "-", "-", "2", "KiB", "-", "never"]
+
+
+async def test_names_of_strangers_move_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters, HTML and 64 KiB, in every form; whole where a program reads."""
+    cluster = ScriptedCluster(tmp_path, edges=1)
+    long = "x" * 65_535
+    cluster.put("edge-0", "clients", SeenClient(client_id=HOSTILE), SeenClient(client_id=long))
+    async with cluster.running():
+        for form in ("table", "wide", "json", "jsonl", "yaml", "csv"):
+            assert await cluster.command("client", "list", "-o", form, "--columns", "client_id") == 0
+            shown = capsys.readouterr().out
+            assert shown.replace("\n", "").isprintable(), form
+            if form == "json":
+                assert [row["client_id"] for row in json.loads(shown)["rows"]] == [HOSTILE, long]
+            if form == "yaml":
+                assert [row["client_id"] for row in yaml.safe_load(shown)["rows"]] == [HOSTILE, long]
+            if form == "table":
+                assert "(65535 characters)" in shown and len(shown) < 1_000
+
+
+async def test_the_greatest_of_all_nodes(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """`slow` and `drops` have no cursor: every node gives its own greatest."""
+    for edge, values in ((0, (5.0, 1.0)), (1, (3.0, 9.0))):
+        slow = [SeenSlow(client_id=f"{edge}-{value:g}", by="ack", value=value) for value in values]
+        cluster.put(f"edge-{edge}", "slow", *slow)
+    cluster.put("storage-0", "drops", SeenDrop(reason="queue_full", count=4))
+    async with cluster.running():
+        assert await cluster.command("slow", "--limit", "3", "-o", "jsonl") == 0
+        shown = [json.loads(line)["client_id"] for line in capsys.readouterr().out.splitlines()]
+        assert shown == ["1-9", "0-5", "1-3"]
+        assert await cluster.command("drops") == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["storage-0", "queue_full", "4"]
+
+
+async def test_parts_of_a_group_are_one_row(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Members here and there are members of one group."""
+    cluster.put("edge-0", "shares", SeenShare(group="g", filter="a/#", members=2, online=2))
+    cluster.put("storage-0", "shares", SeenShare(group="g", filter="a/#", members=1, queued=7, oldest_s=3.0))
+    cluster.put("storage-0", "shares", SeenShare(group="h", filter="a/#", members=1, online=0))
+    async with cluster.running():
+        assert await cluster.command("share", "list", "-o", "jsonl") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == {"group": "g", "filter": "a/#", "members": 3, "online": 2, "queued": 7, "oldest_s": 3.0}
+    assert rows[1]["group"] == "h"
+
+
+async def test_columns_filters_and_order_are_the_askers(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nodes are asked for the columns that are shown; conditions are theirs to judge."""
+    async with cluster.running():
+        words = ("--columns", "client_id,connected_at", "--sort", "-client_id", "--filter", "user=a*", "-o", "csv")
+        assert await cluster.command("client", "list", *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "client_id,connected_at" and lines[1].startswith("c1-2,2023-11-14T22:13:20.002Z")
+    _, look = cluster.looks[0]
+    assert look.columns == ["client_id", "connected_at_ms"] and look.where == {"user": "a*"}
+
+
+BAD = [
+    (("--filter", "moon=1"), "no filter key 'moon'"),
+    (("--filter", "user"), "write key=value"),
+    (("--filter", "user=a", "--filter", "user=b"), "has a condition already"),
+    (("--columns", "moon"), "no column 'moon'"),
+    (("--columns", "user,,node"), "one comma between"),
+    (("--sort", "moon"), "no column 'moon'"),
+    (("--limit", "0"), "write 1 to 100000"),
+    (("--limit", "10000000"), "write 1 to 100000"),
+    (("--node", "edge-9"), "no node 'edge-9' in this cluster"),
+    (("--node", "storage-0"), "clients are at edge nodes"),
+    (("--after", "nonsense"), "no cursor"),
+    (("--timeout", "31"), "at most 30 s"),
+    (("--timeout", "0"), "at most 30 s"),
+]
+
+
+async def test_what_cannot_be_meant_is_one_line(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """With exit code 2, and no node is asked."""
+    async with cluster.running():
+        for words, why in BAD:
+            assert await cluster.command("client", "list", *words) == 2, words
+            shown, said = capsys.readouterr()
+            assert why in said and said.count("\n") == 1 and not shown, words
+    assert not cluster.looks
+
+
+async def test_the_call_of_the_http_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Printed alone; nobody has to run."""
+    cluster = ScriptedCluster(tmp_path)
+    assert await cluster.command("client", "list", "--filter", "client_id=a/b*", "--node", "edge-1", "--show-api") == 0
+    assert capsys.readouterr().out == "GET /api/v1/clients?client_id=a%2Fb%2A&node=edge-1&limit=100\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0s"), (0.25, "0.2s"), (59, "59s"), (61, "1m1s"), (3600, "1h"), (90_061, "1d1h"), (864_000, "10d")],
+)
+def test_durations_have_two_units(seconds: float, shown: str) -> None:
+    """The greatest, and the one below it."""
+    assert duration(seconds) == shown
+
+
+def test_times_of_rows() -> None:
+    """Ages for people, ISO 8601 for programs, at the edge of what a calendar has as well."""
+    assert shown_cell("connected_at_ms", 1_000_000, 1_060.0) == "1m ago"
+    assert shown_cell("until_ms", 1_000_000, 400.0) == "in 10m"
+    assert plain_row({"at_us": 1_500_000, "since_ms": 1 << 62}) == {
+        "at": "1970-01-01T00:00:01.500Z",
+        "since": "4.61169e+15",
+    }
+
+
+async def test_who_would_be_kicked_is_said_first(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """And nobody is, without --yes."""
+    async with cluster.running():
+        assert await cluster.command("client", "kick", "--filter", "user=ann") == 2
+        said = capsys.readouterr()
+        assert said.out == "6 clients: c0-0, c0-1, c0-2, c1-0, c1-1, c1-2\n" and "say --yes" in said.err
+        assert await cluster.command("client", "kick", "--filter", "user=ann", "--dry-run") == 0
+        assert await cluster.command("client", "kick", "--filter", "client_id=x*", "--yes") == 1
+        assert await cluster.command("client", "kick", "c1-0", "--filter", "user=ann") == 2
+        assert await cluster.command("client", "kick", "--filter", "client_id") == 2

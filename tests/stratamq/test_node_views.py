@@ -1,0 +1,186 @@
+"""One client, session, queue, topic or message of a running cluster on the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.admin.scripted_cluster import SHARDS, ScriptedCluster
+from wire.messages.cluster_map import PartitionEntry, ShardEntry, partition_of
+from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
+from wire.messages.look_rows_nodes import SeenJournal
+from wire.messages.look_rows_topics import SeenMatch, SeenResolve, SeenRoute
+
+ORIGIN = "edge-1/5/77"
+TOPIC = "plant/1/temperature"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ScriptedCluster:
+    """A client with a durable session at edge-1, whose window is full."""
+    made = ScriptedCluster(tmp_path, edges=3, storages=2)
+    made.map.partitions = [PartitionEntry(1, "storage-1")] * len(made.map.partitions)
+    session = SeenSessionNow(client_id="dev7", online=True, node="edge-1", durable=True, queued=3, out=1, last_seq=14)
+    made.put("storage-1", "session", session)
+    made.put("edge-1", "client", SeenClientNow(client_id="dev7", inflight=1, window=1, receive_maximum=1))
+    made.put("storage-1", "subscriptions", SeenSubscription(client_id="dev7", filter="plant/#", qos=1))
+    made.put("storage-1", "subscriptions", SeenSubscription(client_id="dev70", filter="other", qos=1))
+    rows = [
+        SeenQueued(seq=n, topic=TOPIC, state="sent" if n == 12 else "queued", packet=4 if n == 12 else 0)
+        for n in (12, 13, 14)
+    ]
+    rows[2].origin = ORIGIN
+    made.put("storage-1", "queue", *rows)
+    match = SeenMatch(client_id="dev7", filter="plant/#", qos=1, durable=True, partition=1, online=True, why="")
+    made.put("storage-1", "matches", match)
+    for shard in range(SHARDS):
+        made.map.shards[shard] = ShardEntry(1, "router-0")
+    resolved = SeenResolve(
+        topic=TOPIC, shard=0, owner="router-0", state="serving", partitions=[0], cached_at=["edge-0"]
+    )
+    made.put("router-0", "resolve", resolved)
+    made.put("edge-0", "routes", SeenRoute(topic=TOPIC, node="edge-0", partitions=[0], local=0))
+    return made
+
+
+def found(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+async def test_a_client_is_asked_for_at_two_nodes(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The primary of its partition, and the edge that this names."""
+    async with cluster.running():
+        assert await cluster.command("client", "show", "dev7", "-o", "json") == 0
+        view = found(capsys)
+        assert view["connection"]["window"] == 1 and view["session"]["queued"] == 3 and view["complete"]
+        assert dict(cluster.asked()) == {"storage-1": 1, "edge-1": 1}
+        assert await cluster.command("clients", "show", "dev7") == 0
+        shown = capsys.readouterr().out
+        assert "asked      storage-1, edge-1" in shown and "receive_maximum" in shown
+
+
+async def test_a_client_that_nobody_knows(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and exit code 1; a silent primary is exit code 3."""
+    async with cluster.running():
+        for words in (("client", "show"), ("session", "show"), ("queue", "show")):
+            assert await cluster.command(*words, "nobody\x1b[31m") == 1
+            said = capsys.readouterr().err
+            assert "no session and no connection" in said and said.count("\n") == 1 and "\x1b" not in said
+        cluster.silent.add("storage-1")
+        assert await cluster.command("client", "show", "dev7", "--timeout", "0.3") == 3
+        assert "storage-1: no answer in 0.3 s" in capsys.readouterr().err
+
+
+async def test_a_session_and_its_queue(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its own subscriptions, not those of a longer name."""
+    async with cluster.running():
+        assert await cluster.command("session", "show", "dev7", "-o", "json") == 0
+        assert [row["filter"] for row in found(capsys)["subscriptions"]] == ["plant/#"]
+        assert await cluster.command("queue", "show", "dev7", "--limit", "2") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[3].split()[:2] == ["SEQ", "TOPIC"] and len(lines) == 6
+        assert await cluster.command("queue", "show", "dev7", "--payload", "head", "-o", "json") == 0
+        assert found(capsys)["queued"] == 3 and cluster.looks[-1][1].where["payload"] == "head"
+        assert await cluster.command("queue", "show", "dev7", "--payload", "full") == 2
+
+
+async def test_client_explain_says_what_decides(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a sentence, in JSON as a cause; what the nodes lack is said."""
+    cluster.put("edge-1", "journal", SeenJournal(at_ms=5, event="drop", reason="slow", client_id="dev7", topic="x"))
+    async with cluster.running():
+        assert await cluster.command("client", "explain", "dev7") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "why does nothing reach 'dev7'?"
+        assert (
+            lines[1].startswith("=> its window is full: 1 of 1 (its Receive Maximum") and "2 messages wait" in lines[1]
+        )
+        assert lines[-1].startswith("sources: the map, storage-1 now, edge-1 now; journals with 1 entry")
+        del cluster.rows["storage-1", "matches"]
+        assert await cluster.command("client", "explain", "dev7", "--topic", "x/y", "-o", "json") == 0
+        story = found(capsys)
+        assert story["cause"]["what"] == "receive_maximum" and story["steps"][1]["what"] == "no_subscription"
+
+
+async def test_topic_explain_and_route_show(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The owner first, then whoever may have a subscriber."""
+    async with cluster.running():
+        assert await cluster.command("topic", "explain", TOPIC, "--qos", "2", "--from", "dev7") == 0
+        shown = capsys.readouterr().out
+        assert "'dev7' by 'plant/#' at QoS 1, lowered from 2" in shown and "is owned by router-0: serving" in shown
+        look = next(look for _, look in cluster.looks if look.what == "matches")
+        assert look.where == {"topic": TOPIC, "qos": "2", "near": "1", "from": "dev7"}
+        assert await cluster.command("route", "show", TOPIC, "-o", "json") == 0
+        route = found(capsys)
+        assert route["resolved"]["cached_at"] == ["edge-0"] and route["cached"][0]["node"] == "edge-0"
+
+
+async def test_msg_explain_finds_a_message_in_a_queue(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its origin and topic, by the entry, by the packet; and one that is nowhere."""
+    cluster.put("edge-1", "inflight", SeenInflight(client_id="dev7", direction="to", packet=4, seq=12))
+    cluster.put("edge-1", "inflight", SeenInflight(client_id="dev7", direction="from", packet=9, state="unfinished"))
+    async with cluster.running():
+        for words in ((ORIGIN, "--topic", TOPIC), ("--session", "dev7", "--seq", "14")):
+            assert await cluster.command("msg", "explain", *words) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert lines[1] == "=> entry 14 in the queue of 'dev7': waits, behind 2 entries that are not acknowledged"
+            assert lines[-1] == "lacked: ledgers (not read here)"
+        assert await cluster.command("msg", "explain", "--client", "dev7", "--packet", "4") == 0
+        assert "entry 12 in the queue of 'dev7': sent and not acknowledged as packet 4" in capsys.readouterr().out
+        assert await cluster.command("msg", "explain", "--client", "dev7", "--packet", "9") == 0
+        assert "packet 9 of 'dev7' is not answered" in capsys.readouterr().out
+        assert await cluster.command("msg", "explain", "edge-1/5/78") == 0
+        shown = capsys.readouterr().out
+        assert "=> no trace of it" in shown and "queues (its topic is not known" in shown
+        assert await cluster.command("msg", "explain", "--topic", TOPIC, "--from", "p") == 0
+        assert "who gets" in capsys.readouterr().out
+
+
+BAD = [
+    (("topic", "explain", "a/+"), "is no topic name"),
+    (("topic", "explain", "#"), "is no topic name"),
+    (("topic", "explain", ""), "is no topic name"),
+    (("topic", "explain", "x" * 65_536), "65535 bytes at most"),
+    (("route", "show", "a/#"), "is no topic name"),
+    (("client", "explain", "c", "--topic", "+"), "is no topic name"),
+    (("msg", "explain", "nonsense"), "is no origin"),
+    (("msg", "explain"), "name one of"),
+    (("msg", "explain", ORIGIN, "--client", "c", "--packet", "1"), "name one of"),
+    (("msg", "explain", "--client", "c"), "--client wants --packet"),
+    (("msg", "explain", "--session", "c"), "--session wants --seq"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), BAD, ids=[why for _, why in BAD])
+async def test_what_cannot_be_meant_is_one_line(
+    words: tuple[str, ...], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit code 2, before anybody is asked: no cluster has to run."""
+    assert await ScriptedCluster(tmp_path).command(*words) == 2
+    said = capsys.readouterr().err
+    assert why in said and said.count("\n") == 1 and len(said) < 400
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (("client", "show", "a/b c"), "GET /api/v1/clients/a%2Fb%20c"),
+        (("client", "explain", "c", "--topic", "t"), "GET /api/v1/clients/c/story?topic=t"),
+        (("queue", "show", "c"), "GET /api/v1/sessions/c/queue?limit=100"),
+        (("topic", "explain", "t", "--from", "p"), "GET /api/v1/topics/explain?topic=t&qos=1&from=p"),
+        (("msg", "explain", ORIGIN), "GET /api/v1/messages/explain?origin=edge-1%2F5%2F77"),
+    ],
+)
+async def test_the_call_of_the_http_service(
+    words: tuple[str, ...], call: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Printed alone; nobody has to run."""
+    assert await ScriptedCluster(tmp_path).command(*words, "--show-api") == 0
+    assert capsys.readouterr().out == call + "\n"
+
+
+def test_partitions_of_the_scripted_cluster_are_the_maps() -> None:
+    """The client's partition is one of those."""
+    assert 0 <= partition_of("dev7", 4) < 4
