@@ -5,11 +5,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-ROOMS := edge router storage gateways membership access wire mqtt conf jobs stratamq
+ROOMS := edge router storage gateways admin membership access wire mqtt conf jobs stratamq
 ARGS ?=
 WORKERS ?= 2
 SEEDS ?= 100
 MINUTES ?= 1
+CASES ?= 1000000
 
 COMPILED := $(shell $(PYTHON) -c "import runpy; \
 	print(*(name.replace('.', '/') for name in runpy.run_path('conf/compiled.py')['COMPILED_MODULES']))")
@@ -18,7 +19,7 @@ EXTRA = $(BIN)/python -c "import sys, tomllib; p = tomllib.load(open('pyproject.
 	print(*(p['dependencies'] if sys.argv[1] == 'run' else p['optional-dependencies'][sys.argv[1]]), sep='\n')"
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup setup-dev setup-jobs run test lint sim soak chaos bench mutants fuzz clean
+.PHONY: setup setup-dev setup-jobs run test lint sim soak chaos bench mutants fuzz cases clean
 
 setup: $(STAMPS)/installed $(STAMPS)/compiled
 
@@ -30,7 +31,7 @@ $(STAMPS)/packages: constraints.txt pyproject.toml | $(BIN)/python
 	@echo "installing packages ..."
 	@mkdir -p $(STAMPS)
 	@$(INSTALL) setuptools wheel Cython
-	@$(EXTRA) run > $(STAMPS)/run.txt && $(INSTALL) -r $(STAMPS)/run.txt
+	@$(EXTRA) run > $(STAMPS)/run.txt && $(EXTRA) admin >> $(STAMPS)/run.txt && $(INSTALL) -r $(STAMPS)/run.txt
 	@touch $@
 
 $(STAMPS)/compiled: $(STAMPS)/packages setup.py conf/compiled.py $(COMPILED_SOURCES)
@@ -67,10 +68,11 @@ lint: setup-dev
 	$(BIN)/mypy $(ROOMS) tests bench
 
 # Half of the tests wait for clusters and the other half for a processor, so two workers take half the time; 0 is none.
-# What wants the terminal gets none either: a worker has no terminal.
+# What wants the terminal gets none either: a worker has no terminal. A test that hangs ends its worker, which names it.
 ALONE = $(filter -s --capture=no --pdb --trace,$(ARGS))
 test: setup-dev $(if $(shell command -v java),setup-jobs) lint
-	$(BIN)/pytest -n $(if $(ALONE),0,$(WORKERS)) $(ARGS)
+	$(BIN)/pytest -n $(if $(ALONE),0,$(WORKERS)) \
+		$(if $(ALONE),,-o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true) $(ARGS)
 
 # With SEED only the whole cluster is replayed: a seed means something else in each simulation.
 sim: setup-dev
@@ -78,7 +80,9 @@ sim: setup-dev
 	$(if $(SEED),@:,$(BIN)/python -m tests.router.raft.simulate --seeds $(SEEDS) --mode liveness)
 	$(if $(SEED),@:,$(BIN)/python -m tests.membership.simulate --seeds $(SEEDS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.bridges.bridge_simulation --seeds $(SEEDS)0)
+	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.bridges.bridge_simulation --seeds $(SEEDS)0 --exactly-once)
 	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.datagrams.tree_simulation --seeds $(SEEDS)0)
+	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.federation.federation_simulation --seeds $(SEEDS)0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 200000 --stops $(ARGS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 300000 --hostile $(ARGS))
@@ -99,6 +103,9 @@ mutants: setup-dev
 
 fuzz: setup-dev $(STAMPS)/fuzz
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+cases: setup-dev
+	$(BIN)/python -m tests.access.rules.random_cases --count $(CASES) $(ARGS)
 
 # atheris has wheels for some systems only; without it the fuzzing is random, and says so.
 $(STAMPS)/fuzz: $(STAMPS)/packages

@@ -13,7 +13,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-ROOMS = ("edge", "router", "storage", "gateways", "membership", "access", "jobs", "wire", "mqtt", "conf")
+ROOMS = ("edge", "router", "storage", "gateways", "admin", "membership", "access", "jobs", "wire", "mqtt", "conf")
 INSIDE = "stratamq._rooms"
 MODULES = runpy.run_path(str(Path(__file__).parent / "conf" / "compiled.py"))["COMPILED_MODULES"]
 

@@ -1,28 +1,53 @@
-"""``python -m bench.bridges``: messages a second of processor time of a bridge, between a Mosquitto and its other side.
+"""``python -m bench.bridges``: what bridges cost and how they bear faults, beside Mosquitto's own bridge.
 
-Messages wait in the bridge's session before it starts, so that nobody but the bridge sets the pace. Processor time is
-that of the bridge's process alone; the rate on the clock is shown beside it, and is bounded by the brokers' own windows
-(Mosquitto has 20 messages in flight).
+    python -m bench.bridges                  everything but the ten minutes, with its bars; exit code 1 if one is missed
+    python -m bench.bridges --only rates     rates | latency | faults | frozen | away (ten minutes; --seconds)
+
+*rates*: messages wait behind a side that stands still, so that nobody but the bridge sets the pace; processor time is
+that of the process that bridges alone (Mosquitto's own bridge is a part of its broker, which counts in whole).
+*latency*: from PUBACK at the near broker to the record at a consumer. *faults*, *frozen* and *away* are in
+``bench/bridge_faults.py``. Brokers on both sides are Mosquittos, Kafka is librdkafka's mock cluster.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
+import statistics
+import subprocess
+import sys
 import tempfile
+import threading
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import trio
 
+from bench.bridge_faults import away, beside_mosquitto, frozen, mosquitto_bridge
 from mqtt.packets import Publish
 from tests.gateways.bridges import kafka_mock
 from tests.gateways.bridges.fault_run import BridgeProcess, settings
-from tests.gateways.bridges.publishing import publish_all
-from tests.stratamq.history.mosquitto import running_mosquitto
+from tests.gateways.bridges.publishing import gathering, publish_all
+from tests.stratamq.history.mosquitto import Mosquitto, running_mosquitto
 
 PAYLOAD = bytes(256)
 TIMEOUT_S = 120.0
+WINDOW = "window_messages = 2000"
+RATE, LATENCY_S = 5_000, 20.0
+BARS = {"mqtt": 10_000, "mqtt, exactly once": 3_000, "kafka-sink": 15_000}
+LATENCY_BAR_MS = 100.0
+FAST = ("max_inflight_messages 1000",)
+missed: list[str] = []
+
+
+def check(what: str, holds: bool) -> str:
+    """Return a word for the table."""
+    if not holds:
+        missed.append(what)
+    return "holds" if holds else "MISSED"
 
 
 def processor_s(pid: int) -> float:
@@ -39,7 +64,7 @@ kind = "kafka-sink"
 cluster = ["mqtt://127.0.0.1:{port}"]
 client_id = "under-test"
 brokers = ["{bootstraps}"]
-window_messages = 2000
+{WINDOW}
 [[bridge.under.map]]
 filter = "f/#"
 topic = "upload"
@@ -47,21 +72,66 @@ key = "{{level.2}}"
 """
 
 
-async def measure(kind: str, count: int) -> str:
-    """Return a row of the table."""
+def messages(count: int, qos: int) -> list[Publish]:
+    """Return what is published, over 50 topics."""
+    return [Publish(f"f/{number % 50}", PAYLOAD, qos) for number in range(count)]
+
+
+def read(broker: Mosquitto, count: int, qos: int) -> subprocess.Popen[bytes]:
+    """Start a subscriber that ends when so many messages have come."""
+    words = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(broker.port), "-t", "f/#", "-q", str(qos), "-C", str(count)]
+    return subprocess.Popen([*words, "-V", "311"], stdout=subprocess.DEVNULL)
+
+
+def row(kind: str, count: int, used: float, took: float) -> str:
+    """Return a row of the table of rates."""
+    bar = BARS.get(kind)
+    word = "" if bar is None else f"{bar:,} {check(f'rate of {kind}', count / used >= bar)}"
+    return f"| {kind} | {count} | {count / used:,.0f} | {count / took:,.0f} | {word} |"
+
+
+async def rate_between_brokers(kind: str, count: int) -> str:
+    """Let the far broker stand still until all messages wait, then go on."""
+    qos = 2 if "exactly" in kind else 1
+    lines = "exactly_once = true" if "exactly" in kind else ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "near").mkdir()
-        (folder / "far").mkdir()
-        async with running_mosquitto(folder / "near") as near, running_mosquitto(folder / "far") as far:
-            mock = kafka_mock.KafkaMock(1, {"upload": 4}) if kind == "kafka-sink" else None
-            lines = settings(near.port, far.port, "").replace("window_messages = 64", "window_messages = 2000")
-            text = kafka_settings(near.port, mock.bootstraps) if mock else lines.replace("out 2", "out 1")
-            bridge = BridgeProcess(folder, text)
+        for side in ("near", "far"):
+            (folder / side).mkdir()
+        async with running_mosquitto(folder / "far", further=FAST) as far:
+            own = mosquitto_bridge(far.port, qos) if "Mosquitto" in kind else ()
+            async with running_mosquitto(folder / "near", further=(*FAST, *own)) as near:
+                text = settings(near.port, far.port, lines).replace("window_messages = 64", WINDOW)
+                bridge = BridgeProcess(folder, text.replace("out 2", f"out {qos}"))
+                if not own:
+                    bridge.start()
+                    await bridge.ready()
+                reader = read(far, count, qos)
+                await trio.sleep(2.0)  # for its subscription, and Mosquitto's own bridge
+                far.pause(signal.SIGSTOP)
+                await publish_all(near.port, messages(count, qos))
+                pid = near.pid if own or bridge.process is None else bridge.process.pid
+                began, used = time.monotonic(), processor_s(pid)
+                far.pause(signal.SIGCONT)
+                if await trio.to_thread.run_sync(partial(reader.wait, TIMEOUT_S)):
+                    raise RuntimeError("the subscriber failed")
+                took, used = time.monotonic() - began, processor_s(pid) - used
+                if not own:
+                    bridge.kill()
+    return row(kind, count, used, took)
+
+
+async def rate_to_kafka(count: int) -> str:
+    """Let messages wait in the bridge's session, and start it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        async with running_mosquitto(folder, further=FAST) as near:
+            mock = kafka_mock.KafkaMock(1, {"upload": 4})
+            bridge = BridgeProcess(folder, kafka_settings(near.port, mock.bootstraps))
             bridge.start()
             await bridge.ready()
             bridge.kill()
-            await publish_all(near.port, [Publish(f"f/{number % 50}", PAYLOAD, 1) for number in range(count)])
+            await publish_all(near.port, messages(count, 1))
             bridge.start()
             await bridge.ready()
             assert bridge.process is not None
@@ -72,21 +142,109 @@ async def measure(kind: str, count: int) -> str:
                 delivered = int((await trio.to_thread.run_sync(bridge.rows))[0]["delivered"])
             took, used = time.monotonic() - began, processor_s(pid) - used
             bridge.kill()
-            if mock is not None:
-                mock.close()
-    moved = delivered - first
-    return f"| {kind} | {moved} | {moved / used:,.0f} | {moved / took:,.0f} |"
+            mock.close()
+    return row("kafka-sink", delivered - first, used, took)
 
 
-def main() -> None:
-    """Print the table."""
+async def rates(count: int) -> None:
+    """Print the table of rates."""
+    print(
+        "| kind | messages of 256 B | a second of processor time | a second on the clock | bar |\n|---|---|---|---|---|"
+    )
+    for kind in ("mqtt", "Mosquitto's own bridge, QoS 1", "mqtt, exactly once", "Mosquitto's own bridge, QoS 2"):
+        print(await rate_between_brokers(kind, count), flush=True)
+    print(await rate_to_kafka(count), flush=True)
+
+
+class Arrivals(threading.Thread):
+    """A consumer of a Kafka topic; when each record came, by its number."""
+
+    def __init__(self, bootstraps: str) -> None:
+        super().__init__(daemon=True)
+        self.at: dict[int, float] = {}
+        self.over = threading.Event()
+        self._bootstraps = bootstraps
+
+    def run(self) -> None:
+        """Consume until told to end."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        told = {"bootstrap.servers": self._bootstraps, "group.id": "reader", "log_level": 0, "fetch.wait.max.ms": 5}
+        consumer = Consumer(told)
+        consumer.assign([TopicPartition("upload", number, 0) for number in range(4)])
+        while not self.over.is_set():
+            for record in consumer.consume(500, 0.05):
+                value = record.value()
+                if value is not None and record.error() is None:
+                    self.at.setdefault(int.from_bytes(value[:8], "big"), time.monotonic())
+        consumer.close()
+
+
+async def latency(seconds: float) -> None:
+    """Print P50 and P99 of PUBACK to record at a steady rate."""
+    count = int(RATE * seconds)
+    acknowledged: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        async with running_mosquitto(Path(name), further=FAST) as near, gathering(near.port, "publisher") as user:
+            mock = kafka_mock.KafkaMock(1, {"upload": 4})
+            bridge = BridgeProcess(Path(name), kafka_settings(near.port, mock.bootstraps))
+            bridge.start()
+            await bridge.ready()
+            arrivals = Arrivals(mock.bootstraps)
+            arrivals.start()
+
+            class Noting(dict[int, int]):
+                def __setitem__(self, token: int, code: int) -> None:
+                    acknowledged[token] = time.monotonic()
+
+            user.codes = Noting()
+            assert user.client is not None
+            began, sent = trio.current_time(), 0
+            while sent < count:
+                due = int((trio.current_time() - began) * RATE)
+                while sent < min(due, count) and user.client.has_room:
+                    body = sent.to_bytes(8, "big") + PAYLOAD[8:]
+                    user.client.publish(Publish(f"f/{sent % 50}", body, 1), sent)
+                    sent += 1
+                await trio.sleep(0.002)
+            took = trio.current_time() - began
+            with trio.move_on_after(20):
+                while len(arrivals.at) < count:
+                    await trio.sleep(0.05)
+            arrivals.over.set()
+            bridge.kill()
+            await trio.to_thread.run_sync(arrivals.join)
+            mock.close()
+    settled = int(RATE * 2)  # of the first 2 s: the mock's and the consumer's start
+    waits = [1e3 * (at - acknowledged[n]) for n, at in arrivals.at.items() if n >= settled and n in acknowledged]
+    p50, p99 = statistics.median(waits), statistics.quantiles(waits, n=100)[98]
+    print(
+        f"PUBACK to record: {len(arrivals.at)} of {count} records at {count / took:,.0f} msg/s: P50 {p50:.1f} ms, "
+        f"P99 {p99:.1f} ms (bar {LATENCY_BAR_MS:g} ms: {check('PUBACK to record', p99 <= LATENCY_BAR_MS)})"
+    )
+
+
+def main() -> int:
+    """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("rates", "latency", "faults", "frozen", "away"))
     parser.add_argument("--messages", type=int, default=30_000)
+    parser.add_argument("--seconds", type=float, default=600.0, help="that the other side is away")
     options = parser.parse_args()
-    print("| kind | messages of 256 B | a second of processor time | a second on the clock |\n|---|---|---|---|")
-    for kind in ("mqtt", "kafka-sink"):
-        print(trio.run(measure, kind, options.messages), flush=True)
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        "rates": partial(rates, options.messages),
+        "latency": partial(latency, LATENCY_S),
+        "faults": partial(beside_mosquitto, check),
+        "frozen": partial(frozen, check),
+        "away": partial(away, check, options.seconds),
+    }
+    for part, run in parts.items():
+        if part == options.only or (options.only is None and part != "away"):
+            print(f"{part}:", flush=True)
+            trio.run(run)
+    print(f"missed: {', '.join(missed)}" if missed else "every bar held")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

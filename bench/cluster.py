@@ -53,17 +53,30 @@ WARM_UP = Row("warm-up", "-m connect -N 100 --hold 0.1", 0)  # first uses of thi
 
 
 class Cluster:
-    """A local cluster, all processes on CPU 0; ``tree`` is another checkout with a ``.venv`` of its own."""
+    """A local cluster, all processes on CPU 0.
 
-    def __init__(self, folder: Path, edges: int, tree: Path | None = None) -> None:
-        name = f"cluster-{edges}{'-other' * (tree is not None)}"
+    Args:
+        tree: Another checkout, with a ``.venv`` of its own.
+        path: Where its processes look for modules first.
+    """
+
+    def __init__(self, folder: Path, edges: int, tree: Path | None = None, path: Path | None = None) -> None:
+        name = f"cluster-{edges}{'-other' * (tree is not None)}{'' if path is None else f'-{path.name}'}"
         self.data = folder / name
         self._log = (folder / f"{name}.log").open("w+")
         python = str(tree / ".venv" / "bin" / "python") if tree else sys.executable
         command = ["taskset", "-c", "0", python, "-m", "stratamq", "up", "--data", str(self.data)]
         command += ["--edges", str(edges), "--tls-port", "0", "--plain-port", "0"]
+        known = subprocess.run([*command[3:7], "--help"], capture_output=True, text=True, check=False, cwd=tree).stdout
+        if "--no-admin" in known:  # an older tree has no HTTP service
+            command.append("--no-admin")
         self.process = subprocess.Popen(
-            command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, cwd=tree
+            command,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=tree,
+            env=os.environ | ({"PYTHONPATH": str(path)} if path is not None else {}),
         )
         end = time.monotonic() + READY_S
         while "ready after" not in Path(self._log.name).read_text():

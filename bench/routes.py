@@ -13,6 +13,7 @@ import resource
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.hot import build_mqload
@@ -44,8 +45,8 @@ SHARDS = 64
 class Router:
     """A router that owns every shard, with three edges that have reported nothing."""
 
-    def __init__(self, *, collect: bool = True) -> None:
-        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings(lease_s=60.0))
+    def __init__(self, *, collect: bool = True, utc: Callable[[], float] = lambda: 0.0) -> None:
+        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings(lease_s=60.0), utc=utc)
         self.now = 1.0
         self.edges: list[tuple[str, Control]] = []
         self.core.handle(self.now, [Applied(encode_command(Bootstrap("c", 1, SHARDS, 1, 1, 60.0)))])

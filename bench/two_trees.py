@@ -18,13 +18,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from bench.cluster import IDLE_ROWS, WARM_UP, Cluster, machine, run_on
 from bench.hot import ROWS, Row, build_mqload, figure, make_certificate
 
-__all__ = ["main"]
+__all__ = ["main", "take_turns"]
 
 TURNS_OF_A_PAIR = 5
 
@@ -53,25 +54,42 @@ def main() -> int:
     return 1 if slower else 0
 
 
-def _within(row: Row, mqload: Path, folder: Path, other: Path, arguments: argparse.Namespace) -> bool:
-    """Run the turns of a row, print its line, and return whether this tree is no slower than allowed."""
-    here: list[float] = []
-    there: list[float] = []
-    while len(here) < arguments.runs:
-        turns = range(len(here), min(len(here) + TURNS_OF_A_PAIR, arguments.runs))
-        edges = 2 if row.linked else 1
-        pair = [Cluster(folder, edges)]
+def take_turns(
+    row: Row,
+    mqload: Path,
+    runs: int,
+    clusters: tuple[Callable[[int], Cluster], Callable[[int], Cluster]],
+    turns_of_a_pair: int = TURNS_OF_A_PAIR,
+) -> tuple[list[float], list[float]]:
+    """Return the figures of so many turns of a row on either of two clusters, made for a number of edges.
+
+    With every new pair the other one is started first.
+    """
+    figures: tuple[list[float], list[float]] = ([], [])
+    pairs = 0
+    while len(figures[0]) < runs:
+        turns = range(len(figures[0]), min(len(figures[0]) + turns_of_a_pair, runs))
+        pair: dict[int, Cluster] = {}
         try:
-            pair.append(Cluster(folder, edges, other))
-            for cluster in pair:
+            for index in (1, 0) if pairs % 2 else (0, 1):
+                pair[index] = clusters[index](2 if row.linked else 1)
+            for cluster in pair.values():
                 run_on(cluster, mqload, replace(WARM_UP, tls=row.tls))
             time.sleep(row.settle_s)
             for turn in turns:
                 for index in (1, 0) if turn % 2 else (0, 1):
-                    (there if index else here).append(figure(run_on(pair[index], mqload, row))[0])
+                    figures[index].append(figure(run_on(pair[index], mqload, row))[0])
         finally:
-            for cluster in pair:
+            for cluster in pair.values():
                 cluster.stop()
+        pairs += 1
+    return figures
+
+
+def _within(row: Row, mqload: Path, folder: Path, other: Path, arguments: argparse.Namespace) -> bool:
+    """Run the turns of a row, print its line, and return whether this tree is no slower than allowed."""
+    ours, others = (lambda edges: Cluster(folder, edges)), (lambda edges: Cluster(folder, edges, other))
+    here, there = take_turns(row, mqload, arguments.runs, (ours, others))
     by_turns = (
         statistics.median(mine / its for mine, its in zip(here, there, strict=True) if its) if any(there) else 1.0
     )

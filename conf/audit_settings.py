@@ -23,10 +23,12 @@ class NodeAudit(BaseModel, frozen=True, extra="forbid"):
     audit_room_bytes_min: int = Field(
         default=64 * MIB,
         ge=0,
+        le=1 << 50,
         description="free bytes of its disk below which verbs that change something are refused, and nothing is added",
     )
     audit_file_bytes_max: int = Field(
         default=64 * MIB,
         ge=MIB,
+        le=1 << 50,
         description="bytes from which the file is put aside under the number of its last line; none is ever deleted",
     )

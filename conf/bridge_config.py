@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, create_model
 from conf.bridge_settings import BRIDGE_KINDS, BridgeSettings, GatewaySettings, kind_of
 from conf.errors import ExitCode, UserError
 from conf.node_settings import NAME_PATTERN, LogSettings, MetricsSettings
-from conf.sources import load_rooms
+from conf.private_files import check_file
+from conf.sources import FILE_BYTES_MAX, load_rooms
 
 __all__ = ["BridgeConfig", "load_bridges"]
 
@@ -55,8 +56,9 @@ def load_bridges(file: Path, *, environment: Mapping[str, str], flags: Sequence[
 def _room(file: Path) -> type[BaseModel]:
     """Return a model with one field for each table below ``bridge``."""
     try:
+        check_file(file, "settings", FILE_BYTES_MAX)  # a pipe would hold the process
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("bridge", {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+    except (OSError, UserError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError):
         tables = None  # whoever reads the file says what is wrong with it
     mistakes = []
     fields: dict[str, Any] = {}

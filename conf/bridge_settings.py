@@ -116,6 +116,11 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
         description="where rejected messages go: topic:NAME at the cluster, or file:PATH; empty: "
         "topic:bridge/<name>/rejected",
     )
+    dead_letter_bytes_max: int = Field(
+        default=1024 * MIB,
+        ge=1024,
+        description="bytes of a file; above it messages stay open until it is moved away",
+    )
 
     group: str = Field(
         default="",
@@ -146,6 +151,11 @@ class MqttBridge(BridgeSettings, frozen=True, extra="forbid"):
     )
     retain: Literal["as_published", "never"] = Field(
         default="as_published", description="never: nothing is retained on the other side"
+    )
+    exactly_once: bool = Field(
+        default=False,
+        description="messages of QoS 2 come once, whatever is killed: both brokers keep their sessions, and the bridge "
+        "has a spool in gateway.data_dir; for lines of QoS 2 alone",
     )
     notifications: bool = Field(
         default=True, description="say 1 or 0, retained, on $SYS/broker/connection/<client_id>/state of both sides"

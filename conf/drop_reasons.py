@@ -18,6 +18,7 @@ REASONS = {
     "no_subscriber_took": "a shared group had no member that took it",
     "not_authorized": "the rules forbid it: to publish, to receive, or to leave it retained",
     "peer_gone": "QoS 0 for an edge that is not linked",
+    "purged": "an operator emptied the session's queue",
     "queue_full": "a bound of the session's queue; the oldest entry went",
     "rate_limited": "an event beyond edge.events_rate_max",
     "retained_limit": "more retained matches than edge.retained_per_subscribe_max",
@@ -47,6 +48,7 @@ REASON_OF = {
     "dropped_retained_source": "not_authorized",
     # storage
     "dropped_queue_full": "queue_full",
+    "dropped_purged": "purged",
     "dropped_no_member": "no_subscriber_took",
     "shares_dropped_full": "queue_full",
     "shares_dropped_large": "too_large",

@@ -171,7 +171,7 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         default=8 * KIB,
         ge=0,
         le=MIB,
-        description="bytes of all user properties of one packet but PUBLISH; `stratamq up` allows 128 KiB",
+        description="bytes of all user properties of one packet or will: more is 0x97; `stratamq up` allows 128 KiB",
     )
     retain_available: bool = Field(default=True, description="take retained messages; announced to MQTT 5 clients")
     maximum_qos: int = Field(default=2, ge=0, le=2, description="highest QoS of a PUBLISH; announced to MQTT 5 clients")

@@ -47,6 +47,18 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         le=1e12,
         description="bytes per second read from one client here, 0: no limit; the rest waits unread",
     )
+    publish_rate_address_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e7,
+        description="those of all clients of one address (IPv6: /64) here together, 0: no limit; not for proxy_trusted",
+    )
+    byte_rate_address_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e12,
+        description="bytes per second read from these together, 0: no limit; the rest waits unread",
+    )
     subscribe_rate_max: float = Field(
         default=0.0,
         ge=0,

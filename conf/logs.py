@@ -9,15 +9,16 @@ import datetime
 import json
 import logging
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from conf.node_settings import LogSettings
 
-__all__ = ["RepeatFilter", "configure_logs"]
+__all__ = ["KeptLine", "KeptLines", "RepeatFilter", "configure_logs", "kept_lines"]
 
 BURST = 10  # records of one event within repeat_s before the rest is left out
+KEPT_LINES = 2_000  # of this process, for whoever asks it
 EVENTS_MAX = 1024  # events watched for repeats; the least recent is forgotten
 
 
@@ -91,6 +92,49 @@ class _Text(_Formatter):
         return f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {said}{trace}"
 
 
+class KeptLine(NamedTuple):
+    """A line that was written, for looks."""
+
+    number: int
+    at_ms: int
+    level: str
+    logger: str
+    message: str
+    fields: dict[str, object]
+
+
+class KeptLines:
+    """The last lines that this process wrote."""
+
+    def __init__(self) -> None:
+        self.lines: deque[KeptLine] = deque(maxlen=KEPT_LINES)
+        self.number = 0  # of the newest
+
+    def keep(self, record: logging.LogRecord) -> None:
+        """Keep a record that is written."""
+        self.number += 1
+        fields = dict(getattr(record, "fields", {}))
+        at_ms = int(record.created * 1000)
+        line = KeptLine(self.number, at_ms, record.levelname.lower(), record.name, record.getMessage(), fields)
+        self.lines.append(line)
+
+
+_kept = KeptLines()
+
+
+def kept_lines() -> KeptLines:
+    """Return the last lines of this process; none before its log is configured."""
+    return _kept
+
+
+class _Writer(logging.StreamHandler[TextIO]):
+    """Writes what its filter lets through, and keeps it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _kept.keep(record)
+        super().emit(record)
+
+
 def _printable(line: str, escape: Callable[[str], str]) -> str:
     """Return a line in which a stranger's name ends no line, moves no terminal, and turns no letters round."""
     return line if line.isprintable() else "".join(char if char.isprintable() else escape(char) for char in line)
@@ -108,7 +152,7 @@ def configure_logs(settings: LogSettings, node: str, stream: TextIO | None = Non
     """Send this process's log to standard error; call once, before anything is logged."""
     target = sys.stderr if stream is None else stream
     text = settings.format == "text" or (settings.format == "auto" and target.isatty())
-    handler = logging.StreamHandler(target)
+    handler = _Writer(target)
     handler.setFormatter(_Text(node) if text else _JsonLines(node))
     handler.addFilter(RepeatFilter(settings.repeat_s))
     root = logging.getLogger()

@@ -1,7 +1,7 @@
 """Figures of a node, and the page that shows them: ``/metrics``, ``/livez``, ``/startupz``, ``/readyz``.
 
 Hot code counts in plain integers and histograms of its own; this module reads them when somebody asks. The page runs on
-starlette and hypercorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
+starlette and anycorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
 imported in a thread when the first scraper comes, which waits for it in the backlog: right after the start the first
 clients need the processor, and a node that nobody asks needs none of it.
 Names: base units, ``_total`` on counters, no client or topic in labels.
@@ -11,15 +11,16 @@ import contextlib
 import importlib
 import socket
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import trio
 
+from conf.asgi import without_lifespan
 from conf.errors import UserError
 from conf.node_settings import MetricsSettings
 
-__all__ = ["Histogram", "Metrics", "bind_health", "bind_metrics", "serve_metrics"]
+__all__ = ["Histogram", "Metrics", "PowersOfTwo", "bind_health", "bind_metrics", "serve_metrics"]
 
 NAME_PREFIX = "stratamq_"
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -32,7 +33,7 @@ class Histogram:
 
     __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> None:
+    def __init__(self, bounds: Iterable[float] = LATENCY_BOUNDS_S) -> None:
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
@@ -40,6 +41,30 @@ class Histogram:
     def observe(self, value: float) -> None:
         """Count one value; a value equal to a bound belongs below it, as Prometheus has it."""
         self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def bound_of(self, share: float) -> float:
+        """Return the least bound with at least that share of the counts below it; the greatest where none has."""
+        wanted, below = share * sum(self.counts), 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            below += count
+            if below >= wanted:
+                return bound
+        return self.bounds[-1]
+
+
+class PowersOfTwo(Histogram):
+    """Durations in buckets by powers of two from 64 us to 17 min: no search, so hot code may count."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(64e-6 * 2**number for number in range(24))
+
+    def observe(self, value: float) -> None:
+        """Count one duration in s; the nearest microsecond decides at a bound."""
+        number = ((int(value * 1e6) - 1) >> 6).bit_length() if value > 0 else 0
+        self.counts[min(number, 24)] += 1
         self.total += value
 
 
@@ -67,8 +92,12 @@ class Metrics:
     def histogram(self, name: str, text: str, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> Histogram:
         """Return a new histogram that the page shows."""
         histogram = Histogram(bounds)
-        self._add("histogram", name, text, lambda: histogram, ())
+        self.show(name, text, lambda: histogram)
         return histogram
+
+    def show(self, name: str, text: str, read: Callable[[], Histogram]) -> None:
+        """Show a histogram that hot code has already, or counts in a form of its own."""
+        self._add("histogram", name, text, read, ())
 
     def check(self, name: str, ready: Callable[[], bool]) -> None:
         """Add a condition of ``/readyz``."""
@@ -93,6 +122,27 @@ class Metrics:
     def read(self) -> dict[str, Any]:
         """Return all values by name, without prefix; for ``$SYS``, status verbs and tests."""
         return {name: read() for name, (_kind, _text, read, _labels) in self._families.items()}
+
+    def values(self, kind: str) -> dict[str, float]:
+        """Return the figures of all families of a kind by name and labels, as the page writes them."""
+        found: dict[str, float] = {}
+        for name, (of, _text, read, labels) in self._families.items():
+            if of != kind:
+                continue
+            value = read()
+            for key, number in value.items() if isinstance(value, Mapping) else (((), value),):
+                told = ",".join(f'{label}="{one}"' for label, one in zip(labels, key, strict=False))
+                found[f"{NAME_PREFIX}{name}{{{told}}}" if told else NAME_PREFIX + name] = float(number)
+        return found
+
+    def slowest(self) -> dict[str, float]:
+        """Return the bound below which 99 % of what each histogram counted lie, by name; only of those that counted."""
+        found: dict[str, float] = {}
+        for name, (of, _text, read, _labels) in self._families.items():
+            histogram = read() if of == "histogram" else None
+            if histogram is not None and any(histogram.counts):
+                found[f'{NAME_PREFIX}{name}{{quantile="0.99"}}'] = histogram.bound_of(0.99)
+        return found
 
     def _add(self, kind: str, name: str, text: str, read: Callable[[], Any], labels: tuple[str, ...]) -> None:
         if name in self._families:
@@ -179,18 +229,19 @@ async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: 
     with contextlib.closing(listener):
         await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
         application = await trio.to_thread.run_sync(_application, metrics, health_only)
-        server = importlib.import_module("hypercorn.trio")
-        config = importlib.import_module("hypercorn.config").Config()
-        config.bind = [f"fd://{listener.detach()}"]  # hypercorn's from here on
+        server = importlib.import_module("anycorn")
+        config = server.Config()
+        config.bind = [f"fd://{listener.detach()}"]  # the server's from here on
     config.loglevel = "WARNING"
     config.include_server_header = False
     config.graceful_timeout = 0.2
-    await server.serve(application, config, shutdown_trigger=trio.sleep_forever)
+    config.alpn_protocols = ["http/1.1"]
+    await server.serve(without_lifespan(application), config, shutdown_trigger=trio.sleep_forever)
 
 
 def _application(metrics: Metrics, health_only: bool) -> Any:
     """Build the page; also imports everything slow, which is why it runs in a thread."""
-    for name in ("prometheus_client", "hypercorn.trio", "hypercorn.config"):
+    for name in ("prometheus_client", "anycorn"):
         importlib.import_module(name)
     from starlette.applications import Starlette
     from starlette.requests import Request

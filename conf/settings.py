@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from conf.admin_settings import AdminSettings
 from conf.balance_settings import BalanceSettings
 from conf.edge_settings import EdgeSettings, ListenerSettings
 from conf.node_settings import LogSettings, MetricsSettings, NodeSettings
@@ -21,9 +22,11 @@ from conf.sources import Loaded, load_rooms
 from conf.storage_settings import StorageSettings
 
 __all__ = [
+    "ADMIN",
     "BALANCE",
     "ROOMS",
     "TIERS",
+    "AdminConfig",
     "BalanceConfig",
     "EdgeConfig",
     "EdgeSettings",
@@ -41,15 +44,17 @@ __all__ = [
 
 TIERS = ("edge", "router", "storage")
 BALANCE = "balance"  # a process that is no tier, and its room
-LINK_PORTS = {"balance": 0, "edge": 7949, "router": 7947, "storage": 7948}
-GROUP_NICE = {"balance": 0, "edge": 0, "router": 5, "storage": 5}  # docs/adr/0060-who-waits-for-the-core.md
-SLICE_US = {"balance": 0, "edge": 100, "router": 0, "storage": 0}
+ADMIN = "admin"  # likewise
+LINK_PORTS = {"admin": 0, "balance": 0, "edge": 7949, "router": 7947, "storage": 7948}
+GROUP_NICE = {"admin": 5, "balance": 0, "edge": 0, "router": 5, "storage": 5}  # docs/adr/0060-who-waits-for-the-core.md
+SLICE_US = {"admin": 0, "balance": 0, "edge": 100, "router": 0, "storage": 0}
 ROOMS: dict[str, type[BaseModel]] = {
     "node": NodeSettings,
     "edge": EdgeSettings,
     "router": RouterSettings,
     "storage": StorageSettings,
     "balance": BalanceSettings,
+    "admin": AdminSettings,
     "metrics": MetricsSettings,
     "logs": LogSettings,
 }
@@ -96,6 +101,13 @@ class BalanceConfig(NodeConfig):
     balance: BalanceSettings
 
 
+@dataclass(frozen=True, slots=True)
+class AdminConfig(NodeConfig):
+    """Argument of ``admin.http.service.main``."""
+
+    admin: AdminSettings
+
+
 def load(
     tier: str,
     *,
@@ -107,18 +119,18 @@ def load(
     """Return a tier's configuration: defaults < file < environment < flags.
 
     Args:
-        tier: "edge", "router" or "storage"; or "balance", which is none.
+        tier: "edge", "router" or "storage"; or "balance" or "admin", which are none.
         file: TOML; None for defaults.
         environment: ``os.environ``, or what a test wants.
         flags: ``room.key=value`` each.
         membership: Model of the room ``membership``; None where that room is not needed.
     Returns:
-        EdgeConfig, RouterConfig, StorageConfig or BalanceConfig.
+        EdgeConfig, RouterConfig, StorageConfig, BalanceConfig or AdminConfig.
     Raises:
         UserError: Every mistake, one line each; exit code 2.
     """
     rooms = dict(ROOMS) if membership is None else {**ROOMS, "membership": membership}
-    own = ["node", tier, "metrics", "logs"] + (["membership"] if membership else [])
+    own = ["node", tier, "metrics", "logs"] + (["membership"] if membership and tier != ADMIN else [])
     loaded = load_rooms(rooms, own, defaults=tier_defaults(tier), file=file, environment=environment, flags=flags)
     return _composite(tier, loaded)
 
@@ -143,6 +155,8 @@ def _composite(tier: str, loaded: Loaded) -> NodeConfig:
         return EdgeConfig(**common, edge=rooms["edge"])
     if tier == "router":
         return RouterConfig(**common, router=rooms["router"])
+    if tier == ADMIN:
+        return AdminConfig(**common, admin=rooms["admin"])
     if tier == BALANCE:
         return BalanceConfig(**common, balance=rooms["balance"])
     return StorageConfig(**common, storage=rooms["storage"])

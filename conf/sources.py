@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_file
+from conf.toml_lines import TomlLines
 
 __all__ = ["ENVIRONMENT_NAMES", "ENVIRONMENT_PREFIX", "Loaded", "load_rooms"]
 
@@ -26,6 +27,7 @@ ENVIRONMENT_NAMES = {
     "STRATAMQ_ROUTER": "host:port of a router for the command line",
 }
 FILE_BYTES_MAX = 1024 * 1024
+NEW_LINE = b"\n"
 SUGGESTION_CUTOFF = 0.55  # of difflib's ratio; lower suggests nonsense, higher misses dropped words
 
 Path_ = tuple[str, ...]
@@ -47,6 +49,14 @@ class _Collector:
         self.values: dict[str, Any] = {}
         self.sources: dict[Path_, str] = {}
         self.mistakes: list[str] = []
+        self.file = self.text = ""  # of the file, once it is read
+        self._lines: TomlLines | None = None
+
+    def at(self, path: Sequence[str]) -> str:
+        """Return the file with the line of a key, for an error."""
+        self._lines = self._lines or TomlLines(self.text)
+        line = self._lines.of(path)
+        return f"{self.file}:{line}" if line else self.file
 
     def put(self, path: Path_, value: object, source: str) -> None:
         """Set one value; tables go in leaf by leaf, so that a later source replaces only what it names."""
@@ -113,7 +123,9 @@ def load_rooms(
 def _read_file(collector: _Collector, file: Path, own: Mapping[str, type[BaseModel]]) -> None:
     try:
         check_file(file, "settings", FILE_BYTES_MAX)
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = file.read_bytes()  # as text, a lone CR would become the end of a line, which TOML does not know
+        collector.file, collector.text = str(file), raw.decode()
+        content = tomllib.loads(collector.text)
     except UserError as error:
         collector.mistakes.append(error.message)
         return
@@ -123,14 +135,17 @@ def _read_file(collector: _Collector, file: Path, own: Mapping[str, type[BaseMod
     except RecursionError:
         collector.mistakes.append(f"{file}: nested too deeply")
         return
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        collector.mistakes.append(f"{file}:{raw.count(NEW_LINE, 0, error.start) + 1}: not TOML: no UTF-8")
+        return
+    except tomllib.TOMLDecodeError as error:
         collector.mistakes.append(f"{file}: not TOML: {error}")
         return
     for room, table in content.items():
         if room not in own:
-            collector.mistakes.append(f"{file}: unknown room {room}{_suggest(room, own)}")
+            collector.mistakes.append(f"{collector.at((room,))}: unknown room {room}{_suggest(room, own)}")
         elif not isinstance(table, Mapping):
-            collector.mistakes.append(f"{file}: {room} is a room: write [{room}]")
+            collector.mistakes.append(f"{collector.at((room,))}: {room} is a room: write [{room}]")
         else:
             collector.put((room,), _by_name(table), str(file))
 
@@ -237,7 +252,7 @@ def _source(collector: _Collector, path: Path_) -> str:
     for length in range(len(path), 0, -1):
         for known, source in collector.sources.items():
             if known[:length] == path[:length] and source != "default":
-                return f"{source}: "
+                return f"{collector.at(path) if source == collector.file else source}: "
     return ""
 
 

@@ -56,6 +56,12 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
     sessions_max: int = Field(
         default=50_000, ge=1, le=10_000_000, description="stored sessions per partition; CONNECTs for more get 0x97"
     )
+    sessions_per_user_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=10_000_000,
+        description="stored sessions of one user per partition; CONNECTs for more get 0x97; nobody's do not count",
+    )
     filters_per_session_max: int = Field(
         default=1000,
         ge=1,

@@ -1,20 +1,17 @@
-"""Settings of ``stratamq gateway udp``: room ``udp``, and which rooms its process has.
+"""Settings of ``stratamq gateway udp``: room ``udp``.
 
 Precedence and error lines are ``conf/sources.py``; the file with every setting is conf/udp.toml.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from conf.bridge_settings import GatewaySettings
-from conf.node_settings import NAME_PATTERN, LogSettings, MetricsSettings, split_list
-from conf.sources import load_rooms
+from conf.node_settings import NAME_PATTERN, split_list
 
-__all__ = ["UDP_DEFAULTS", "UdpConfig", "UdpSettings", "load_udp"]
+__all__ = ["UDP_DEFAULTS", "UdpSettings"]
 
 UDP_DEFAULTS: Mapping[str, Mapping[str, object]] = {"gateway": {"id": "udp-0", "data_dir": "data/udp-0"}}
 
@@ -29,9 +26,9 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
         pattern=r"^(|(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5})$",
         description="ip:port that devices and other nodes are told; empty: bind and port",
     )
-    security: Literal["sealed", "plain"] = Field(
+    security: Literal["sealed", "dtls", "plain"] = Field(
         default="sealed",
-        description="sealed: a key per device, every datagram encrypted; plain: nothing is, and nobody is known",
+        description="sealed: a key per device, every datagram encrypted; dtls: certificates; plain: nobody is known",
     )
     allow_plain: bool = Field(
         default=False, description="true: security = plain also where bind is not an address of this host alone"
@@ -43,9 +40,14 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
         default="",
         pattern=rf"^$|{NAME_PATTERN}",
         max_length=64,
-        description="of this node towards its parent, with sealed security",
+        description="of this node towards its parent, with sealed security; with dtls its certificate says it",
     )
     key_file: Path | None = Field(default=None, description="file with this node's own key, mode 0600")
+    dtls_certificate: Path | None = Field(
+        default=None, description="PEM chain of this node, which names its IP address; with dtls"
+    )
+    dtls_key: Path | None = Field(default=None, description="its private key, mode 0600")
+    dtls_authority: Path | None = Field(default=None, description="PEM that signs devices and nodes")
     subtree: str = Field(default="", max_length=512, description="topics that it asks its parent for; root: empty")
     parent: str = Field(
         default="",
@@ -57,7 +59,8 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
         description="subtrees that each node may take over, by its name; by the name '-' with plain security",
     )
     roles_file: Path | None = Field(
-        default=None, description="roles of devices, as of a listener: the user is the name of the key; required"
+        default=None,
+        description="roles of devices; the user is the name of key or certificate; required",
     )
     device_roles: tuple[str, ...] = Field(default=("device",), description="roles that each device has")
     cluster: tuple[str, ...] = Field(
@@ -79,7 +82,9 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
     publishers_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="publishers whose last 1 024 numbers are remembered"
     )
-    sessions_max: int = Field(default=100_000, ge=1, le=10_000_000, description="sealed sessions; the oldest end first")
+    sessions_max: int = Field(
+        default=100_000, ge=1, le=10_000_000, description="sessions of devices; the oldest end first"
+    )
     joins_per_second_max: int = Field(default=50, ge=1, le=10_000, description="new children that are prepared")
 
     @field_validator("device_roles", "cluster", mode="before")
@@ -93,36 +98,11 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("parent and subtree belong together: a root has neither")
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key belong together")
+        if self.security == "dtls" and not (self.dtls_certificate and self.dtls_key and self.dtls_authority):
+            raise ValueError("dtls needs dtls_certificate, dtls_key and dtls_authority")
         if self.security == "sealed":
             if self.keys_file is None:
                 raise ValueError("keys_file is missing: with sealed security it says who may come")
             if self.parent and not (self.name and self.key_file):
                 raise ValueError("a node with a parent needs name and key_file")
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class UdpConfig:
-    """Configuration of one process."""
-
-    gateway: GatewaySettings
-    udp: UdpSettings
-    metrics: MetricsSettings
-    logs: LogSettings
-
-
-def load_udp(file: Path | None, *, environment: Mapping[str, str], flags: Sequence[str] = ()) -> UdpConfig:
-    """Return the configuration: defaults < file < environment < flags.
-
-    Raises:
-        UserError: Every mistake, one line each; exit code 2.
-    """
-    rooms: dict[str, type[BaseModel]] = {
-        "gateway": GatewaySettings,
-        "udp": UdpSettings,
-        "metrics": MetricsSettings,
-        "logs": LogSettings,
-    }
-    loaded = load_rooms(rooms, list(rooms), defaults=UDP_DEFAULTS, file=file, environment=environment, flags=flags)
-    found: dict[str, Any] = dict(loaded.rooms)
-    return UdpConfig(found["gateway"], found["udp"], found["metrics"], found["logs"])

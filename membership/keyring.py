@@ -74,8 +74,13 @@ def parse_key(text: str) -> bytes:
 
 
 def _parse_keys(text: str, source: str) -> list[bytes]:
-    lines = [line.strip() for line in text.splitlines()]
-    keys = [parse_key(line) for line in lines if line and not line.startswith("#")]
+    keys = []
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if line and not line.startswith("#"):
+            try:
+                keys.append(parse_key(line))
+            except KeyRingError as error:
+                raise KeyRingError(f"{source}:{number}: {error}") from None
     if not 1 <= len(keys) <= KEYS_MAX:
         raise KeyRingError(f"{source} holds {len(keys)} keys, not 1 to {KEYS_MAX}")
     return list(dict.fromkeys(keys))
@@ -88,6 +93,8 @@ def read_key_file(path: Path) -> list[bytes]:
         KeyRingError: Not a regular file, readable by others than its owner, owned by someone else, or not keys.
         OSError: The file cannot be opened.
     """
+    if path.is_dir():
+        raise KeyRingError(f"{path} is a folder; name a file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())  # of what was opened, not of what may lie there a moment later

@@ -66,7 +66,7 @@ class NodeGossip:
         self._on_dead = on_dead
         self._figures = figures
         self.gossip: Gossip | None = None
-        process.metrics.gauge("members", "Members by state, as gossip sees them.", self._states, ("state",))
+        process.metrics.gauge("gossip_members", "Members by state, as gossip sees them.", self._states, ("state",))
         process.metrics.counter("gossip_events_total", "Events of gossip by name.", self._counters, ("event",))
 
     @property

@@ -56,7 +56,7 @@ class MembershipSettings(BaseModel, frozen=True, extra="forbid", use_attribute_d
     key_file: Path | None = None
     """File with the gossip keys, mode 0600, base64, one per line, the sealing key first. Rotations rewrite it."""
 
-    key_fd: Annotated[int, Field(ge=0)] | None = None
+    key_fd: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     """File descriptor to read the keys from at start, instead of a file. Rotations then last until the next start."""
 
     events_max: Annotated[int, Field(ge=16, le=65536)] = 1024

@@ -20,7 +20,20 @@ from wire.messages import batches
 from wire.messages.hello import Hello
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("edge", "router", "storage", "gateways", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
+ROOMS = (
+    "edge",
+    "router",
+    "storage",
+    "gateways",
+    "admin",
+    "wire",
+    "mqtt",
+    "membership",
+    "access",
+    "jobs",
+    "conf",
+    "stratamq",
+)
 CODEC = "wire/messages/batches.py"  # it packs and unpacks field by field: that is no use of what they say
 BINARY = (batches.PublishMessage, batches.PublishRun, batches.PublishAck, batches.Push, batches.PushAck)
 WIDE = {"Any", "object", "Control", "Message", "Command", "T"}  # an annotation that may mean each class
@@ -33,6 +46,14 @@ WITHOUT_READER = {
         "how an export was made, for whoever reads it without StrataMQ (docs/jobs.md)",
     ),
     **dict.fromkeys(("JobEntry.inputs", "FileEntry.live_bytes"), "the same: which job made it of what"),
+    **dict.fromkeys(
+        [
+            "Seen.visited",
+            *("StartTrace.events_max", "StartTrace.for_s", "StartTrace.pattern"),
+            *("StartTrace.payload_bytes", "StartTrace.trace", "StopTrace.trace"),
+        ],
+        "the desks and the query layer that read it come next (docs/adr/0093-looks.md)",
+    ),
     **dict.fromkeys(("Manifest.format_version", "Manifest.manifest_crc"), "read by key, before the rest is decoded"),
 }
 

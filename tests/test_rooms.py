@@ -2,8 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,11 +12,24 @@ ROOT = Path(__file__).parent.parent
 
 # Which rooms a room may import from; a tier never another tier, ``jobs`` of ``wire`` only the SSTable modules.
 ARROWS: dict[str, set[str]] = {
-    "stratamq": {"edge", "router", "storage", "gateways", "jobs", "membership", "access", "wire", "mqtt", "conf"},
+    "stratamq": {
+        "edge",
+        "router",
+        "storage",
+        "gateways",
+        "admin",
+        "jobs",
+        "membership",
+        "access",
+        "wire",
+        "mqtt",
+        "conf",
+    },
     "edge": {"membership", "access", "wire", "mqtt", "conf"},
     "router": {"membership", "access", "wire", "mqtt", "conf"},
     "storage": {"membership", "access", "wire", "mqtt", "conf"},
     "gateways": {"membership", "access", "wire", "mqtt", "conf"},
+    "admin": {"access", "wire", "mqtt", "conf"},
     "access": {"wire", "mqtt", "conf"},
     "membership": {"wire", "mqtt", "conf"},
     "jobs": {"wire", "conf"},
@@ -52,11 +66,13 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
         "clients": {"hot", "node", "rights", "listeners", "login", "cluster"},
         "subscriptions": {"hot", "node", "rights", "clients", "cluster", "routes"},
         "publishing": {"hot", "node", "rights", "clients", "cluster", "routes", "subscriptions"},
+        "looks": {"hot", "node", "rights", "clients", "cluster", "routes", "subscriptions"},
     },
     "gateways": {
         "balancer": set(),
         "bridges": set(),
         "datagrams": set(),
+        "federation": set(),
     },
     "router": {
         "raft": set(),
@@ -65,6 +81,7 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
         "routes": set(),
         "policy": {"raft", "map"},
         "operators": {"raft", "placement", "map", "routes", "policy"},
+        "looks": {"raft", "map", "routes"},
     },
     "storage": {
         "state": set(),
@@ -74,14 +91,16 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
         "replication": {"state"},
         "sessions": {"state", "rights", "messages"},
         "hosting": {"state", "rights", "messages", "sessions", "replication"},
-        "incoming": {"state", "rights", "messages", "sessions", "hosting"},
+        "looks": {"state", "messages", "sessions", "replication", "hosting"},
+        "incoming": {"state", "rights", "messages", "sessions", "hosting", "looks"},
         "export": {"state", "store"},
     },
     "wire": {
         "messages": set(),
         "sstable": set(),
         "links": {"messages"},
-        "node": {"messages", "links"},
+        "looks": {"messages"},
+        "node": {"messages", "links", "looks"},
     },
 }
 FLOORS = {
@@ -91,6 +110,9 @@ FLOORS = {
     "gateways.presence",
     "gateways.process",
     "gateways.retry_delay",
+    "gateways.spool",
+    "gateways.spool_rows",
+    "gateways.spool_thread",
     "gateways.transport",
     "wire.clock",
     "wire.decoding",
@@ -99,7 +121,15 @@ PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a pac
 
 # Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
 SHELLS = {
+    "admin.http.changes",
+    "admin.http.gate",
+    "admin.http.live_cluster",
+    "admin.http.overview_handlers",
+    "admin.http.service",
+    "admin.http.watching",
     "access.operators.audit_service",
+    "admin.doctor.examine",
+    "admin.links",
     "conf.metrics",
     "conf.settings",  # asks for the host's name
     "edge.hot.descriptors",
@@ -124,6 +154,7 @@ SHELLS = {
     "gateways.bridges.batch_sink",
     "gateways.bridges.dead_letter_file",
     "gateways.bridges.door_check",
+    "gateways.bridges.exactly_once",
     "gateways.bridges.files_sink",
     "gateways.bridges.kafka_sink",
     "gateways.bridges.kafka_source",
@@ -134,10 +165,14 @@ SHELLS = {
     "gateways.bridges.standby",
     "gateways.bridges.webhook",
     "gateways.client",
+    "gateways.datagrams.dtls",
     "gateways.datagrams.programs",
     "gateways.datagrams.service",
     "gateways.datagrams.sockets",
+    "gateways.federation.links",
+    "gateways.federation.turns",
     "gateways.process",
+    "gateways.spool_thread",
     "gateways.transport",
     "membership.admin",
     "membership.discovery",
@@ -175,15 +210,55 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, full module name) of every import, the ones inside functions and TYPE_CHECKING included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+class Function(NamedTuple):
+    """One function or method: its name, its length in lines, and the names that the types of its arguments name."""
+
+    name: str
+    lines: int
+    takes: set[str]
+
+
+class Source(NamedTuple):
+    """What the checks want of one file: (line, full module name) of every import, functions, the first docstring."""
+
+    imports: list[tuple[int, str]]
+    functions: list[Function]
+    docstring: str
+
+
+@cache
+def source(path: Path) -> Source:
+    """Parse a file, once for all checks; a tree itself would be held in memory for the rest of the run."""
+    return parsed(path.read_text(encoding="utf-8"), path)
+
+
+def parsed(text: str, path: Path) -> Source:
+    """Imports inside functions and TYPE_CHECKING are included."""
+    tree = ast.parse(text)
+    found = Source([], [], ast.get_docstring(tree) or "")
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found.imports.extend((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            yield node.lineno, node.module or ""
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            found.imports.append((node.lineno, node.module or ""))
+            found.imports.extend((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            taken = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            names = set[str]().union(*(named_in(argument.annotation) for argument in taken))
+            found.functions.append(Function(node.name, (node.end_lineno or 0) - node.lineno + 1, names))
+    return found
+
+
+def named_in(annotation: ast.expr | None) -> set[str]:
+    """Return the names that a type names, in a string as well."""
+    if annotation is None:
+        return set()
+    nodes = list(ast.walk(annotation))
+    words = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        word for text in words for word in re.findall(r"\w+", text)
+    }
 
 
 def test_imports_run_downward_only() -> None:
@@ -191,7 +266,7 @@ def test_imports_run_downward_only() -> None:
     wrong = []
     for path in MODULES:
         room = module_name(path).split(".")[0]
-        for line, name in imports(path):
+        for line, name in source(path).imports:
             target = name.split(".")[0]
             if target in ARROWS and target != room and target not in ARROWS[room]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
@@ -205,7 +280,7 @@ def test_jobs_read_the_exported_format_and_nothing_else_of_wire() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in (ROOT / "jobs").rglob("*.py")
-        for line, name in imports(path)
+        for line, name in source(path).imports
         if name.startswith("wire") and not any(name == known or name.startswith(f"{known}.") for known in JOBS_OF_WIRE)
     ]
     assert not wrong, "\n".join(wrong)
@@ -221,7 +296,7 @@ def test_cores_do_not_wait() -> None:
         f"{path.relative_to(ROOT)}:{line} imports {name}: a core, or a shell missing from SHELLS?"
         for path in MODULES
         if not is_shell(module_name(path))
-        for line, name in imports(path)
+        for line, name in source(path).imports
         if name.split(".")[0] in ("trio", "asyncio", "anyio", "socket", "selectors") and "." not in name
     ]
     assert not wrong, "\n".join(wrong)
@@ -240,28 +315,17 @@ def test_files_are_named_for_what_they_define() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_every_file_opens_with_what_it_decides(path: Path) -> None:
     """A docstring first; an empty __init__ says nothing because it holds nothing."""
-    text = path.read_text(encoding="utf-8")
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{path.relative_to(ROOT)} has no docstring"
+    silent = not source(path).docstring and path.read_text(encoding="utf-8").strip()
+    assert not silent, f"{path.relative_to(ROOT)} has no docstring"
 
 
 def test_the_check_sees_what_it_should() -> None:
     """An arrow that points sideways, up, or from a function body is found."""
     example = ROOT / "edge" / "example.py"
-    found = {
-        name
-        for _, name in _imports_of("def f():\n    from router.placement.ring import Ring\nimport stratamq.cluster\n")
-    }
+    text = "def f():\n    from router.placement.ring import Ring\nimport stratamq.cluster\n"
+    found = {name for _, name in parsed(text, example).imports}
     assert {"router.placement.ring", "stratamq.cluster"} <= found
     assert "router" not in ARROWS[module_name(example).split(".")[0]]
-
-
-def _imports_of(text: str) -> list[tuple[int, str]]:
-    class Source:
-        def read_text(self, encoding: str) -> str:
-            del encoding
-            return text
-
-    return list(imports(Source()))  # type: ignore[arg-type]
 
 
 # --- circles, cores and lengths
@@ -280,7 +344,7 @@ def import_graph() -> dict[str, set[str]]:
     """Return module -> modules of ours that it imports, TYPE_CHECKING and function bodies included."""
     names = {module_name(path) for path in MODULES}
     return {
-        module: {name for _, name in imports(path) if name in names and name != module}
+        module: {name for _, name in source(path).imports if name in names and name != module}
         for module, path in ((module_name(path), path) for path in MODULES)
     }
 
@@ -333,7 +397,7 @@ def test_arrows_between_sub_rooms_run_one_way() -> None:
 @pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
 def test_every_package_says_what_it_is(folder: Path) -> None:
     """Its docstring names what it owns, its doors, what always holds, and what it may import."""
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    text = source(folder / "__init__.py").docstring
     assert text, f"{folder.relative_to(ROOT)} is silent"
     room = folder.relative_to(ROOT).parts[0]
     if room in SUB_ROOMS or room in ("membership", "jobs", "conf"):
@@ -345,32 +409,9 @@ def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == {"a", "b", "c"}
 
 
-def named_in(annotation: ast.expr | None) -> set[str]:
-    """Return the names that a type names, in a string as well."""
-    if annotation is None:
-        return set()
-    nodes = list(ast.walk(annotation))
-    words = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
-        word for text in words for word in re.findall(r"\w+", text)
-    }
-
-
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
 def test_nobody_takes_a_whole_core() -> None:
     """A part names what it uses: a view, a Protocol, a function. Only a service makes a core and keeps it."""
-    takers = {
-        module_name(path)
-        for path in MODULES
-        for function in functions(path)
-        for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-        if CORES & named_in(argument.annotation)
-    }
+    takers = {module_name(path) for path in MODULES for function in source(path).functions if CORES & function.takes}
     assert takers == set()
 
 
@@ -380,10 +421,10 @@ def test_files_and_functions_are_short() -> None:
     lines = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in files}
     long_files = {name: count for name, count in lines.items() if count > FILE_LINES_MAX}
     long_functions = {
-        f"{module_name(path)}.{function.name}": count
+        f"{module_name(path)}.{function.name}": function.lines
         for path in MODULES
-        for function in functions(path)
-        if (count := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+        for function in source(path).functions
+        if function.lines > FUNCTION_LINES_MAX
     }
     tables = ((long_files, LONG_FILES, "LONG_FILES"), (long_functions, LONG_FUNCTIONS, "LONG_FUNCTIONS"))
     for found, known, table in tables:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "security_checks.md"
 ROOMS = ("edge", "router", "storage", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-COUNTS = {"C": 25, "T": 9, "G": 6, "A": 12, "B": 6, "D": 19}
+COUNTS = {"C": 25, "T": 9, "G": 6, "A": 12, "B": 10, "D": 19}
 FUNCTIONS = ("identify", "protect", "detect", "respond", "recover")
 CODE_IN_DATA = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "ctypes.util")
 NOT_CALLED = ("eval", "exec", "compile", "os.system", "os.popen", "pickle.loads", "marshal.loads")
@@ -84,12 +84,18 @@ def calls(tree: ast.AST) -> Iterator[str]:
                 yield "shell"
 
 
+YAML_IS_WRITTEN = "stratamq/cli/output.py"  # and read nowhere
+
+
 def test_no_data_becomes_code() -> None:
     """NIST: protect. No pickle and its kin, no evaluation of text, no shell, in any room."""
     wrong = []
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found = [name for name in imports(tree) if name.split(".")[0] in CODE_IN_DATA]
+        if path.relative_to(ROOT).as_posix() == YAML_IS_WRITTEN:
+            found.remove("yaml")
+            found += [name for name in calls(tree) if name.startswith("yaml.") and name != "yaml.safe_dump"]
         found += [name for name in calls(tree) if name in NOT_CALLED or name == "shell"]
         wrong += [f"{path.relative_to(ROOT)}: {name}" for name in found]
     assert not wrong, "\n".join(wrong)

@@ -5,12 +5,24 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("edge", "router", "storage", "gateways", "wire", "mqtt", "membership", "access", "jobs", "conf", "stratamq")
+ROOMS = (
+    "edge",
+    "router",
+    "storage",
+    "gateways",
+    "admin",
+    "wire",
+    "mqtt",
+    "membership",
+    "access",
+    "jobs",
+    "conf",
+    "stratamq",
+)
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 # A name without a reader in Python, and why it stands.
 WITHOUT_READER = {
-    "take_changes": "a client session that outlives its process, which the exactly-once bridge is",
     "AckSink": "the shape of the ledger that a compiled Engine takes",
     "after_io_wait": "trio calls it, by the name of its instruments",
     "before_io_wait": "the same",
@@ -20,6 +32,8 @@ WITHOUT_READER = {
     "decode_pushes": "the same",
     "encode_push_ack": "half of a format",
     "encode_run": "half of a format",
+    "create_ssl_context": "anycorn calls it",
+    "ssl_enabled": "anycorn reads it",
     "format_help": "argparse calls it",
     "lowest_tag": "a door of the loop (ADR 8): its outbox, as a neighbour sees it",
     "make_row": "half of a format: an exported row as another program may write it",

@@ -13,7 +13,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("edge", "router", "storage", "gateways", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
+ROOMS = (
+    "edge",
+    "router",
+    "storage",
+    "gateways",
+    "admin",
+    "membership",
+    "access",
+    "wire",
+    "mqtt",
+    "conf",
+    "jobs",
+    "stratamq",
+)
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 C_FORMS = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.pxd"))
 NO_SUBJECTS = {"What", "Who", "Whom", "Whoever", "Whatever"}

@@ -8,7 +8,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
 
 __all__ = ["whole_state"]
@@ -66,6 +66,8 @@ def _fields(item: Any, without: Callable[[object, str], bool]) -> Iterator[objec
     for kind in type(item).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         names += [slots] if isinstance(slots, str) else list(slots)
+        if not slots:  # a compiled class has its public fields so
+            names += [name for name, field in kind.__dict__.items() if isinstance(field, GetSetDescriptorType)]
     for name in names:
         if name.startswith("__") or without(item, name):
             continue

@@ -27,6 +27,8 @@ class Faults:
 
     Attributes:
         delay_s, jitter_s: Every byte or datagram waits delay_s and up to jitter_s more. Streams keep their order.
+        stall: Chance per chunk or datagram that it, and what follows it in a stream, waits between ``stall_min_s`` and
+            ``stall_max_s`` longer: what loss is to TCP.
         hold: Nothing passes; a stream's bytes wait, as TCP would send them again. Datagrams are lost.
         drop: What arrives is thrown away. A stream that lost bytes is reset when the link heals: TCP promises no gaps.
         stop_reading: The sender is not read any more, until its own buffers are full.
@@ -40,6 +42,9 @@ class Faults:
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
+    stall: float = 0.0
+    stall_min_s: float = 0.2
+    stall_max_s: float = 3.0
     hold: bool = False
     drop: bool = False
     stop_reading: bool = False
@@ -53,10 +58,10 @@ class Faults:
     reorder_s: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in ("flip", "loss", "duplicate", "reorder"):
+        for name in ("stall", "flip", "loss", "duplicate", "reorder"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UnknownFault(f"{name} is a chance between 0 and 1")
-        for name in ("delay_s", "jitter_s", "bytes_per_s", "reorder_s"):
+        for name in ("delay_s", "jitter_s", "stall_min_s", "stall_max_s", "bytes_per_s", "reorder_s"):
             if getattr(self, name) < 0:
                 raise UnknownFault(f"{name} is negative")
 
@@ -102,7 +107,10 @@ class Direction:
 
 def latency_s(faults: Faults, rng: random.Random) -> float:
     """Return how long one chunk or datagram is on its way."""
-    return faults.delay_s + faults.jitter_s * rng.random()
+    latency = faults.delay_s + faults.jitter_s * rng.random()
+    if faults.stall and rng.random() < faults.stall:
+        latency += rng.uniform(faults.stall_min_s, faults.stall_max_s)
+    return latency
 
 
 def damaged(data: bytes, faults: Faults, rng: random.Random) -> bytes:

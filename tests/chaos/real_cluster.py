@@ -33,6 +33,7 @@ from wire.node.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 READY_S = 90.0
 BACKOFF_S = 0.2
 POLL_S = 0.1
+SETTINGS_OF = {"edge": ("edge.flapping_ends_max=0",)}  # the workload of takeovers is what that limit keeps out
 WHAT_IS_MISSING = (
     "partitions_without_primary",
     "partitions_under_replicated",
@@ -257,7 +258,7 @@ class RealCluster:
         name = entry.plan.name
         command = [sys.executable, "-m", "stratamq", entry.plan.tier, "--config", str(entry.plan.config)]
         command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(life_read)]
-        for setting in self.shape.settings:
+        for setting in (*self.shape.settings, *SETTINGS_OF.get(entry.plan.tier, ())):
             command += ["--set", setting]
         front = self._network.command(name) if self._network is not None else []
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:

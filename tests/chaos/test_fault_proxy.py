@@ -98,6 +98,20 @@ async def test_delay_and_jitter_keep_the_order() -> None:
         assert trio.current_time() - start < PATIENCE_S
 
 
+async def test_a_stall_holds_what_follows_it_too() -> None:
+    """What loss is to TCP: a chunk waits longer, and the stream behind it."""
+    async with tcp_link() as link:
+        client, server = await link.connect()
+        link.proxy.to_server.set(stall=1.0, stall_min_s=0.2, stall_max_s=0.2)
+        start = trio.current_time()
+        await client.send_all(b"first")
+        await trio.sleep(0.05)
+        link.proxy.to_server.set(stall=0.0)
+        await client.send_all(b"then")
+        assert await receive(server, 9) == b"firstthen"
+        assert trio.current_time() - start >= 0.2
+
+
 async def test_a_one_way_hold_lets_the_other_way_through_and_loses_nothing() -> None:
     async with tcp_link() as link:
         client, server = await link.connect()

@@ -9,7 +9,7 @@ import trio
 from pydantic import ValidationError
 
 from conf.errors import UserError
-from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
+from conf.metrics import Metrics, PowersOfTwo, bind_health, bind_metrics, serve_metrics
 from conf.node_settings import MetricsSettings
 
 
@@ -111,7 +111,7 @@ def test_a_node_that_nobody_asks_imports_no_web_server() -> None:
         "    with trio.move_on_after(0.2):\n"
         "        await serve_metrics(Metrics('edge', 'e', '1'), listener)\n"
         "trio.run(main)\n"
-        "assert not {'starlette', 'hypercorn', 'prometheus_client'} & set(sys.modules)\n"
+        "assert not {'starlette', 'anycorn', 'prometheus_client'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -126,7 +126,17 @@ def test_port_in_use_is_one_clear_line() -> None:
 
 def test_import_does_not_pull_in_the_web_server() -> None:
     """Start to ready must not pay for the page."""
-    slow = ("starlette", "hypercorn", "prometheus_client")
+    slow = ("starlette", "anycorn", "prometheus_client")
     code = f"import conf.metrics, sys; print([name for name in {slow} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_durations_are_counted_by_powers_of_two() -> None:
+    """Each bound holds its own value, as Prometheus has it, and nothing falls out at either end."""
+    lengths = PowersOfTwo()
+    for value in (0.0, 1e-6, 64e-6, 65e-6, 128e-6, 129e-6, 1.0, 1e9):
+        lengths.observe(value)
+    assert lengths.counts[:3] == [3, 2, 1] and lengths.counts[-1] == 1 and sum(lengths.counts) == 8
+    at = next(number for number, bound in enumerate(lengths.bounds) if bound >= 1.0)
+    assert lengths.counts[at] == 1 and len(lengths.counts) == len(lengths.bounds) + 1

@@ -24,6 +24,7 @@ MODELS: dict[str, type[BaseModel]] = {**ROOMS, "membership": membership_model(),
 READERS = {  # room of a setting -> folders that may read it
     "edge": ("edge",),
     "listeners": ("edge",),
+    "admin": ("admin",),
     "balance": ("gateways",),
     "router": ("router",),
     "storage": ("storage",),

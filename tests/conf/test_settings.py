@@ -13,7 +13,7 @@ def edge(
     tmp_path: Path, toml: str = "", environment: dict[str, str] | None = None, flags: tuple[str, ...] = ()
 ) -> EdgeConfig:
     file = tmp_path / "edge.toml"
-    file.write_text(toml)
+    file.write_bytes(toml.encode(errors="surrogateescape"))
     config = load("edge", file=file, environment=environment or {}, flags=flags)
     assert isinstance(config, EdgeConfig)
     return config
@@ -95,12 +95,12 @@ cluster = "a b"
     lines = mistakes(tmp_path, toml, environment, ("metrics.port=http", "nonsense", "lgs.level=info"))
     assert sorted(lines) == sorted(
         [
-            "FILE: unknown key edge.kep_alive (did you mean edge.keep_alive_max_s?)",
-            "FILE: edge.receive_maximum = 0: must be greater than or equal to 1",
-            "FILE: edge.listeners.tls.port = 70000: must be less than or equal to 65535",
-            "FILE: unknown key edge.listeners.tls.allow_anonymus (did you mean edge.listeners.tls.allow_anonymous?)",
-            "FILE: node.cluster = 'a b': string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
-            "FILE: unknown room edgee (did you mean edge?)",
+            "FILE:3: unknown key edge.kep_alive (did you mean edge.keep_alive_max_s?)",
+            "FILE:4: edge.receive_maximum = 0: must be greater than or equal to 1",
+            "FILE:6: edge.listeners.tls.port = 70000: must be less than or equal to 65535",
+            "FILE:8: unknown key edge.listeners.tls.allow_anonymus (did you mean edge.listeners.tls.allow_anonymous?)",
+            "FILE:10: node.cluster = 'a b': string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
+            "FILE:11: unknown room edgee (did you mean edge?)",
             "environment STRATAMQ_EDGE__TOPIC_LEVELS: "
             "unknown key edge.topic_levels (did you mean edge.topic_levels_max?)",
             "environment: unknown STRATAMQ_ROTER (did you mean STRATAMQ_ROUTER?)",
@@ -114,15 +114,17 @@ cluster = "a b"
 @pytest.mark.parametrize(
     ("toml", "line"),
     [
-        ("[edge.listeners.a]\nport = 1\n", "FILE: edge.listeners.a: tls needs certificate and key (or tls = false)"),
-        ("[storage]\nstores = 1\n", "FILE: unknown room storage"),
-        ("edge = 1\n", "FILE: edge is a room: write [edge]"),
+        ("[edge.listeners.a]\nport = 1\n", "FILE:1: edge.listeners.a: tls needs certificate and key (or tls = false)"),
+        ("[storage]\nstores = 1\n", "FILE:1: unknown room storage"),
+        ("edge = 1\n", "FILE:1: edge is a room: write [edge]"),
         ("[edge\n", "FILE: not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
-        ("[edge]\noutput_buffer_bytes_low = 2000000\n", "FILE: edge: output_buffer_bytes_low must be below "),
+        ("[edge]\rsys_interval_s = 1\n", "FILE: not TOML: Expected newline or end of document after a statement"),
+        ("[edge]\n# \udcff\n", "FILE:2: not TOML: no UTF-8"),
+        ("[edge]\noutput_buffer_bytes_low = 2000000\n", "FILE:1: edge: output_buffer_bytes_low must be below "),
     ],
 )
 def test_mistakes_of_files(tmp_path: Path, toml: str, line: str) -> None:
-    """A file is one tier's; what does not belong there is refused."""
+    """NIST: protect. A file is one tier's; what does not belong there is refused, with its line."""
     assert [found[: len(line)] for found in mistakes(tmp_path, toml)] == [line]
 
 

@@ -26,6 +26,8 @@ class LocalCluster:
         self.log = data.with_suffix(".log")
         self._output = self.log.open("wb")
         command = [sys.executable, "-m", "stratamq", "up", "--data", str(data), "--tls-port", "0", "--plain-port", "0"]
+        if "--admin-port" not in options:
+            command.append("--no-admin")
         self.process = subprocess.Popen(
             [*command, *options],
             stdout=self._output,

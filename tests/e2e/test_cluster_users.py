@@ -170,6 +170,7 @@ def test_the_command_line_says_what_is_wrong(place: Place) -> None:
         (("revoke", "1f"), 2, "--certificate"),
         (("revoke", "1f", "--token", "x"), 2, "--token"),
         (("revoke", "--token", "x", "--until", "1"), 2, "--until"),
+        (("revoke", "--certificate", f"{place.cluster.data}/tls/ca.pem", "--for", "1h"), 2, "good for longer"),
     ):
         result = place.order(*words)
         assert result.returncode == exit_code, (words, result)

@@ -60,10 +60,16 @@ class Outcome:
     seen: dict[str, int]
     events: dict[str, float]
     trips_s: list[float] = field(default_factory=list)  # of the honest pair
+    calm_ms: float = 0.0  # P99 of the same before the attack
     connects_s: list[float] = field(default_factory=list)  # of honest newcomers
-    refused: int = 0
+    refused: list[str] = field(default_factory=list)  # what honest newcomers met: when, and for how long they had tried
     growth: int = 0  # bytes of the edge
     cpu_s: float = 0.0  # of the edge
+
+    @property
+    def p99_ms(self) -> float:
+        """Of the honest pair's messages."""
+        return statistics.quantiles(self.trips_s, n=100)[98] * 1e3
 
     def total(self, *beginnings: str) -> int:
         """Return how often one of these was seen, whatever comes behind."""
@@ -97,6 +103,12 @@ class Place:
         dropped = re.findall(r'stratamq_messages_dropped_total\{reason="(\w+)"\} (\S+)', page)
         return self.edge.events(self.cluster) | {f"dropped_{reason}": float(amount) for reason, amount in dropped}
 
+    def _told(self, before: dict[str, float]) -> str:
+        """Return what the edge counted since then, and the end of its log."""
+        log = (self.cluster.data / "edge-9.txt").read_text()[-2000:]
+        counted = {name: more for name, now in self._counts().items() if (more := now - before.get(name, 0))}
+        return f"edge: {counted}\n{log}"
+
     def attack(self, kind: str, count: int, seconds: float, port: str = "plain") -> Outcome:
         """Let so many attack for so long; honest clients come to a listener meanwhile."""
         before = self._counts()
@@ -104,21 +116,25 @@ class Place:
         with self._begin(kind, count, seconds) as attackers, _ends(attackers, seconds):
             assert attackers.stdout is not None and attackers.stdout.readline() == "ready\n"
             with Honest(self.ports[port], outcome) as honest:
-                honest.serve(0.1)
-                resident, cpu_s = self._resident(), self._cpu_s()
+                honest.serve(min(3.0, seconds / 4))
+                resident, cpu_s, outcome.calm_ms = self._resident(), self._cpu_s(), outcome.p99_ms
                 outcome.trips_s.clear()
                 _go(attackers)
-                honest.serve(seconds + 0.5)
+                try:
+                    honest.serve(seconds + 0.5)
+                except OSError as error:
+                    raise AssertionError(f"the honest pair: {error}\n{self._told(before)}") from error
                 outcome.growth, outcome.cpu_s = self._resident() - resident, self._cpu_s() - cpu_s
                 outcome.seen = json.loads(attackers.stdout.readline())
                 honest.serve(0.1)  # still, when they have gone
         after = self._counts()
         outcome.events = {name: more for name in after if (more := after[name] - before.get(name, 0))}
+        p50, slowest = statistics.median(outcome.trips_s) * 1e3, max(outcome.connects_s) * 1e3
         print(
-            f"{kind}: {outcome.seen} honest p50 {statistics.median(outcome.trips_s) * 1e3:.1f} ms, connects"
-            f" {max(outcome.connects_s) * 1e3:.1f} ms, memory {outcome.growth / MIB:+.1f} MiB, {outcome.events}"
+            f"{kind}: {outcome.seen} honest p50 {p50:.1f} ms, p99 {outcome.calm_ms:.1f} -> {outcome.p99_ms:.1f},"
+            f" connects to {slowest:.0f} ms, memory {outcome.growth / MIB:+.1f} MiB, {outcome.events}"
         )
-        assert not outcome.refused
+        assert not outcome.refused, "\n".join([*outcome.refused, self._told(before)])
         assert_within(f"half of the honest messages beside {kind}", statistics.median(outcome.trips_s) * 1e3, 50)
         assert_within(f"an honest message beside {kind}", max(outcome.trips_s) * 1e3, 2_000)
         assert_within(f"an honest connect beside {kind}", max(outcome.connects_s) * 1e3, 2_000)
@@ -162,8 +178,9 @@ class Honest:
             newcomer = BlockingClient(self._port, 5, 10)
             newcomer.open(f"newcomer-{self._numbers}")
             newcomer.close()
-        except (OSError, AssertionError):
-            self._outcome.refused += 1
+        except (OSError, AssertionError) as error:
+            tried_s = time.monotonic() - began
+            self._outcome.refused.append(f"{type(error).__name__} {error} behind {tried_s:.2f} s, at {began:.1f}")
         self._outcome.connects_s.append(time.monotonic() - began)
 
 
@@ -207,11 +224,13 @@ def sizes(short: tuple[int, float], long: tuple[int, float]) -> pytest.MarkDecor
     return pytest.mark.parametrize(("count", "seconds"), [short, pytest.param(*long, marks=pytest.mark.slow)])
 
 
-@sizes((40, 2.5), (1000, 20.0))
+@sizes((40, 2.5), (2000, 45.0))
 @timed
 def test_handshakes_and_connects_that_drip(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A byte at a time: each is ended in its time, and comes back no sooner."""
-    seen = place.attack("drip", count, seconds).seen
+    found = place.attack("drip", count, seconds)
+    seen = found.seen
+    assert_within("99 of 100 honest connects", statistics.quantiles(found.connects_s, n=100)[98] * 1e3, 1_000)
     for stage in ("handshake", "connect"):
         assert seen[f"{stage} ended"] == seen[f"{stage} begun"] == count // 2
 
@@ -248,6 +267,7 @@ def test_deep_and_long_topics(place: Place, count: int, seconds: float) -> None:
 def test_an_explosion_of_wildcards(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. Filters are refused before a look-up could cost what they want."""
     found = place.attack("wildcards", count, seconds)
+    assert_within("99 of 100 honest messages", found.p99_ms, 50)
     assert found.seen["suback 0x97"] >= count
 
 
@@ -274,7 +294,7 @@ def test_qos_2_that_is_never_released(place: Place, count: int, seconds: float) 
     """NIST: protect. 0x93, and the memory of one client is small."""
     found = place.attack("never_released", count, seconds)
     assert found.seen["ended 0x93"] == found.total("ended") >= count
-    assert found.growth < 20 * MIB
+    assert found.growth < max(20 * MIB, 20 * 1024 * count)
 
 
 @sizes((10, 1.0), (100, 30.0))
@@ -348,9 +368,9 @@ def test_sessions_of_random_names(place: Place, count: int, seconds: float) -> N
 @sizes((9, 0.8), (300, 30.0))
 @timed
 def test_thousands_of_user_properties(place: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Refused by their bytes in a CONNECT; a PUBLISH may have as many as it has bytes; a wrong alias."""
+    """NIST: protect. Refused by their bytes in a CONNECT and in a PUBLISH; a wrong alias."""
     found = place.attack("properties", count, seconds)
-    for kind, code in (("properties of connect", "0x97"), ("properties of publish", "0x10"), ("alias", "0x94")):
+    for kind, code in (("properties of connect", "0x97"), ("properties of publish", "0x97"), ("alias", "0x94")):
         assert found.seen[f"{kind} {code}"] == found.total(kind) >= count // 3
 
 
@@ -395,7 +415,7 @@ def test_clients_that_stop_reading(place: Place, count: int, seconds: float) -> 
     assert found.events.get("dropped_slow", 0) + found.events.get("holds_cut_full", 0) > 100
 
 
-@sizes((10, 0.8), (200, 20.0))
+@sizes((10, 0.8), (1000, 20.0))
 @timed
 def test_members_of_a_group_that_come_and_go(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A member that stays has messages of its group, and other clients theirs."""

@@ -83,9 +83,10 @@ def test_nobody_beats_for_another_node(cluster: LocalCluster) -> None:
     assert 'event="refused_identity"' in cluster.metrics("router-0")
 
 
-def test_an_operator_has_no_business_at_an_edge(cluster: LocalCluster) -> None:
-    """It was made a peer, for ever, and could acknowledge and push."""
+def test_an_operator_pushes_nothing_at_an_edge(cluster: LocalCluster) -> None:
+    """It was made a peer, for ever, and could acknowledge and push; it may look, and nothing else."""
     with link(cluster, "edge-0", "operator", "operator") as stolen:
+        stolen.sendall(frame(FrameKind.PUBLISH_ACK, encode_publish_ack(1, 1, 0), 1))
         assert is_closed(stolen)
 
 

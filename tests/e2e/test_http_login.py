@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
+from tests.e2e.test_login_figures import beside, logged_in, p99_of_pair
 
 SERVER = """
 import http.server, json, pathlib, sys, time
@@ -261,3 +263,32 @@ def test_a_server_that_hangs(place: Place) -> None:
     assert not place.is_open() and not standing.gone.is_set()
     stands.disconnect()
     stands.loop_stop()
+
+
+@pytest.mark.slow
+def test_clients_that_stand_beside_a_server_that_hangs(place: Place) -> None:
+    """NIST: protect. P99 of a pair: 1.2 times, at most, what it is beside the same logins while the server answers."""
+    seconds, rate = 15.0, 40
+    rules = [{"permission": "allow", "action": "all", "topic": "pair/#"}]
+    may = {"body": {**ALLOW, "acl": rules}}
+    place.says(ann=may, **{f"u{number}": may for number in range(100)})
+    found: dict[str, float] = {}
+    for turn in range(3):
+        for name in ("answers", "hangs"):
+            place.closed()
+            key = f"{name}{turn}"
+            pair = logged_in(place.port, f"{key}-w"), logged_in(place.port, f"{key}-r")
+            if name == "hangs":
+                os.kill(place.server.pid, signal.SIGSTOP)
+            try:
+                with beside("login_flood", place.port, rate, int(seconds) + 2, 50):
+                    found[key] = p99_of_pair(pair, seconds, key)
+            finally:
+                os.kill(place.server.pid, signal.SIGCONT)
+    place.closed()
+    calm = p99_of_pair((logged_in(place.port, "calm-w"), logged_in(place.port, "calm-r")), seconds, "calm")
+    answers, hangs = (statistics.median(found[f"{name}{turn}"] for turn in range(3)) for name in ("answers", "hangs"))
+    print(
+        f"P99 {calm:.2f} ms without logins, {answers:.2f} beside {rate}/s that are answered, {hangs:.2f} beside a hang"
+    )
+    assert hangs < 1.2 * answers

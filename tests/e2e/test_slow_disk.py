@@ -22,7 +22,7 @@ SOON_S = 1.5  # on a busy machine, what does not wait for a sync of 3 s
 
 
 class SlowDisk:
-    """The log of the storage node's store."""
+    """The write-ahead log of the storage node."""
 
     def __init__(self, control: Path) -> None:
         self.control = control
@@ -47,7 +47,7 @@ def cluster(disk: SlowDisk, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_PRELOAD", str(library))
         patch.setenv("SLOW_DISK_CONTROL", str(disk.control))
-        patch.setenv("SLOW_DISK_FILES", "/storage-0/store-log")
+        patch.setenv("SLOW_DISK_FILES", "/storage-0/store-ahead")
         with local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={PARTITIONS}") as running:
             yield running
 

@@ -24,8 +24,11 @@ from membership.packets import (
     join_messages,
 )
 from tests.fuzz import core_targets as cores
+from tests.fuzz import datagram_target as datagram
+from tests.fuzz import federation_target as federation
 from tests.fuzz import file_targets as files
 from tests.fuzz import identity_target as identity
+from tests.fuzz import log_target as log
 from tests.fuzz import policy_target as policy
 from tests.fuzz.client_target import CLIENT_STREAMS, client_stream
 from tests.fuzz.command_target import COMMANDS, committed
@@ -259,6 +262,19 @@ TARGETS = (
     Target("router-core", cores.ROUTER_CORE, cores.check_router, 2.0, mutator=cores.mutate_message),
     Target("storage-core", cores.STORAGE_CORE, cores.check_storage, 2.0, mutator=cores.mutate_message),
     Target("edge-core", cores.EDGE_CORE, cores.check_edge, 2.0, mutator=cores.mutate_message),
+    Target(
+        "federation",
+        federation.FEDERATION_MESSAGES,
+        federation.federation_messages,
+        1.0,
+        ("gateways.federation.messages",),
+        mutator=mutate_either,
+    ),
+    Target("mosquitto-log", log.LINES, log.log_line, 0.5, ("gateways.federation.interest",)),
+    Target("federation-agent", federation.FEDERATION_CORE, federation.check_agent, 2.0, mutator=cores.mutate_message),
+    Target("datagrams", datagram.DATAGRAMS, datagram.datagrams, 0.5, ("gateways.datagrams.messages",)),
+    Target("datagram-node", datagram.DATAGRAM_NODE, datagram.check_node, 1.0, mutator=datagram.mutate_packet),
+    Target("datagrams-sealed", datagram.SEALED_DATAGRAMS, datagram.sealed, 0.5, ("gateways.datagrams.sealed",)),
     Target("gossip", _GOSSIP, _gossip_body, 1.0, ("membership",), mutator=mutate_either),
     Target("sealed", tuple(_SENDER.seal_datagram(2, body) for body in _GOSSIP), _gossip_packet, 1.0, ("membership",)),
     Target("manifest", files.MANIFESTS, files.manifest, 1.0, ("wire",)),

@@ -12,6 +12,8 @@ from access.identity.key_set import KeySource
 from access.identity.password_step import KnownLogins, PasswordStep
 from access.identity.principal import Failed, Pass
 from access.identity.revocation import RevocationSet
+from access.rules.rules import _CompiledTier
+from access.rules.who import Placeholder
 from tests.access.identity import (
     test_certificates,
     test_chain,
@@ -22,6 +24,7 @@ from tests.access.identity import (
     test_strict_json,
     test_tokens,
 )
+from tests.access.rules.random_cases import run
 from tests.mutants.seeded import SeededBug
 
 __all__ = ["ACCESS_RULES"]
@@ -89,6 +92,16 @@ def _no_end(original: Any) -> Any:
 class _Anything:
     def __ge__(self, other: object) -> bool:
         return True
+
+
+def _cases(name: str) -> Callable[[], None]:
+    """Return a witness: some thousand random cases of a property."""
+
+    def check() -> None:
+        failed = run(name, 1, 0, 5_000)
+        assert not failed, failed
+
+    return check
 
 
 def _last_nonsense() -> None:
@@ -206,5 +219,26 @@ ACCESS_RULES = (
         _replaced(strict_json, "_object", lambda _: dict),
         _said(lambda: test_strict_json.test_texts_that_are_refused(b'{"a":1,"a":2}')),
         "two readings of one text",
+    ),
+    SeededBug(
+        "a_placeholder_is_any_level",
+        "access/rules/who.py Placeholder.is_level",
+        _replaced(Placeholder, "is_level", _always(True)),
+        _cases("names"),
+        "a topic without the client's name passes",
+    ),
+    SeededBug(
+        "a_name_with_signs_is_a_level",
+        "access/rules/who.py Placeholder.value",
+        _replaced(Placeholder, "value", lambda _: lambda self, who, *_: self.text(who) or None),
+        _cases("decisions"),
+        "a hostile name escapes a deny",
+    ),
+    SeededBug(
+        "a_deny_beside_a_grant_is_not_looked_for",
+        "access/rules/rules.py _CompiledTier.reaches",
+        _replaced(_CompiledTier, "reaches", _always(False)),
+        _cases("grants"),
+        "a filter is granted whole, and a topic of it refused",
     ),
 )

@@ -1,8 +1,12 @@
 """Rules of bridges, each taken away, and the seeds of their simulation that notice."""
 
+from collections.abc import Callable, Sequence
+
+from gateways.bridges.exchanges import Exchanges
 from gateways.bridges.mqtt_end import MqttEnd
 from gateways.bridges.offsets import Offsets
 from gateways.bridges.pump import Pump
+from mqtt.client_session import StateChange
 from mqtt.packets import Publish, SubscriptionRequest
 from tests.gateways.bridges import bridge_simulation
 from tests.gateways.bridges import test_bridge_simulation as _B
@@ -12,6 +16,7 @@ from tests.mutants.seeded import SeededBug
 __all__ = ["BRIDGES"]
 
 RECEIVED = MqttEnd.received
+KEEP, NOTE = Exchanges.keep, Exchanges._note
 
 
 def _acknowledge_before_the_sink(self: MqttEnd, packet: Publish) -> None:
@@ -22,6 +27,17 @@ def _acknowledge_before_the_sink(self: MqttEnd, packet: Publish) -> None:
 
 def _drop_failed_dead_letter(self: Pump, token: int, _now: float) -> None:
     self.dead_letter_done(token)
+
+
+def _leave_before_the_sync(
+    self: Exchanges, side: str, changes: Sequence[StateChange], then: Callable[[], None]
+) -> None:
+    KEEP(self, side, changes, lambda: None)
+    then()
+
+
+def _without_finished(self: Exchanges, side: str, changes: Sequence[StateChange]) -> None:
+    NOTE(self, side, [each for each in changes if each.kind != "finished"])
 
 
 def _without_no_local(filters: dict[str, int]) -> list[SubscriptionRequest]:
@@ -56,6 +72,27 @@ BRIDGES: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(bridge_simulation, "subscriptions", _without_no_local),
         _B.test_nothing_comes_back_over_a_line_in_both_directions,
         "test_nothing_comes_back_over_a_line_in_both_directions",
+    ),
+    SeededBug(
+        "the spool is not synced before packets leave",
+        "gateways/bridges/exchanges.py Exchanges.keep",
+        lambda patch: patch.setattr(Exchanges, "keep", _leave_before_the_sync),
+        _B.test_seeds_exactly_once,
+        "test_seeds_exactly_once",
+    ),
+    SeededBug(
+        "a message that was handed over leaves no row",
+        "gateways/bridges/exchanges.py Exchanges.finished",
+        lambda patch: patch.setattr(Exchanges, "finished", lambda *_: None),
+        _B.test_seeds_exactly_once,
+        "test_seeds_exactly_once",
+    ),
+    SeededBug(
+        "a message keeps its row after PUBREL",
+        "gateways/bridges/exchanges.py Exchanges._note",
+        lambda patch: patch.setattr(Exchanges, "_note", _without_finished),
+        _B.test_identifiers_that_come_round,
+        "test_identifiers_that_come_round",
     ),
     SeededBug(
         "the highest offset is committed",

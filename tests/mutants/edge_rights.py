@@ -1,16 +1,24 @@
 """Rules of rights at an edge, each taken away, and the test that notices (those of ``tests/edge/rights``)."""
 
 from functools import partial
+from typing import Any
 
 from access.rules.rights import ConnectionRights
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import Sweep
+from tests.edge.rights import test_resumed_filters as _F
 from tests.edge.rights import test_rules_of_clients as _R
 from tests.edge.rights import test_sweep as _S
 from tests.mutants.seeded import SeededBug
 
 __all__ = ["EDGE_RIGHTS"]
+
+
+def _forgets(sweep: Any) -> tuple[int, int]:
+    sweep._rights.resumed.clear()
+    return 0, 0
+
 
 EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
@@ -40,5 +48,12 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(RuleBook, "of", lambda self, name: self.by_listener.get(name)),
         _S.test_a_listener_that_the_rules_do_not_know_gives_nothing,
         "test_a_listener_that_the_rules_do_not_know_gives_nothing",
+    ),
+    SeededBug(
+        "filters of earlier connections are nobody's",
+        "edge/rights/sweep.py Sweep._judge_resumed",
+        lambda patch: patch.setattr(Sweep, "_judge_resumed", _forgets),
+        _F.test_what_the_role_of_now_does_not_grant_goes_when_the_session_is_resumed,
+        "test_what_the_role_of_now_does_not_grant_goes_when_the_session_is_resumed",
     ),
 )

@@ -11,19 +11,23 @@ import msgspec
 from access.policy import commands as c
 from access.policy.pages import PolicyReader
 from access.policy.settling import PolicySettling
+from access.policy.tables import Table
 from edge.clients.connect import Connecting
 from edge.cluster_policy import ClusterPolicy
 from edge.login.logins import Logins
 from edge.login.user_questions import UserQuestions
 from router.policy.policy_desk import PolicyDesk
 from router.policy.policy_proposals import PolicyProposals
+from router.policy.pruning import Pruning
 from router.policy.verb_waits import VerbWaits
 from tests.access.policy import test_pages as _P
 from tests.access.policy import test_settling as _S
+from tests.access.policy import test_tables as _T
 from tests.edge import test_cluster_policy as _E
 from tests.mutants.access_rules import _said
 from tests.mutants.seeded import SeededBug, _wrapped
 from tests.router.policy import test_policy_desk as _D
+from tests.router.policy import test_pruning as _R
 from tests.simulation import test_policy as _W
 from tests.simulation.simulation import Options, run_seed
 
@@ -87,6 +91,16 @@ def _repeats_do_not_wait(original: Any, self: Any, now: float, asker: Any, outco
         self.waits = waits
 
 
+def _gone_at_its_end(original: Any, self: Any, utc: Any, late_s: float) -> None:
+    del late_s
+    original(self, utc, 0.0)
+
+
+def _whatever_ends(original: Any, self: Any, by_utc: float, count: int) -> Any:
+    del by_utc
+    return original(self, 1e13, count)
+
+
 def _settled_at_once(waits: VerbWaits) -> Any:
     class AtOnce:
         def wait(self, now: float, _epoch: int, asker: Any) -> None:
@@ -105,8 +119,8 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a pass ends nobody",
-        "edge/cluster_policy.py ClusterPolicy._is_gone",
-        _wrapped(ClusterPolicy, "_is_gone", _nobody_is_judged),
+        "edge/cluster_policy.py ClusterPolicy._judge",
+        _wrapped(ClusterPolicy, "_judge", _nobody_is_judged),
         _seed,
         "a seed of --policy",
         30.0,
@@ -175,5 +189,19 @@ POLICY_RULES: tuple[SeededBug, ...] = (
         _wrapped(PolicyProposals, "propose", _refuses_early),
         _D.test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet,
         "test_a_new_leader_refuses_nothing_by_what_it_has_not_applied_yet",
+    ),
+    SeededBug(
+        "a revocation is removed by the first clock that says so",
+        "router/policy/pruning.py Pruning.due",
+        _wrapped(Pruning, "__init__", _gone_at_its_end),
+        _R.test_a_look_waits_for_the_end_and_the_hour_behind_it,
+        "test_a_look_waits_for_the_end_and_the_hour_behind_it",
+    ),
+    SeededBug(
+        "what is yet to end is pruned with what has ended",
+        "access/policy/tables.py Table.ended",
+        _wrapped(Table, "ended", _whatever_ends),
+        _T.test_a_record_whose_end_was_moved_or_that_was_taken_back_is_not_pruned_by_the_former_one,
+        "test_a_record_whose_end_was_moved_or_that_was_taken_back_is_not_pruned_by_the_former_one",
     ),
 )

@@ -111,7 +111,7 @@ def _believe_any_ack(original: Any, outbound: Outbound, ack: Any) -> None:
 
 
 def _close_whoever_holds(original: Any, table: Owners, request: Any, edge: str) -> None:
-    holder = table._holders.get(request.client_id)
+    holder = table.holders.get(request.client_id)
     owner_epoch = holder.owner_epoch if holder else request.owner_epoch
     original(table, msgspec.structs.replace(request, owner_epoch=owner_epoch), edge)
 

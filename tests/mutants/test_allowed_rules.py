@@ -23,6 +23,14 @@ def test_the_matrix_notices_a_missing_rule(rule: str, noticed: str) -> None:
     assert noticed in run.stdout, run.stdout
 
 
+def test_a_tier_check_that_is_left_out_is_noticed_for_each_message() -> None:
+    """NIST: protect. Each message is refused from each tier without a cell and counted; without its check it is not."""
+    command = [sys.executable, "-m", "tests.wire.allowed_matrix", "--tier-checks"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    assert int(run.stdout.split()[-2]) > 50
+
+
 def test_a_hostile_seed_notices_that_every_storage_node_may_push(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients get what nobody published; with the rule in place the seed passes.
 

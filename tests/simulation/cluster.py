@@ -53,6 +53,7 @@ class Knobs:
     turn_s: float = 0.0001
     cached_topics_max: int = 1_000_000
     map_page_bytes: int = MAP_PAGE_BYTES
+    prune_late_s: float = 1.0
     clock_offsets: bool = True
     users: bool = False  # edges have a closed listener for users of the cluster
     raft: RaftKnobs = field(default_factory=RaftKnobs)
@@ -108,7 +109,7 @@ class Cluster:
         knobs, offsets = self.knobs, self.rng("clocks")
         settings = RouterSettings(
             CLUSTER, knobs.partitions, knobs.shards, knobs.replicas, knobs.min_in_sync, knobs.lease_s,
-            knobs.lease_margin_s, knobs.cached_topics_max, knobs.map_page_bytes,
+            knobs.lease_margin_s, knobs.cached_topics_max, knobs.map_page_bytes, knobs.prune_late_s,
         )  # fmt: skip
         members = {f"r{number}": f"r{number}:1" for number in range(1, knobs.routers + 1)}
 

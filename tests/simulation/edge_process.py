@@ -78,6 +78,8 @@ class EdgeProcess(Process):
         self.limits = limits
         self.hot_limits = hot_limits
         self.incarnation = 0
+        self.client_reads = 0  # how often bytes of a client were read
+        self.full: set[str] = set()  # clients by host that read nothing: their sockets take no byte
 
     # -- lives
 
@@ -272,6 +274,7 @@ class EdgeProcess(Process):
         if conn.closed:
             end.inbox.clear()
         elif end.inbox and not conn.parked and (hot.reading or conn.kind == LINK):
+            self.client_reads += conn.kind == CLIENT
             hot.feed(conn, end.read())
             if end.eof or end.inbox:
                 self.poke()
@@ -280,10 +283,15 @@ class EdgeProcess(Process):
         for conn in self.core.hot.dirty_conns():
             self._flush_one(conn)
 
+    def flush_all(self) -> None:
+        """Write what sockets took no byte of."""
+        for socket in list(self._sockets.values()):
+            self._flush_one(socket.conn)
+
     def _flush_one(self, conn: Conn) -> None:
         hot = self.core.hot
         socket = self._sockets.get(conn.number)
-        if socket is None:
+        if socket is None or (socket.end.other.host in self.full and not conn.closed):
             return
         data = hot.take_output(conn)
         while data:

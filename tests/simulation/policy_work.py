@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mqtt.packets import Connect
+from router.policy.pruning import LOOK_S
 from stratamq.history.operations import Header, Kind
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.cluster import Cluster
@@ -19,7 +20,7 @@ from tests.simulation.policy_edge import quick_record
 from tests.simulation.policy_operator import PARTIAL_MAX_S, Operator
 from tests.simulation.policy_watch import Sent, Watch
 from tests.simulation.program import Program, sleep
-from tests.simulation.router_process import RouterProcess
+from tests.simulation.router_process import EPOCH_S, RouterProcess
 from tests.simulation.workload import EPHEMERAL, WorkingClient
 
 __all__ = ["PASSWORD", "PolicyWork", "UserClient", "rules_of"]
@@ -84,6 +85,7 @@ def ways_of(user: str) -> tuple[Way, ...]:
     return (
         Way(("user disable", about), ("user enable", about), True),
         Way(("ban add", ban), ("ban del", ban), True),
+        Way(("ban add", {**ban, "for_s": 600.0}), ("ban del", ban), True),
         Way(("user delete", about), ("user add", _user(user)), True),
         Way(
             ("user password", {**about, "record": quick_record(OTHER)}),
@@ -116,6 +118,7 @@ class PolicyWork:
         self._users = [f"u{number}" for number in range(1, USER_COUNT + 1)]
         self._working = True
         self._numbers = 0
+        self.strangers = 0  # bans and revocations that end by themselves
         self._operators: list[Operator] = []
         self._programs: list[Program] = []
         self._clients: list[UserClient] = []
@@ -128,6 +131,7 @@ class PolicyWork:
             for kind, options in (("a", EPHEMERAL), ("b", DURABLE)):
                 client = self._client(f"{user}-{kind}", user, options)
                 self._run(self._use(client, f"d/{user}/#", [f"p/{user}/x"]), stays=True)
+        self._run(self._ban_strangers())
         observer = self._client(OBSERVER, OBSERVER, EPHEMERAL)
         self._run(self._use(observer, "p/#", [f"d/{user}/x" for user in self._users]), stays=True)
 
@@ -180,6 +184,16 @@ class PolicyWork:
             self.watch.allow(user)
             verb, arguments = way.give
             await operator.settle(verb, **arguments)
+
+    async def _ban_strangers(self) -> None:
+        """Make bans and revocations that end by themselves: the leader has them removed."""
+        operator, rng = self._operator("warden"), self.cluster.rng("policy/warden/ways")
+        while self._working:
+            await sleep(rng.expovariate(0.5))
+            ends = {"for_s": rng.choice((0.1, 1.0, 3.0))}
+            kind, what = rng.choice((("client_id", "ban add"), ("token", "revoke")))
+            for _ in range(rng.choice((1, 3))):
+                self.strangers += await operator.settle(what, kind=kind, value=f"stranger-{self.strangers}", **ends)
 
     def _begin_life(self, user: str) -> None:
         """Take other client identifiers: the sessions under the former ones belong to the user who is gone."""
@@ -254,4 +268,17 @@ class PolicyWork:
         routers = [self.cluster.router(name) for name in self._routers]
         epochs = {router.node: router.core.policy.epoch for router in routers if router.up}
         wrong += [f"routers at rest have policies of {epochs}"] * (len(set(epochs.values())) > 1)
+        wrong += self._kept()
         return wrong
+
+    def _kept(self) -> list[str]:
+        """Return which routers keep what ended long ago."""
+        end = self.cluster.scheduler.now + LOOK_S + 5.0
+        while (keep := self._keeping()) and self.cluster.scheduler.now < end:
+            self.cluster.run(0.1)
+        return [f"{router} keeps what has ended" for router in keep]
+
+    def _keeping(self) -> list[str]:
+        over = EPOCH_S + self.cluster.scheduler.now - self.cluster.knobs.prune_late_s
+        routers = [self.cluster.router(name) for name in self._routers]
+        return [router.node for router in routers if router.up and router.core.policy.machine.tables.has_ended(over)]

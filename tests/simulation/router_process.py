@@ -37,7 +37,9 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 
-__all__ = ["RaftKnobs", "RouterProcess"]
+__all__ = ["EPOCH_S", "RaftKnobs", "RouterProcess"]
+
+EPOCH_S = 1.8e9  # what a clock says at the time 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class RouterProcess(LinkProcess):
             NodeEntry(self.node, TIER_ROUTER, incarnation, self.address),
             self.settings,
             ended_incarnation=ended_incarnation,
+            utc=lambda: EPOCH_S + self.world.scheduler.now,
         )
         config = RaftConfig(
             id=self.node,

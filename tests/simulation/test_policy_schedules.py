@@ -12,12 +12,15 @@ import pytest
 from edge.rights import sweep
 from edge.rights.sources import RuleBook, Sources
 from tests.simulation.edge_process import USERS
+from tests.simulation.network import Endpoint
 from tests.simulation.policy_edge import CLOSED, quick_record
 from tests.simulation.policy_scene import FENCE_S, Users
-from tests.simulation.policy_work import PASSWORD
+from tests.simulation.policy_work import PASSWORD, rules_of
 from tests.simulation.scene import EPHEMERAL
+from tests.simulation.storage_process import StorageProcess
 from wire.messages.policy import PolicyPaged, PolicyStepped
 
+PATIENT = replace(EPHEMERAL, keep_alive_s=200, silence_s=100.0)  # outlasts the stop of an edge
 DURABLE = replace(EPHEMERAL, clean_start=False, session_expiry_interval_s=300)
 ROUTERS = ("r1", "r2", "r3")
 
@@ -225,27 +228,35 @@ def test_c1_a_restart_reads_old_pages(cut_after_s: float) -> None:
 
 @pytest.mark.parametrize("point", ["", "read", "flush"])
 def test_c3_c8_a_stopped_edge_serves_nobody_when_it_goes_on(point: str) -> None:
-    """NIST: respond. Stopped between turns (C3), behind its reads or before its writes (C8)."""
+    """NIST: respond. Stopped between turns (C3), behind its reads or before its writes (C8); no node tells it of it."""
     users = Users(routers=3, edges=2)
-    reader, client = users.reader("v", "e1", "t"), users.client("u", "e1")
+    reader, client = users.client("v", "e1", options=PATIENT), users.client("u", "e1", options=PATIENT)
+    reader.subscribe("t", 0)
+    users.scene.until(lambda: bool(reader.subscribed))
     client.publish("t", "first", 0)
     users.scene.until(lambda: reader.received == ["first"])
-    process = users.cluster.nodes["e1"]
+    process = users.cluster.edge("e1")
     if point:
-        process.pause_within(point)
+        read = process.client_reads
         client.publish("t", "before the stop", 0)
-        users.scene.until(lambda: process.paused, 1.0)
+        while process.client_reads == read:  # turns for heartbeats come there too
+            process.pause_within(point)
+            users.scene.until(lambda: process.paused, 1.0)
+            if process.client_reads == read:
+                process.resume()
     else:
         process.pause()
     client.publish("t", "in the socket", 0)
+    users.scene.isolate("e1", (*ROUTERS, "s1", "e2"))
     verb = users.begin_to_disable()
     users.disabled(verb)
+    assert client.connected and reader.connected
     process.resume()
     for number in range(20):
         client.publish("t", f"late{number}", 0)
         users.scene.run(0.1)
     users.judge()
-    assert not {"in the socket", "late0"} & set(reader.received) and not client.connected
+    assert reader.received == ["first"] and not client.connected
 
 
 def test_c7_alive_and_deaf() -> None:
@@ -271,3 +282,160 @@ def test_c7_alive_and_deaf() -> None:
     users.judge()
     assert swallowed and 5.0 < took_s < 5.0 + 6.0 + 2 * FENCE_S
     assert "late" not in reader.received and not client.connected
+
+
+@pytest.mark.parametrize("reads_again_s", [0.4, 5.0])
+def test_a2_a_slow_reader_has_old_output(reads_again_s: float) -> None:
+    """NIST: respond. The verb waits for what is written; who reads it too late is closed and gets none of it."""
+    users = Users(edges=2)
+    client, writer = users.reader("u", "e1", "t"), users.client("v", "e2")
+    users.scene.run(0.1)
+    process = users.cluster.edge("e1")
+    process.full.add(client.host)
+    for number in range(5):
+        writer.publish("t", f"old{number}", 0)
+    users.scene.run(0.1)
+    assert not client.received
+    verb = users.begin("role put", role="of-u", rules=rules_of("nothing"))
+    users.scene.run(reads_again_s)
+    assert verb.done == (reads_again_s > 1.0)
+    if verb.done:
+        users.watch.deny("u", "role put", login=False)
+    process.full.clear()
+    process.flush_all()
+    users.scene.until(lambda: verb.done, 2.0)
+    users.watch.deny("u", "role put", login=False)
+    for number in range(5):
+        writer.publish("t", f"late{number}", 0)
+        users.scene.run(0.05)
+    users.judge()
+    if reads_again_s > 1.0:
+        assert client.received == [] and not client.connected
+    else:
+        assert client.received == [f"old{number}" for number in range(5)] and client.connected
+
+
+def test_b3_a_recheck_mark_dies_with_its_primary() -> None:
+    """NIST: protect. What is queued by the old right leaves the next primary neither, and is counted as dropped."""
+    users = Users(storages=2, replicas=2, edges=2, partitions=1)
+    client = users.client("u", "e1", options=DURABLE)
+    for topic in ("kept/x", "taken/x"):
+        client.subscribe(topic, 1)
+    users.scene.until(lambda: len(client.subscribed) == 2)
+    client.acknowledging = False
+    writer = users.client("v", "e2")
+    for number in range(5):
+        for topic in ("kept/x", "taken/x"):
+            writer.publish(topic, f"{topic}{number}", 1)
+            users.scene.until(lambda: not writer.publishing)
+    users.done("role put", role="of-u", rules=rules_of("kept/#"))  # its edge confirms what is left: the mark
+    former = users.scene.map.partitions[0].primary
+    client.drop()
+    users.cluster.kill(former)
+    users.scene.until(lambda: users.scene.map.partitions[0].primary != former)
+    client.acknowledging = True
+    written = bytearray()
+
+    def write_down(end: Endpoint, data: bytes) -> None:
+        del end
+        written.extend(data)
+
+    users.cluster.edge("e2").written = write_down  # type: ignore[method-assign]
+    for _ in range(100):
+        if not client.trying:
+            client.connect(f"e2:{USERS}")
+        users.scene.run(0.05)
+    assert client.connected and client.session_present
+    assert [number for number in range(5) if b"kept/x%d|" % number not in written] == [] and b"taken" not in written
+    primary = users.cluster.storage(users.scene.map.partitions[0].primary)
+    (hosted,) = primary.core.placements.hosted.values()
+    assert hosted.partition.counts["pushes_refused"] == 5
+
+
+def test_b4_a_router_that_lags_answers() -> None:
+    """NIST: protect. An edge that follows the change asks a router that does not: its record lets nobody in."""
+    users = Users(routers=3, edges=1)
+    lags = next(name for name in ROUTERS if name != users.scene.leader())
+    others = [name for name in ROUTERS if name != lags]
+    client, stays = users.named("u"), users.named("v")
+    users.scene.isolate(lags, others)  # and reaches the edge
+    users.disable()
+    core = users.cluster.edge("e1").core
+    outdated = core.counts.get("users_outdated", 0)
+    for _ in range(60):
+        for one in (client, stays):
+            if not one.trying:
+                one.connect(f"e1:{USERS}")
+        users.scene.run(0.1)
+        assert not client.connected
+    assert core.counts.get("users_outdated", 0) > outdated and stays.connected
+    users.judge()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_b6_filters_of_an_earlier_connection_go_from_the_partition(there: bool) -> None:
+    """A stored session holds them, and no edge knows of them before it is resumed. With their routes they go.
+
+    NIST: respond.
+    Args:
+        there: The client is connected when the role goes, but has not subscribed in this connection.
+    """
+    users = Users(edges=2)
+    client = users.client("u", "e1", options=DURABLE)
+    client.subscribe("p/kept", 1)
+    users.scene.until(lambda: "p/kept" in client.subscribed)
+    client.drop()
+    writer = users.client("v", "e2", "writer")
+    if there:
+        client.connect(f"e2:{USERS}")
+        users.scene.until(lambda: client.connected)
+    users.take_role()
+    if not there:
+        assert _filters(users) == ["p/kept"], "nobody judges who is not there"
+        writer.publish("p/kept", "while it was away", 1)
+        users.scene.run(0.2)
+        client.connect(f"e2:{USERS}")
+    users.scene.until(lambda: client.connected and not _filters(users))
+    writer.publish("p/kept", "too late", 1)
+    users.judge()
+    assert not client.received
+
+
+def test_b6_what_waited_in_a_group_goes_to_another_member() -> None:
+    """Its partition pushes it right behind the resume, before the edge has taken the filter: it is handed on, not lost.
+
+    NIST: recover.
+    """
+    users = Users(edges=2)
+    client = users.client("u", "e1", options=DURABLE)
+    client.subscribe("$share/g/p/kept", 1)
+    users.scene.until(lambda: client.subscribed)
+    client.drop()
+    writer = users.client("v", "e2", "writer")
+    payloads = [f"waits{number}" for number in range(3)]
+    for payload in payloads:
+        writer.publish("p/kept", payload, 1)
+    users.scene.until(lambda: not writer.publishing)
+    member = users.client("v", "e2", "member", options=DURABLE)
+    member.subscribe("$share/g/p/kept", 1)
+    users.scene.until(lambda: member.subscribed)
+    users.take_role()
+    assert not member.received
+    client.connect(f"e1:{USERS}")
+    users.scene.until(lambda: sorted(member.received) == payloads, 5.0)
+    users.judge()
+    assert not client.received
+
+
+def _filters(users: Users) -> list[str]:
+    """Return the filters of all stored sessions, and of the partitions that deliver by them."""
+    storage = users.cluster.nodes["s1"]
+    assert isinstance(storage, StorageProcess)
+    found = []
+    for hosted in storage.core.partitions.values():
+        partition = hosted.partition
+        found += [name for session in partition.sessions.values() for name in session.subscriptions]
+        assert bool(partition.trie.match("p/kept")) == any(
+            "p/kept" in one.subscriptions for one in partition.sessions.values()
+        )
+    return found

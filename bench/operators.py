@@ -1,0 +1,128 @@
+"""Questions of an operator: 20 000 clients at 3 edges listed by the command line, and one client asked for.
+
+    python -m bench.operators [--clients 20000] [--runs 5] [--shows 300]
+
+Starts a cluster of its own. A list is timed as an operator sees it, with the start of the command, and without it; one
+client is asked for over links that stand, as the HTTP service does, and with links made anew, as a command does.
+Bars: 2 s for the list; P99 of 50 ms and 2 nodes for one client.
+"""
+
+import argparse
+import asyncio
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import trio
+
+from admin.links import open_links
+from admin.queries import Cluster, client
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from wire.links.operator_access import find_access
+
+EDGES = 3
+AT_ONCE = 100  # connections that are being made
+KEEP_ALIVE_S = 600
+
+
+def connect_packet(name: str) -> bytes:
+    """Return a CONNECT of MQTT 3.1.1 with a clean session."""
+    identifier = name.encode()
+    body = b"\x00\x04MQTT\x04\x02" + KEEP_ALIVE_S.to_bytes(2, "big") + len(identifier).to_bytes(2, "big") + identifier
+    return b"\x10" + bytes((len(body),)) + body
+
+
+async def hold(ports: list[int], count: int, ready: Callable[[], Awaitable[None]]) -> None:
+    """Hold so many connections while ``ready`` runs."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    held: list[asyncio.StreamWriter] = []
+
+    async def one(number: int) -> None:
+        async with gate:
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[number % len(ports)])
+            writer.write(connect_packet(f"device-{number:05}"))
+            assert (await reader.readexactly(4))[3] == 0
+            held.append(writer)
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+    await ready()
+    for writer in held:
+        writer.transport.abort()
+
+
+def timed(*words: str) -> tuple[float, str]:
+    """Return how long a command took, and what it printed."""
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "stratamq", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"exit code {done.returncode}: {done.stderr}")
+    return time.perf_counter() - began, done.stdout
+
+
+def lists(data: Path, count: int, runs: int) -> None:
+    """Time whole lists."""
+    start_s = statistics.median(timed("client", "list", "--show-api")[0] for _ in range(runs))
+    for form in ("jsonl", "table"):
+        took = []
+        for _ in range(runs):
+            seconds, shown = timed("client", "list", "--all", "-o", form, "--data", str(data))
+            assert len(shown.splitlines()) - (form == "table") == count, len(shown.splitlines())
+            took.append(seconds)
+        median = statistics.median(took)
+        print(f"list of {count} clients at {EDGES} edges, -o {form}: {median:.2f} s (bar 2 s), start {start_s:.2f} s")
+
+
+async def shows(data: Path, count: int, runs: int) -> None:
+    """Time questions about one client."""
+    access = find_access("", data)
+    stand, anew = [], []
+    nodes = 0
+    async with open_links(access.cluster, access.contexts) as links:
+        await links.read_map(access.routers)
+        for number in range(runs):
+            began = time.perf_counter()
+            view = await client(Cluster(links), f"device-{number * 37 % count:05}")
+            stand.append(time.perf_counter() - began)
+            assert view.connection is not None and not view.partial
+            nodes = max(nodes, len(view.asked))
+    for number in range(runs // 10):
+        began = time.perf_counter()
+        async with open_links(access.cluster, access.contexts) as links:
+            await links.read_map(access.routers)
+            await client(Cluster(links), f"device-{number * 37 % count:05}")
+        anew.append(time.perf_counter() - began)
+    for how, took in (("over links that stand", stand), ("with the map and links made anew", anew)):
+        p99 = 1000 * sorted(took)[int(len(took) * 0.99)]
+        median = 1000 * statistics.median(took)
+        print(f"client show {how}: {nodes} nodes, median {median:.1f} ms, P99 {p99:.1f} ms (bar 50 ms)")
+
+
+def main() -> None:
+    """Run all of it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clients", type=int, default=20_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--shows", type=int, default=300)
+    asked = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, asked.clients + 1_000), hard))
+    with local_cluster("--edges", str(EDGES), "--set", "edge.connect_rate_max=0") as cluster:
+        ports = [cluster.port(edge, "plain") for edge in range(EDGES)]
+
+        async def ready() -> None:
+            await asyncio.to_thread(_measure, cluster, asked)
+
+        asyncio.run(hold(ports, asked.clients, ready))
+
+
+def _measure(cluster: LocalCluster, asked: argparse.Namespace) -> None:
+    lists(cluster.data, asked.clients, asked.runs)
+    trio.run(shows, cluster.data, asked.clients, asked.shows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The performance table with rules on against off: processor time per message or connect, in turns.
+
+    python -m bench.rules_on                       every row, five turns
+    python -m bench.rules_on --only "QoS 1"        rows whose name contains it
+
+On is a cluster as `stratamq up` starts it: each message, subscription and delivery is judged by a role. No edge starts
+without rules, so off is a cluster whose edges are given none by a module that their interpreters load first; it exists
+here alone. Two clusters stand beside each other for one turn, as in ``bench/two_trees.py``; then both are started
+anew, the other one first, for two processes of one program differ by more than rules cost. Bar: 2 % more, by the median
+of the turns' ratios or by the least figures of both: what disturbs a turn makes it longer and never shorter.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.cluster import IDLE_ROWS, Cluster, machine
+from bench.hot import ROWS, Row, build_mqload, make_certificate
+from bench.two_trees import take_turns
+
+BAR = 1.02
+RUNS = 5
+RULES = """import sys
+if "edge" in sys.orig_argv[:6]:
+    import edge.rights.rule_files
+    {}
+"""
+LEAVE_OUT = "edge.rights.rule_files.read_rules = lambda _: None"
+
+
+def main() -> int:
+    """Print a line for each row; return how many are above the bar."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=RUNS, help="turns of each row")
+    parser.add_argument("--only", default="", help="rows whose name contains it")
+    arguments = parser.parse_args()
+    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-"))
+    try:
+        make_certificate(folder)
+        for name, text in {"with": RULES.format("pass"), "without": RULES.format(LEAVE_OUT)}.items():
+            (folder / name).mkdir()
+            (folder / name / "sitecustomize.py").write_text(text)
+        mqload = build_mqload(folder)
+        rows = [row for row in (*ROWS, *IDLE_ROWS) if arguments.only.lower() in row.name.lower()]
+        above = [row.name for row in rows if not _holds(row, mqload, folder, arguments.runs)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"{len(above)} of {len(rows)} rows cost more than 2 %" + (f": {', '.join(above)}" if above else ""))
+    return min(1, len(above))
+
+
+def _holds(row: Row, mqload: Path, folder: Path, runs: int) -> bool:
+    on, off = take_turns(
+        row,
+        mqload,
+        runs,
+        (
+            lambda edges: Cluster(folder, edges, path=folder / "with"),
+            lambda edges: Cluster(folder, edges, path=folder / "without"),
+        ),
+        turns_of_a_pair=1,
+    )
+    by_turns = statistics.median(mine / its for mine, its in zip(on, off, strict=True))
+    by_least = min(on) / min(off)
+    print(
+        f"{row.name:40} {by_turns:6.3f} by turns {by_least:6.3f} by the least"
+        f"   {statistics.median(on):8.3f} us on ({min(on):.3f}), {statistics.median(off):.3f} off ({min(off):.3f})"
+        f"{'  ABOVE' * (min(by_turns, by_least) > BAR)}",
+        flush=True,
+    )
+    return min(by_turns, by_least) <= BAR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

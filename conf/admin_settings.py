@@ -1,0 +1,57 @@
+"""Settings of the HTTP service for operators: its address, who may come in by which door, and what it remembers.
+
+The defaults are those of one machine: on loopback, without TLS. Another address wants TLS, and somebody who can log in.
+"""
+
+from ipaddress import ip_address
+from pathlib import Path
+
+from pydantic import BaseModel, Field, model_validator
+
+__all__ = ["AdminSettings"]
+
+HOUR_S = 3_600.0
+
+
+class AdminSettings(BaseModel, frozen=True, extra="forbid"):
+    """Room ``admin``."""
+
+    bind: str = Field(default="127.0.0.1", description="address; another than loopback needs certificate and key")
+    port: int = Field(default=18_083, ge=0, le=65_535, description="TCP port; 0: chosen by the system and printed")
+    certificate: Path | None = Field(default=None, description="PEM chain of this service, for HTTPS")
+    key: Path | None = Field(default=None, description="PEM private key of the certificate")
+    client_ca: Path | None = Field(
+        default=None,
+        description="PEM of the authority of operators who come with a certificate, named "
+        "stratamq://<cluster>/<role>/<name>; that of the nodes signs those of `stratamq init`",
+    )
+    login_code: bool = Field(
+        default=False, description="print an address with a code that logs one browser in as admin; `stratamq up` does"
+    )
+    session_s: float = Field(default=12 * HOUR_S, ge=60, le=7 * 24 * HOUR_S, description="s that a browser stays known")
+    idle_s: float = Field(default=HOUR_S, ge=60, le=24 * HOUR_S, description="s without a request that end it earlier")
+    sessions_max: int = Field(default=1_000, ge=1, le=100_000, description="browsers; the most idle one goes")
+    requests_max: int = Field(default=64, ge=1, le=1_000, description="requests at once; more get 503 with Retry-After")
+    history: bool = Field(
+        default=True, description="ask nodes for their figures each 5 s, for charts of an hour; false: while watched"
+    )
+
+    @model_validator(mode="after")
+    def _doors(self) -> "AdminSettings":
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together")
+        if self.client_ca is not None and self.certificate is None:
+            raise ValueError("client_ca needs certificate and key: without TLS nobody shows a certificate")
+        if not self.is_loopback and self.certificate is None:
+            raise ValueError(
+                f"bind = {self.bind} is not loopback: passwords would go in clear; set certificate and key"
+            )
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the service."""
+        try:
+            return ip_address(self.bind.strip("[]")).is_loopback
+        except ValueError:
+            return self.bind == "localhost"

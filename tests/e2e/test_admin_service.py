@@ -1,0 +1,168 @@
+"""The HTTP service over a real cluster: its doors, roles, changes, and hostile requests."""
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from access.operators.audit_chain import verify
+from access.operators.audit_file import read_lines
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+
+class Place(NamedTuple):
+    cluster: LocalCluster
+    base: str
+    code: str
+
+    def client(self, token: str = "") -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.base, headers=headers, timeout=30)
+
+    def token(self, name: str, role: str) -> str:
+        return str(self.cluster.admin("token", "create", name, "--role", role)["token"])
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "1", "--admin-port", "0") as cluster:
+        cluster.wait_for(lambda: "login" in cluster.state["nodes"].get("admin", {}).get("addresses", {}), "served")
+        address, _, code = cluster.state["nodes"]["admin"]["addresses"]["login"].partition("#?code=")
+        yield Place(cluster, f"{address}api/v1", code)
+
+
+def test_a_browser_logs_in_once_by_code_and_changes_want_its_header(place: Place) -> None:
+    """NIST: protect. The cookie is closed to scripts and other sites, and a second use of the code is refused."""
+    with place.client() as browser:
+        answer = browser.post("/login", json={"code": place.code})
+        assert answer.status_code == 200 and answer.json()["role"] == "admin"
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        assert browser.get("/me").json()["csrf"] == answer.json()["csrf"]
+        ban = {"kind": "user", "value": "eve"}
+        forged = browser.post("/bans", json=ban)
+        assert forged.status_code == 403 and forged.json()["code"] == "forged"
+        done = browser.post("/bans", json=ban, headers={"X-CSRF": answer.json()["csrf"]})
+        assert done.status_code == 200 and done.json()["settled"]
+        assert browser.request("DELETE", "/bans", params=ban, headers={"X-CSRF": answer.json()["csrf"]}).is_success
+        assert browser.post("/logout", headers={"X-CSRF": answer.json()["csrf"]}).status_code == 204
+        assert browser.get("/me").status_code == 401
+    with place.client() as other:
+        assert other.post("/login", json={"code": place.code}).status_code == 401
+
+
+def test_roles_of_tokens_and_revocation_at_once(place: Place) -> None:
+    """NIST: protect. A viewer changes nothing; a revoked token is refused with the next request, like a wrong one."""
+    viewer, operator = place.token("v", "viewer"), place.token("o", "operator")
+    with place.client(viewer) as client:
+        assert client.get("/nodes").json()["nodes"]
+        refused = client.post("/bans", json={"kind": "user", "value": "x"})
+        assert refused.status_code == 403 and refused.headers["content-type"] == "application/problem+json"
+        assert client.delete("/tokens/o").status_code == 403
+    with place.client(operator) as client:
+        tried = client.post("/bans", params={"dry_run": True}, json={"kind": "user", "value": "x"})
+        assert tried.json()["dry_run"] and not place.cluster.admin("ban", "list")["bans"]
+        place.cluster.admin("token", "revoke", "o")
+        gone = client.get("/nodes")
+    with place.client("smq_never") as client:
+        never = client.get("/nodes")
+    assert gone.status_code == never.status_code == 401
+    assert {**gone.json(), "request_id": ""} == {**never.json(), "request_id": ""}
+    assert client.base_url.path and "www-authenticate" in gone.headers
+    place.cluster.admin("token", "revoke", "v")
+
+
+def test_prometheus_finds_the_page_of_every_node(place: Place) -> None:
+    """Each target answers with figures of the node that its label names."""
+    with place.client(place.token("prometheus", "viewer")) as client:
+        found = client.get("/sd").json()
+    nodes = {row["node"] for row in place.cluster.admin("node", "list")["nodes"]}
+    assert {entry["labels"]["node"] for entry in found} == nodes
+    for entry in found:
+        (target,) = entry["targets"]
+        page = httpx.get(f"http://{target}/metrics").text
+        assert f'node="{entry["labels"]["node"]}"' in page
+
+
+def test_a_repeated_change_is_done_once_and_has_one_line(place: Place) -> None:
+    """The audit names the actor, and never the token."""
+    token = place.token("twice", "operator")
+    with place.client(token) as client:
+        headers = {"Idempotency-Key": "one"}
+        first = client.post("/bans", json={"kind": "user", "value": "mallory"}, headers=headers)
+        again = client.post("/bans", json={"kind": "user", "value": "mallory"}, headers=headers)
+        assert first.status_code == 200 and first.content == again.content
+        other = client.post("/bans", json={"kind": "user", "value": "trent"}, headers=headers)
+        assert other.status_code == 422 and other.json()["code"] == "key_used"
+    path = place.cluster.data / "admin" / "audit.jsonl"
+    lines = list(read_lines(path))
+    assert not verify(lines).broken
+    text = path.read_text()
+    assert text.count("mallory") == 1 and '"twice"' in text and token not in text
+    assert "twice by admin" in (place.cluster.data / "router-0" / "audit.jsonl").read_text()
+    place.cluster.admin("token", "revoke", "twice")
+
+
+def test_if_match_refuses_a_change_by_an_old_map(place: Place) -> None:
+    token = place.token("ring", "operator")
+    with place.client(token) as client:
+        epoch = client.get("/ring").json()["map_epoch"]
+        stale = client.post("/nodes/edge-0/drain", headers={"If-Match": f'"{epoch - 1}"'}, params={"dry_run": True})
+        assert stale.status_code == 412 and stale.json()["code"] == "map_moved"
+        fresh = client.post("/nodes/edge-0/drain", headers={"If-Match": f'"{epoch}"'}, params={"dry_run": True})
+        assert fresh.status_code == 200
+        assert client.post("/ring/pause", headers={"If-Match": "x"}).status_code == 400
+    place.cluster.admin("token", "revoke", "ring")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /api/v1/version HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 200_000 + b"\r\n\r\n", b"4"),
+        (
+            b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 10485760\r\n\r\n",
+            b"413",
+        ),
+        (b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n[[[[[", b"4"),
+        (b"\x16\x03\x01\x00\x05hello", b"400"),
+        (b"GET /static/../../conf/errors.py HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+        (b"GET /static/%2e%2e/%2e%2e/conf/errors.py HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+        (b"DELETE /api/v1/ HTTP/1.1\r\nHost: x\r\n\r\n", b"4"),
+    ],
+)
+def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_bytes: bytes, status: bytes) -> None:
+    """A header of 200 KB, a body of 10 MiB, no JSON, no HTTP, paths outside: refused; the service goes on."""
+    host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
+    with socket.create_connection((host, int(port)), 10) as stream:
+        stream.settimeout(10)
+        stream.sendall(request_bytes)
+        answer = b""
+        while b"\r\n\r\n" not in answer and (more := stream.recv(65_536)):
+            answer += more
+    assert answer.split(b" ")[1].startswith(status), answer[:200]
+    with place.client() as client:
+        assert client.get("/version").json()["cluster"] == "stratamq"
+
+
+def test_a_request_that_trickles_is_ended(place: Place) -> None:
+    """Within a bound; others are served meanwhile."""
+    host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
+    with socket.create_connection((host, int(port)), 10) as stream, place.client() as client:
+        stream.settimeout(30)
+        stream.sendall(b"GET /api/v1/version HTTP/1.1\r\nHost:")
+        assert client.get("/version").status_code == 200
+        began = time.monotonic()
+        while stream.recv(65_536):
+            pass
+        assert time.monotonic() - began < 20
+
+
+def test_another_address_than_loopback_wants_tls(place: Place) -> None:
+    config = place.cluster.data / "admin" / "admin.toml"
+    refused = place.cluster.command("admin", "--config", str(config), "--set", "admin.bind=0.0.0.0")
+    assert refused.returncode == 2 and "certificate" in refused.stderr and refused.stderr.count("\n") == 1

@@ -1,0 +1,109 @@
+"""Rules of federation agents, each taken away, and the test that notices."""
+
+import pytest
+
+from gateways.federation import agent as agent_module
+from gateways.federation.agent import Agent
+from gateways.federation.capture import Capture
+from gateways.federation.courier import Courier
+from gateways.federation.echoes import Echoes
+from gateways.federation.election import Election
+from gateways.federation.events import Captured, Event
+from gateways.spool_rows import Put
+from tests.gateways.federation import test_agents as _A
+from tests.gateways.federation import test_simulation as _S
+from tests.gateways.federation.sim_process import SimProcess
+from tests.mutants.seeded import SeededBug
+
+__all__ = ["FEDERATION"]
+
+
+def _acknowledge_first(patch: pytest.MonkeyPatch) -> None:
+    """The broker is answered when the core has the message, and not when the spool has it."""
+
+    def step(self: SimProcess, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Captured) and event.ref:
+                self.taken.add(event.ref)
+                self.broker.acknowledge(event.ref)
+        return original(self, events)
+
+    original = SimProcess.step
+    patch.setattr(SimProcess, "step", lambda self, events=(): step(self, list(events)))
+
+
+def _seen_later(patch: pytest.MonkeyPatch) -> None:
+    """Rows of ``seen`` are stored by a later transaction than their messages."""
+    late: dict[int, list[Put]] = {}
+
+    def handle(self: Agent, now: float, events: tuple[Event, ...] = ()) -> object:
+        ready = original(self, now, events)
+        seen = [write for write in ready.writes if write.kind == "seen"]
+        ready.writes = [*late.pop(id(self), []), *(write for write in ready.writes if write.kind != "seen")]
+        late[id(self)] = [write for write in seen if isinstance(write, Put)]
+        return ready
+
+    original = agent_module.Agent.handle
+    patch.setattr(Agent, "handle", handle)
+
+
+def _capture_as_they_are(self: Capture) -> set[str]:
+    return set(self._wanted)
+
+
+def _without_marker(self: Capture, topic: str, identifiers: tuple[int, ...], lane: int) -> bool:
+    del self, topic, lane
+    return bool(identifiers)
+
+
+FEDERATION: tuple[SeededBug, ...] = (
+    SeededBug(
+        "the broker is acknowledged before the spool has the message",
+        "gateways/federation/agent.py Agent._captured",
+        _acknowledge_first,
+        _A.test_a_death_behind_capture_loses_nothing,
+        "test_a_death_behind_capture_loses_nothing",
+    ),
+    SeededBug(
+        "an id enters seen in a later transaction",
+        "gateways/federation/rows.py Rows.see",
+        _seen_later,
+        _A.test_a_death_behind_delivery_doubles_nothing,
+        "test_a_death_behind_delivery_doubles_nothing",
+    ),
+    SeededBug(
+        "a core never gives way",
+        "gateways/federation/election.py Election._give_way",
+        lambda patch: patch.setattr(Election, "_give_way", lambda _self, _now, _state: None),
+        _A.test_two_subscribers_at_once_have_one_core,
+        "test_two_subscribers_at_once_have_one_core",
+    ),
+    SeededBug(
+        "overlapping filters are captured as they are",
+        "gateways/federation/capture.py Capture._hulls",
+        lambda patch: patch.setattr(Capture, "_hulls", _capture_as_they_are),
+        _A.test_overlapping_filters_are_captured_once,
+        "test_overlapping_filters_are_captured_once",
+    ),
+    SeededBug(
+        "the marker is left out",
+        "gateways/federation/capture.py Capture.counts",
+        lambda patch: patch.setattr(Capture, "counts", _without_marker),
+        _A.test_a_changing_capture_set_loses_and_doubles_nothing,
+        "test_a_changing_capture_set_loses_and_doubles_nothing",
+    ),
+    SeededBug(
+        "expected echoes never end",
+        "gateways/federation/echoes.py Echoes.expire",
+        lambda patch: patch.setattr(Echoes, "expire", lambda _self, _now: None),
+        _A.test_an_echo_that_does_not_come_is_forgotten,
+        "test_an_echo_that_does_not_come_is_forgotten",
+    ),
+    SeededBug(
+        "rows of a neighbour that died take no other way",
+        "gateways/federation/courier.py Courier._reroute",
+        lambda patch: patch.setattr(Courier, "_reroute", lambda _self, _now: None),
+        _S.test_seeds,
+        "test_seeds",
+    ),
+)
