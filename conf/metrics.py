@@ -10,6 +10,7 @@ Names: base units, ``_total`` on counters, no client or topic in labels.
 import contextlib
 import importlib
 import socket
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from conf.node_settings import MetricsSettings
 __all__ = ["Histogram", "Metrics", "PowersOfTwo", "bind_health", "bind_metrics", "serve_metrics"]
 
 NAME_PREFIX = "stratamq_"
+STEADY_S = 2.0  # a lease that was lost and a link that broke come back within that, at a failover
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Reading = float | Mapping[tuple[str, ...], float]
@@ -68,12 +70,45 @@ class PowersOfTwo(Histogram):
         self.total += value
 
 
-class Metrics:
-    """Figures that one process exposes. Readers run in the page's task, synchronously; they must be quick."""
+class _Check:
+    """A condition of ``/readyz``: one success meets it; it is missed when it failed for as long as it is patient.
 
-    def __init__(self, tier: str, node: str, version: str) -> None:
+    A proxy that takes all nodes out of its list because one lease ran late makes an outage of a pause.
+    """
+
+    __slots__ = ("_is_met", "_missed_at", "_patience_s", "_was_met")
+
+    def __init__(self, is_met: Callable[[], bool], patience_s: float) -> None:
+        self._is_met = is_met
+        self._patience_s = patience_s
+        self._missed_at: float | None = None  # of the first failure since the last success
+        self._was_met = False
+
+    def look(self, now: float) -> bool:
+        if self._is_met():
+            self._missed_at, self._was_met = None, True
+            return True
+        if not self._was_met:
+            return False  # a node that starts has nothing to be patient about
+        if self._missed_at is None:
+            self._missed_at = now
+        return now - self._missed_at < self._patience_s
+
+
+class Metrics:
+    """Figures that one process exposes. Readers run in the page's task, synchronously; they must be quick.
+
+    Args:
+        tier: Of the node.
+        node: Its name.
+        version: Of the program.
+        clock: Seconds; for conditions that bear a failure for a while.
+    """
+
+    def __init__(self, tier: str, node: str, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._families: dict[str, tuple[str, str, Callable[[], Any], tuple[str, ...]]] = {}
-        self._checks: dict[str, Callable[[], bool]] = {}
+        self._checks: dict[str, _Check] = {}
         self._started = False
         self.waits_for: Callable[[], str] = lambda: "the node starts"
         build: Reading = {(version, tier, node): 1.0}
@@ -99,9 +134,9 @@ class Metrics:
         """Show a histogram that hot code has already, or counts in a form of its own."""
         self._add("histogram", name, text, read, ())
 
-    def check(self, name: str, ready: Callable[[], bool]) -> None:
-        """Add a condition of ``/readyz``."""
-        self._checks[name] = ready
+    def check(self, name: str, ready: Callable[[], bool], *, depends: bool = False) -> None:
+        """Add a condition of ``/readyz``; one that depends on other nodes is missed when it failed for STEADY_S."""
+        self._checks[name] = _Check(ready, STEADY_S if depends else 0.0)
 
     def explain(self, waits_for: Callable[[], str]) -> None:
         """Set what says in one line why the node is not ready, "" for nothing."""
@@ -109,7 +144,8 @@ class Metrics:
 
     def readiness(self) -> dict[str, bool]:
         """Return every condition of ``/readyz``."""
-        checks = {name: bool(ready()) for name, ready in self._checks.items()}
+        now = self._clock()
+        checks = {name: check.look(now) for name, check in self._checks.items()}
         self._started = self._started or (bool(checks) and all(checks.values()))
         return checks
 

@@ -17,6 +17,7 @@ from access.identity.principal import GATEWAY
 from access.operators.audit_service import AuditService
 from conf.errors import UserError
 from conf.settings import EdgeConfig, NodeConfig
+from edge.canary import Canary
 from edge.clients.client import Client
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
@@ -241,7 +242,9 @@ class EdgeService:
         said_ready = False
         waiting = WaitingLog(logger)
         reasons = EdgeWaiting(self.core.node, lambda: self.core.ready, self._config.node.seeds)
-        self._process.metrics.explain(lambda: self._drain.reason() or reasons.reason(boot_time()))
+        self._process.metrics.explain(
+            lambda: self._drain.reason() or reasons.reason(boot_time()) or self._canary.reason()
+        )
         while True:
             self._relinked = trio.Event()
             self._dial(nursery)
@@ -261,6 +264,8 @@ class EdgeService:
                 loop.kick()
             if not self._process.stopping.is_set():
                 self._drain.look(boot_time())
+                if said_ready:
+                    self._canary.look(boot_time())
             if self.core.stopping.order.ended:
                 logger.info("stopped in order")
                 return
@@ -422,6 +427,8 @@ class EdgeService:
             self._alive_loads,
         )
         self._drain.register(metrics)
+        self._canary = Canary(core.node, core.requests, core.cache, boot_time, loop.kick)
+        self._canary.register(metrics)
         trio.lowlevel.add_instrument(Steps(self._own))
         metrics.gauge(
             "own_work_longest_seconds",
@@ -474,8 +481,8 @@ class EdgeService:
             "Times that waiting between turns was found to make larger batches.",
             lambda: float(loop.pacing_switched_on()),
         )
-        metrics.check("lease", core.node.has_lease)
-        metrics.check("storage", core.follower.storage_linked)
+        metrics.check("lease", core.node.has_lease, depends=True)
+        metrics.check("storage", core.follower.storage_linked, depends=True)
 
 
 def _wall_ms() -> int:

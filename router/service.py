@@ -474,5 +474,5 @@ class RouterService:
             lambda: {(name,): float(count) for name, count in core.counts.items()},
             ("event",),
         )
-        metrics.check("lease", lambda: core.holder.has_lease(boot_time()))
-        metrics.check("routes", lambda: not any(shard.collecting for shard in core.shards.values()))
+        metrics.check("lease", lambda: core.holder.has_lease(boot_time()), depends=True)
+        metrics.check("routes", lambda: not any(shard.collecting for shard in core.shards.values()), depends=True)

@@ -490,5 +490,5 @@ class StorageService:
             self._hub.refused_by_reason,
             ("reason",),
         )
-        metrics.check("lease", lambda: core.lease.has_lease(boot_time()))
-        metrics.check("serving", lambda: core.serving)
+        metrics.check("lease", lambda: core.lease.has_lease(boot_time()), depends=True)
+        metrics.check("serving", lambda: core.serving, depends=True)

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from conf.secret_names import ABOUT_SECRETS, is_secret_name
+
 __all__ = ["Hider", "own_words", "secrets_of"]
 
 HIDDEN = "***"
-SECRET_NAMES = re.compile(r"passw|secret|token$|credential|private|api_?key|psk", re.IGNORECASE)
 SECRET_FORMS = re.compile(
     r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)"
     r"|smq_[A-Za-z0-9_-]{8,}"  # tokens of operators
@@ -63,6 +64,10 @@ def secrets_of(paths: Iterable[Path], bytes_max: int = 1024 * 1024) -> set[bytes
                 if len(part) >= KNOWN_MIN and not part.startswith(b"-----"):
                     found.add(part)
     return found | {raw for raw in map(_decoded, found) if len(raw) >= KNOWN_MIN}
+
+
+def _is_about(name: str) -> bool:
+    return name.lower().rpartition("_")[2] in ABOUT_SECRETS
 
 
 def _decoded(text: bytes) -> bytes:
@@ -118,7 +123,7 @@ class Hider:
             return HIDDEN
         if not isinstance(value, str):
             return value
-        if SECRET_NAMES.search(name.rpartition(".")[2]) and value not in ("", "None"):
+        if is_secret_name(name) and value not in ("", "None"):
             return HIDDEN
         return self._text(value, name)
 
@@ -136,7 +141,7 @@ class Hider:
         for find in self._known:
             text = find(text)
         text = USERINFO.sub(HIDDEN, SECRET_FORMS.sub(HIDDEN, text))
-        text = IN_TEXT.sub(lambda match: match[1] + match[2] + HIDDEN, text)
+        text = IN_TEXT.sub(lambda match: match[0] if _is_about(match[1]) else match[1] + match[2] + HIDDEN, text)
         if self._words is None:
             return text
         if name.rpartition(".")[2] in NAMES:

@@ -108,6 +108,10 @@ class RouteCache:
         self._waiting: dict[str, list[Callable[[Route], None]]] = {}  # topic -> who needs it
         self._fresh: dict[str, None] = {}  # missed, and not asked yet
         self._questions: dict[int, _Question] = {}
+        self._probe: tuple[int, Callable[[], None]] = (
+            0,
+            lambda: None,
+        )  # number of a question that nobody keeps, and then
         self._answered: set[_Question] = set()  # whose answers are being taken
         self._retained: dict[str, int] = {}  # topic -> retained writes under way that used its answer
         self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those
@@ -238,6 +242,16 @@ class RouteCache:
         topics = question.topics
         return placement.owner, Resolve(number, question.shard, placement.epoch, topics, not topics)
 
+    def probe(self, shard: int, topic: str, then: Callable[[], None]) -> bool:
+        """Ask a shard's owner about a topic, keep nothing of its answer, and call ``then``; only the last one stands.
+
+        The owner counts the topic among those that this edge caches: to drop what is not there is answered as well.
+        """
+        placement = self._map().shards[shard]
+        number = self._next_number()
+        self._probe = (number, then)
+        return self._tell(placement.owner, Resolve(number, shard, placement.epoch, [topic]))
+
     def resolved(self, answer: Resolved) -> None:
         """Take an owner's answers to the first topics; what it left out, or was invalidated meanwhile, is asked again.
 
@@ -245,6 +259,10 @@ class RouteCache:
             Unreadable: They are answers to something else, or name destinations that are not there.
         """
         question = self._questions.get(answer.request)
+        if question is None and answer.request == self._probe[0]:
+            then = self._probe[1]
+            self._probe = (0, lambda: None)
+            then()
         if question is None or not self._is_owned(question.shard, answer.shard_epoch):
             return
         count, topics = len(answer.answers), question.topics

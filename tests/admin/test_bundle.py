@@ -55,6 +55,21 @@ def test_secrets_are_known_by_what_surrounds_them() -> None:
     assert hider.hide({"message": kept}) == {"message": kept}
 
 
+def test_what_is_about_a_secret_is_shown() -> None:
+    """An algorithm or a file's name helps whoever reads the bundle; what the file holds is found by its content."""
+    hider = Hider([PASSWORD.encode()])
+    for name, value in (
+        ("edge.listeners.x.token_secret_algorithm", "HS256"),
+        ("bridge.password_file", "/etc/stratamq/password"),
+    ):
+        row = {"name": name, "value": value}
+        assert hider.hide(row) == row
+        line = f"{name.rpartition('.')[2]} = {value}"
+        assert hider.hide({"message": line}) == {"message": line}
+    assert PASSWORD not in str(hider.hide({"name": "x.password_file", "value": PASSWORD}))
+    assert hider.hide({"token_secret": "short", "psk_old": "ab"}) == {"token_secret": "***", "psk_old": "***"}
+
+
 def test_key_files_tell_their_lines_and_what_those_encode(tmp_path: Path) -> None:
     file = tmp_path / "gossip.keys"
     file.write_bytes(base64.b64encode(KEY) + b"\nann:" + PASSWORD.encode() + b"\n")

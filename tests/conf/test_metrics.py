@@ -77,6 +77,27 @@ async def test_page_is_served_and_readiness_follows_its_checks() -> None:
         nursery.cancel_scope.cancel()
 
 
+def test_a_condition_on_other_nodes_is_missed_by_failures_that_last() -> None:
+    """One success meets it; a node that never was ready, and a condition of the node's own, are not borne with."""
+    now, met = 0.0, False
+    metrics = Metrics("edge", "e0", "1", clock=lambda: now)
+    metrics.check("storage", lambda: met, depends=True)
+    metrics.check("drain", lambda: met)
+    assert metrics.readiness() == {"storage": False, "drain": False}
+    met = True
+    assert metrics.readiness() == {"storage": True, "drain": True}
+    met, now = False, 10.0
+    assert metrics.readiness() == {"storage": True, "drain": False}
+    now = 11.9
+    assert metrics.readiness()["storage"]
+    now = 12.0
+    assert not metrics.readiness()["storage"]
+    met = True
+    assert metrics.readiness()["storage"]
+    met, now = False, 13.0
+    assert metrics.readiness()["storage"], "the success began the time anew"
+
+
 async def test_health_alone_shows_no_figures() -> None:
     """metrics.health_bind serves /livez and /readyz, and no figures of the node."""
     metrics = example()

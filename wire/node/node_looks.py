@@ -1,6 +1,7 @@
 """Looks that every node answers alike: its figures, its settings, and the last lines of its log."""
 
 import os
+import re
 import resource
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from conf.logs import KeptLine, KeptLines, kept_lines
+from conf.secret_names import is_secret_name
 from wire.clock import boot_time
 from wire.looks.desk import LookDesk
 from wire.looks.journal import Journal
@@ -22,7 +24,7 @@ __all__ = ["show_process"]
 
 ROOMS = ("node", "membership", "metrics", "logs")  # beside the tier's own
 OPEN_FILES = Path("/proc/self/fd")  # its size is how many there are
-SECRET = ("password", "secret")  # words in the names of settings whose value is not shown
+USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL: may hold a password
 Setting = tuple[str, object, str]  # name, value, source
 
 
@@ -159,7 +161,7 @@ def _setting_columns(node: str) -> Columns:
 
 def _shown(setting: Setting) -> str:
     name, value, _ = setting
-    return "***" if value and any(word in name for word in SECRET) else str(value)
+    return "***" if value and is_secret_name(name) else USERINFO.sub("***", str(value))
 
 
 # --- log
