@@ -356,6 +356,7 @@ class Agent:
                 for name in sorted(overlay.agents)
             ],
             "capture": self.capture.filters(),
+            "capture_asked": self.capture.asked(),
             "messages_kept": len(self.rows.stored),
             "bytes_kept": self.rows.length,
             "registers": len(self.registers),
@@ -393,6 +394,7 @@ class Agent:
                 for each in self.election.destinations(topic)
             ],
             "captured_by": [each for each in self.capture.filters() if matches(each, topic)],
+            "asked_for": [each for each in self.capture.asked() if matches(each, topic)],
         }
 
     def graph(self) -> dict[str, Any]:

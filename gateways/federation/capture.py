@@ -73,8 +73,13 @@ class Capture:
         return self._marker != 0
 
     def filters(self) -> list[str]:
-        """Return the filters that are subscribed."""
-        return sorted(self._held)
+        """Return the filters whose copies come: the broker has granted them, for it sent a marker behind them back."""
+        earlier = {topic_filter for topic_filter, _ in self._earlier}
+        return sorted({each for each, held in self._held.items() if held.standing is not Standing.NEW} | earlier)
+
+    def asked(self) -> list[str]:
+        """Return the filters that the broker was asked for, or will be when it is there, and has not granted yet."""
+        return sorted(set(self._held) - set(self.filters()))
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Take back what the spool has; a change that was under way goes on with its marker."""

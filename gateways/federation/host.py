@@ -87,6 +87,11 @@ class Host:
                 if publish.released:
                     self._released.add(publish.token)
 
+    @property
+    def hears(self) -> bool:
+        """Whether the broker has granted what it logs: what clients want from now on is heard."""
+        return self.is_up and all(each.client.is_granted for each in self.lanes)
+
     # --- effects of the core, performed before their commit: what leaves waits for it
 
     def acknowledge(self, ref: int) -> None:

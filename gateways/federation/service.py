@@ -189,7 +189,9 @@ class _Process:
             case "status":
                 away = self.links.missing()
                 reasons = {each: self.links.reasons.get(each, "not tried yet") for each in away}
-                return self.agent.status() | {"away": reasons, "host_reason": self.host.reason}
+                found = self.agent.status()
+                found["host"] = found["host"] and self.host.hears
+                return found | {"away": reasons, "host_reason": self.host.reason}
             case "graph":
                 return self.agent.graph()
             case "topics":

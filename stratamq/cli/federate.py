@@ -72,6 +72,7 @@ def status(
         for each in found["agents"]
     ]
     rows += [{"what": "captures", "value": each} for each in found["capture"]]
+    rows += [{"what": "waits for the broker to grant", "value": each} for each in found["capture_asked"]]
     rows += [{"what": f"count {name}", "value": count} for name, count in found["counts"].items()]
     print_result(rows, output)
 
@@ -114,6 +115,7 @@ def why(
         print_result(found, output)
         return
     rows = [{"what": "captured by", "value": each} for each in found["captured_by"]]
+    rows += [{"what": "not captured before the broker grants", "value": each} for each in found["asked_for"]]
     rows += [
         {"what": f"filter {each['filter']}", "value": f"core {each['core']}, members {', '.join(each['members'])}"}
         for each in found["filters"]

@@ -33,6 +33,7 @@ MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 INSTALLED = Path(MOSQUITTO).exists()
 FEDERATION = "test"
 START_S = 30.0
+STALL_S = 30.0  # without a message, after which the rest is lost
 
 GRID = [(f"{n}", f"{n + 1}") for n in (1, 2, 4, 5, 7, 8)] + [(f"{n}", f"{n + 3}") for n in range(1, 7)]
 PAPER = [
@@ -200,7 +201,7 @@ class Federation:
         until(complete, seconds, "overlay")
 
     def wait_members(self, topic: str, members: set[str], seconds: float = 30.0) -> None:
-        """Wait until each agent sends a topic to all of its members."""
+        """Wait until each agent sends a topic to all of its members, and its broker has granted what it captures."""
 
         def complete() -> bool:
             for name, site in self.sites.items():
@@ -213,6 +214,25 @@ class Federation:
             return True
 
         until(complete, seconds, f"members {members} of {topic}")
+
+    def wait_delivered(self, publisher: Publisher, subscribers: Iterable[Subscriber], count: int) -> None:
+        """Wait until a publisher's messages are acknowledged and at each subscriber, as long as some still come."""
+        subscribers = list(subscribers)
+        before, since = -1, time.monotonic()
+        while True:
+            here = [len(each.payloads) for each in subscribers]
+            if len(publisher.acked) == count and all(each >= count for each in here):
+                return
+            if (progress := len(publisher.acked) + sum(here)) != before:
+                before, since = progress, time.monotonic()
+            if time.monotonic() > since + STALL_S:
+                missing = [sorted(publisher.acked - set(each.payloads))[:10] for each in subscribers]
+                stand = {name: site.ask("status") for name, site in self.sites.items()}
+                raise AssertionError(
+                    f"nothing more comes: {len(publisher.acked)} of {count} acknowledged, delivered {here}, missing "
+                    f"{missing}; agents: {json.dumps(stand)}"
+                )
+            time.sleep(0.02)
 
     def stop(self) -> None:
         """End everything."""

@@ -338,3 +338,37 @@ def test_an_agent_answers_why() -> None:
     assert answer["to"] == [{"agent": "9", "distance": 4, "through": ["2", "4"]}]
     assert answer["captured_by"] == ["a/#"]
     assert len(core_of(simulation, "1").graph()["links"]) == 12
+
+
+def test_what_is_said_to_be_captured_is() -> None:
+    """From the moment at which an agent names a filter, what its broker takes is delivered; not when it only asks."""
+    simulation = line(2)
+    simulation.run(3.0)
+    subscribe(simulation, "n2", "a/#")
+    core = core_of(simulation, "n1")
+    seen = set()
+    while not core.why("a/b")["captured_by"]:
+        seen.update(core.why("a/b")["asked_for"])
+        simulation.run(0.0005)
+    assert seen == {"a/#"}
+    assert core.why("a/b")["asked_for"] == []
+    payload = simulation.publish("n1", "a/b")
+    simulation.run(3.0)
+    assert simulation.delivered("n2", "s")[payload] == 1
+
+
+def test_a_broker_that_restarts_empty_captures_nothing_before_it_grants() -> None:
+    """Subscriptions of a session that is lost are not said to stand."""
+    simulation = line(2)
+    subscribe(simulation, "n2", "a/#")
+    simulation.run(3.0)
+    process, core = simulation.processes["n1"], core_of(simulation, "n1")
+    process.disconnect_host()
+    process.broker.restart_empty()
+    process.connect_host()
+    assert core.status()["capture"] == []
+    assert core.status()["capture_asked"] == ["a/#"]
+    simulation.run_until(lambda: core.status()["capture"] == ["a/#"], 5.0)
+    payload = simulation.publish("n1", "a/b")
+    simulation.run(3.0)
+    assert simulation.delivered("n2", "s")[payload] == 1

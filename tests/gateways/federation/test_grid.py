@@ -13,7 +13,6 @@ from tests.gateways.federation.real_federation import (
     Publisher,
     Subscriber,
     running,
-    until,
 )
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")
@@ -36,8 +35,7 @@ def test_two_brokers(tmp_path: Path) -> None:
         publisher = Publisher(federation.sites["a"].broker_port, "pub")
         for payload in payloads(100):
             publisher.publish("plant/x", payload)
-        publisher.wait(20)
-        until(lambda: len(subscriber.payloads) == 100, 20, "100 messages")
+        federation.wait_delivered(publisher, [subscriber], 100)
         assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
         publisher.close()
@@ -53,8 +51,7 @@ def test_grid_of_nine(tmp_path: Path) -> None:
         publisher = Publisher(federation.sites["7"].broker_port, "pub")
         for payload in payloads(200):
             publisher.publish("plant/x", payload)
-        publisher.wait(20)
-        until(lambda: all(len(each.payloads) == 200 for each in subscribers), 20, "200 messages at both")
+        federation.wait_delivered(publisher, subscribers, 200)
         assert [set(each.payloads.values()) for each in subscribers] == [{1}, {1}]
         for subscriber in subscribers:
             assert [payload for _, payload in subscriber.at] == payloads(200)  # one origin and topic along one path
