@@ -105,9 +105,9 @@ class DatagramNode:
         return out
 
     def leave(self, now: float) -> Ready:
-        """Give the subtree back to the parent."""
+        """Give the subtree back to the parent; with children its lease ends by itself, and not before theirs."""
         uplink = self._parts.uplink
-        if uplink is not None and not self._is_leaving:
+        if uplink is not None and not self._is_leaving and self.holds(now) and not self._parts.jurisdiction.children:
             self._is_leaving = True
             uplink.until = now
             self._ask_parent(now)

@@ -39,7 +39,9 @@ class NodeSettings(Struct, frozen=True):
 
     Attributes:
         endpoint: Where others reach this node.
-        holds_from: Until then a root that ran before decides about nothing: its subscribers say again what they want.
+        holds_from: Until then a node that ran before decides about nothing, does not ask its parent and takes no
+            subscription of it. At a root subscribers say again meanwhile what they want; below one the leases end
+            that an incarnation before may have given, and of which this one knows nothing.
         redirects: A device is sent to the node that decides, for another node's datagrams do not reach it: it has a
             session with those alone that it opened one with.
         attached: The node is a client of a cluster, which takes part in each message.

@@ -27,7 +27,7 @@ class Parts:
         self.settings = settings
         self.rights = rights
         self.proofs = proofs
-        self.uplink = Uplink(parent) if parent is not None else None
+        self.uplink = Uplink(parent, due=settings.holds_from) if parent is not None else None
         self.jurisdiction = Jurisdiction(settings.subtree, settings.grants)
         self.subscribers = Subscribers(settings.subscriptions_max, settings.subscriptions_per_address_max)
         self.deliveries = Deliveries(settings.first_number)

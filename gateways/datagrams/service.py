@@ -19,6 +19,7 @@ from conf.metrics import Metrics
 from conf.udp_settings import UdpSettings
 from gateways.datagrams.attached import ClusterEnd, make_cluster_end
 from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
+from gateways.datagrams.jurisdiction import JOIN_LEASE_S
 from gateways.datagrams.keys import read_key, read_keys
 from gateways.datagrams.messages import Code, Endpoint, Packet
 from gateways.datagrams.node import DatagramNode
@@ -38,6 +39,7 @@ Port: TypeAlias = DatagramSocket | DtlsSocket
 logger = logging.getLogger(__name__)
 
 RAN_BEFORE = "ran"  # in the data folder: subscribers of an incarnation before may still count on this root
+GAVE_PARTS = "children"  # what it says of a node that had children: their leases may outlive the incarnation
 IDLE_S = 60.0
 EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK = ("127.", "::1")
@@ -233,9 +235,13 @@ def _sealed(udp: UdpSettings, parent: Peer | None) -> SealedPort | None:
 
 def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> NodeSettings:
     udp, now_ms = config.settings, int(time.time() * 1000)
+    now = trio.current_time()
     mark = config.gateway.data_dir / RAN_BEFORE
-    ran_before = mark.exists()
-    mark.touch()
+    before = mark.read_text() if mark.exists() else None
+    mark.write_text(GAVE_PARTS if udp.children or before == GAVE_PARTS else "")
+    waits_s = 0.0
+    if before is not None:
+        waits_s = udp.restart_wait_s if not udp.parent else JOIN_LEASE_S if before == GAVE_PARTS else 0.0
     return NodeSettings(
         subtree=udp.subtree,
         endpoint=endpoint,
@@ -244,7 +250,7 @@ def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> NodeSet
         first_number=now_ms << 20,
         redirects=udp.security != "plain",
         attached=bool(udp.cluster),
-        holds_from=trio.current_time() + udp.restart_wait_s if ran_before and not udp.parent else 0.0,
+        holds_from=now + waits_s if waits_s else 0.0,
         subscriptions_max=udp.subscriptions_max,
         subscriptions_per_address_max=udp.subscriptions_per_address_max,
         publishers_max=udp.publishers_max,

@@ -72,7 +72,9 @@ class Subscribing:
         elif wanted.deliver_to is None or wanted.hops >= HOPS_MAX:
             parts.refuse(arrived, Code.MALFORMED)
         elif neighbour == "parent":
-            if touches(wanted.filter, parts.settings.subtree):
+            if now < parts.settings.holds_from:
+                parts.refuse(arrived, Code.BUSY)  # a child of an incarnation before may decide, and would not have it
+            elif touches(wanted.filter, parts.settings.subtree):
                 self._store(now, arrived, wanted, parts.reach(wanted.deliver_to), neighbour)
             else:
                 parts.refuse(arrived, Code.NOT_MINE)

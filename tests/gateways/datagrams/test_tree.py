@@ -93,6 +93,52 @@ def test_a_child_that_is_cut_off_stops() -> None:
     assert tree.story.wishes[late.address].since < 120 and not tree.lost()
 
 
+def test_a_child_of_a_node_that_began_anew_keeps_nothing_from_subscribers() -> None:
+    """Found by the simulation: its lease of the former incarnation lasted, and nobody passed new subscriptions to it."""
+    tree = TreeSimulation(7)
+    tree.add_node(1, "", None)
+    middle, lowest = tree.add_node(2, "a", 1), tree.add_node(3, "a/x", 2)
+    publisher, early, late = tree.add_device(100, 3), tree.add_device(101, 1), tree.add_device(102, 1)
+    tree.subscribe(early, "#")
+    tree.run_until(102)
+    tree.publish(publisher, "a/x/1")  # from now on it asks the lowest node directly
+    tree.run_until(103)
+    tree.kill(middle)
+    tree.run_until(103.5)
+    tree.restart(middle)
+    tree.run_until(104)
+    tree.subscribe(late, "#")
+    for tick in range(240):
+        tree.run_until(104 + tick / 4)
+        tree.publish(publisher, "a/x/1")
+    tree.run_until(200)
+    assert tree.story.wishes[late.address].since < 130
+    assert {each.code for each in tree.story.publications.values()} == {Code.DISTRIBUTED}
+    assert not tree.lost()
+    assert lowest.node is not None and lowest.node.holds(tree.now)
+
+
+def test_a_node_with_children_leaves_no_sooner_than_they_do() -> None:
+    """Given back at once, its part would have two deciders until its child's lease ends."""
+    tree = TreeSimulation(8)
+    tree.add_node(1, "", None)
+    middle = tree.add_node(2, "a", 1)
+    tree.add_node(3, "a/x", 2)
+    publisher, late = tree.add_device(100, 3), tree.add_device(101, 1)
+    tree.run_until(102)
+    tree.publish(publisher, "a/x/1")
+    tree.run_until(103)
+    assert middle.node is not None and not middle.node.leave(tree.now).send
+    tree.kill(middle)
+    tree.run_until(103.5)
+    tree.subscribe(late, "#")
+    for tick in range(120):
+        tree.run_until(103.5 + tick / 4)
+        tree.publish(publisher, "a/x/1")
+    tree.run_until(200)
+    assert tree.story.wishes[late.address].since < 130 and not tree.lost()
+
+
 def test_a_lossy_network_loses_nothing() -> None:
     """One datagram in five is lost, and every answered message came."""
     for seed in range(5):

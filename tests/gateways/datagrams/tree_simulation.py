@@ -14,14 +14,16 @@ from functools import partial
 from random import Random
 
 from gateways.datagrams.device import Device
+from gateways.datagrams.jurisdiction import JOIN_LEASE_S
 from gateways.datagrams.messages import Code, Endpoint, Packet, PubAck, Publish, decode, encode
 from gateways.datagrams.node import DatagramNode
 from gateways.datagrams.node_events import Arrived, NodeSettings, Ready
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subtrees import is_within
 from mqtt.topics import matches
 
-GRANTS = {"": ("a", "b", "a/x", "a/y")}
+PARTS = ("a", "b", "a/x", "a/y")
 
 
 class Everything:
@@ -45,7 +47,7 @@ class Actor:
     address: Endpoint
     node: DatagramNode | None = None
     device: Device | None = None
-    make: Callable[[], DatagramNode] | None = None
+    make: Callable[[bool], DatagramNode] | None = None  # whether it ran before
     wake: float = -1.0
 
 
@@ -117,19 +119,21 @@ class TreeSimulation:
         address = endpoint(number)
         up = Peer(endpoint(parent)) if parent is not None else None
 
-        def make() -> DatagramNode:
+        def make(ran_before: bool) -> DatagramNode:
             self._lives += 1
+            parts = tuple(each for each in PARTS if is_within(each, subtree) and each != subtree)
+            waits_s = 25.0 if up is None else JOIN_LEASE_S if parts else 0.0
             settings = NodeSettings(
                 subtree,
                 address,
-                GRANTS,
+                {"": parts} if parts else {},
                 incarnation=self._lives,
                 first_number=self._lives << 40,
-                holds_from=self.now + 25.0 if up is None and self._lives > len(self.nodes) + 100 else 0.0,
+                holds_from=self.now + waits_s if ran_before else 0.0,
             )
             return DatagramNode(settings, Everything(), Proofs(bytes([number]) * 32), up)
 
-        actor = self.actors[address] = Actor(address, node=make(), make=make)
+        actor = self.actors[address] = Actor(address, node=make(False), make=make)
         self.nodes.add(address)
         self._wake(actor)
         return actor
@@ -139,7 +143,7 @@ class TreeSimulation:
 
     def restart(self, actor: Actor) -> None:
         assert actor.make is not None
-        actor.node = actor.make()
+        actor.node = actor.make(True)
         self._wake(actor)
 
     def add_device(self, number: int, home: int, relay: bool = False) -> Actor:
