@@ -107,6 +107,30 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         le=10_000_000,
         description="clients of one user at this edge at once, 0: no limit; more get 0x97",
     )
+    sessions_user_max: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="stored sessions of one user per partition, 0: storage.sessions_per_user_max; more get 0x97",
+    )
+    retained_user_max: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000_000,
+        description="retained topics of one user per partition, 0: storage.retained_per_user_max; more get 0x97",
+    )
+    queue_messages_max: int = Field(
+        default=0,
+        ge=0,
+        le=100_000_000,
+        description="messages queued for one session, 0: storage.queue_messages_max; what then: storage.queue_full",
+    )
+    queue_bytes_max: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 40,
+        description="bytes queued for one session, 0: storage.queue_bytes_max; what then: storage.queue_full",
+    )
     proxy_identity: bool = Field(
         default=False,
         description="a certificate that a sender in proxy_trusted verified (PROXY v2, its CN) names the client",

@@ -303,7 +303,7 @@ class Connecting:
     def _claim(self, client: Client, now: float) -> None:
         packet = client.connect
         assert packet is not None
-        partition = self._clients.place(client)
+        partition, bounds = self._clients.place(client), client.known_bounds
         receive_maximum = 65_535
         if packet.properties:
             receive_maximum = property_values.receive_maximum(packet.properties)
@@ -316,13 +316,16 @@ class Connecting:
             client.number,
             packet.clean_start,
             client.expiry_s,
-            _will(packet),
+            _will(packet, bounds.retained_user_max),
             packet.protocol_version,
-            client.known_bounds.inflight(receive_maximum),
+            bounds.inflight(receive_maximum),
             may_create=self._take_token(client, now),
             owner=client.owner,
             owner_made=client.owner_made,
             judged=0 if self._rights.judges_nobody else number,  # no other rules: all filters are told
+            sessions_max=bounds.sessions_user_max,
+            queue_messages_max=bounds.queue_messages_max,
+            queue_bytes_max=bounds.queue_bytes_max,
         )
         client.opening = request
         if not self._requests.ask(request, _Claim(self, client).answered, now):
@@ -451,7 +454,7 @@ class Connecting:
         self._leaving.ended(client)
 
 
-def _will(packet: Connect) -> Will | None:
+def _will(packet: Connect, retained_max: int) -> Will | None:
     will = packet.will
     if will is None:
         return None
@@ -459,7 +462,7 @@ def _will(packet: Connect) -> Will | None:
     delay_s = int(properties.pop(PropertyId.WILL_DELAY_INTERVAL, 0))  # type: ignore[call-overload]
     expiry_s = int(properties.pop(PropertyId.MESSAGE_EXPIRY_INTERVAL, NO_EXPIRY_INTERVAL))  # type: ignore[call-overload]
     block = _without_length(encode_block(properties)) if properties else b""
-    return Will(will.topic_name, will.payload, will.qos, will.retain, block, delay_s, expiry_s)
+    return Will(will.topic_name, will.payload, will.qos, will.retain, block, delay_s, expiry_s, retained_max)
 
 
 def _without_length(block: bytes) -> bytes:

@@ -26,6 +26,10 @@ class ListenerPolicy:
     keep_alive_max_s: int = 0
     filters_max: int = 0
     connections_user_max: int = 0
+    sessions_user_max: int = 0
+    retained_user_max: int = 0
+    queue_messages_max: int = 0
+    queue_bytes_max: int = 0
     tell_refusals: bool = True
     proxy_identity: bool = False  # the certificate that a PROXY header vouches for names the client
     unmetered: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose clients no rate per address holds for

@@ -51,7 +51,7 @@ class _Will(Outgoing):
     @property
     def owner(self) -> bytes:
         """Whose will it was."""
-        return encode_owner(self.order.owner.encode(), self.order.owner_made)
+        return encode_owner(self.order.owner.encode(), self.order.owner_made, self.order.will.retained_max)
 
     @property
     def on_done(self) -> Callable[[int], object]:

@@ -49,7 +49,9 @@ class Outgoing:
     def owner(self) -> bytes:
         """Whose message it is, as a record says it: the partition that retains it keeps that."""
         client = self.publish.conn.context if self.publish.conn is not None else None
-        return encode_owner(client.owner.encode(), client.owner_made) if isinstance(client, Client) else b""
+        if not isinstance(client, Client):
+            return b""
+        return encode_owner(client.owner.encode(), client.owner_made, client.known_bounds.retained_user_max)
 
     @property
     def waits_for_retained(self) -> bool:

@@ -172,7 +172,8 @@ class HostedPartition:
     def _count(self) -> Iterator[int]:
         """Count in slices; yields the sessions of each. None may come or go meanwhile."""
         self.changed = False
-        online = queued = keys = size = most = most_bytes = 0
+        online = queued = keys = size = 0
+        fill = 0.0
         settings = self.partition.settings
         for passed, session in enumerate(self.partition.sessions.values(), 1):
             online += session.edge != ""
@@ -180,10 +181,11 @@ class HostedPartition:
             queued += waiting
             keys += 1 + len(session.made("subscriptions") or ()) + waiting
             size += SESSION_BYTES + session.queue_bytes
-            most, most_bytes = max(most, waiting), max(most_bytes, session.queue_bytes)
+            if waiting:
+                messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
+                fill = max(fill, waiting / max(1, messages), session.queue_bytes / max(1, octets))
             if passed % COUNTED_AT_ONCE == 0:
                 yield COUNTED_AT_ONCE
-        fill = max(most / max(1, settings.queue_messages_max), most_bytes / max(1, settings.queue_bytes_max))
         keys, size = keys + len(self.retained), size + self.retained.payload_bytes
         self.tally = tally = Tally(online, queued, keys, size, fill)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))

@@ -173,8 +173,8 @@ def _columns_of_one(shown: Shown) -> Columns:
         "head_packet": head_packet,
         "head_topic": topic,
         "head_state": head_state,
-        "queue_max": lambda one: one.hosted.partition.settings.queue_messages_max,
-        "queue_bytes_max": lambda one: one.hosted.partition.settings.queue_bytes_max,
+        "queue_max": lambda one: _queue_most(one)[0],
+        "queue_bytes_max": lambda one: _queue_most(one)[1],
         "retained_reads": _of(lambda session: len(session.reads) if session.reads is not None else 0),
         "holds": _of(lambda session: session.held),
         "opening": lambda one: one.client_id in one.hosted.owners.openings,
@@ -186,6 +186,13 @@ def _columns_of_one(shown: Shown) -> Columns:
         "in_sync": lambda one: len(shown.map().partitions[one.hosted.partition.number].in_sync),
         "acknowledges": lambda one: one.hosted.partition.acknowledges,
     }
+
+
+def _queue_most(one: One) -> tuple[int, int]:
+    """Return how many messages and bytes a session's queue may have."""
+    settings = one.hosted.partition.settings
+    most = settings.queue_messages_max, settings.queue_bytes_max
+    return one.session.queue_most(*most) if one.session is not None else most
 
 
 def _behind(one: One) -> bool | None:

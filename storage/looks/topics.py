@@ -196,7 +196,7 @@ def _why(hosted: HostedPartition, session: DurableSession, subscription: Subscri
         return "no_local"
     if min(subscription.qos, int(where["qos"]) if where.get("qos", "").isdecimal() else 1) == 0:
         return "" if session.edge else "qos0_away"
-    if session.queued >= settings.queue_messages_max:
+    if session.queued >= session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)[0]:
         return "queue_full"
     return ""
 

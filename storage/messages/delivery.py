@@ -104,7 +104,8 @@ class Delivery:
 
     def _overfull(self, session: DurableSession, size: int) -> bool:
         settings = self._partition.settings
-        return session.queued >= settings.queue_messages_max or session.queue_bytes + size > settings.queue_bytes_max
+        messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
+        return session.queued >= messages or session.queue_bytes + size > octets
 
     def _shared_body(self, message: PublishMessage, targets: list[Target]) -> int:
         """Store a body once for several sessions, or in pieces when it is large; return its id, 0 for inline."""

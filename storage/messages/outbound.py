@@ -180,7 +180,9 @@ class Outbound:
     def _give(self, session: DurableSession) -> int:
         """Give packet identifiers to the next entries of the queue, as one run of the session row; return the steps."""
         partition = self._partition
-        ahead = min(IDENTIFIERS_AHEAD, partition.settings.queue_messages_max // 4)
+        settings = partition.settings
+        messages, _ = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
+        ahead = min(IDENTIFIERS_AHEAD, messages // 4)
         wanted = max(ahead, session.window - session.out) - len(session.unsent)
         first = session.push_seq
         while wanted > 0 and session.sizes and (not session.unsent or session.unsent_bytes < AHEAD_BYTES):

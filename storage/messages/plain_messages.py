@@ -286,6 +286,10 @@ def has_room(lane: PlainLane, session: DurableSession, size: cython.Py_ssize_t) 
         return False
     if len(session.inflight) >= lane.queue_messages_max or session.queue_bytes + size > lane.queue_bytes_max:
         return False
+    if session.queue_bounds is not None:
+        messages, octets = session.queue_most(lane.queue_messages_max, lane.queue_bytes_max)
+        if len(session.inflight) >= messages or session.queue_bytes + size > octets:
+            return False
     return bool(session.window_open)
 
 
@@ -376,7 +380,7 @@ def record_end(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize
     if data[at + FLAGS_AT] & SHARE_FLAG:
         stop += 2 + get16(data, stop) if stop + 2 <= end else end
     if data[at + FLAGS_AT] & OWNER_FLAG:
-        stop += 10 + get16(data, stop) if stop + 10 <= end else end
+        stop += 14 + get16(data, stop) if stop + 14 <= end else end
     stop += get16(data, at + TOPIC_AT) + get32(data, at + PROPERTIES_AT) + get32(data, at + PAYLOAD_AT)
     return stop if stop <= end else -1
 

@@ -71,7 +71,8 @@ class RetainedStore:
             return 0
         owner = message.owner.decode()
         is_more = owner and (known is None or known[3] != owner)
-        if is_more and self._owned.get(owner, 0) >= settings.retained_per_user_max:
+        most = settings.retained_per_user_max
+        if is_more and self._owned.get(owner, 0) >= min(message.owner_max or most, most):
             self._partition.count("refused_retained_user")
             self._partition.note("refused", "retained_per_user_max", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED

@@ -15,6 +15,7 @@ from storage.rights.filters import judge_all, sys_filters, tell_filters
 from storage.rights.owners import NOBODY, Owner, owner_by_claim, owner_of
 from storage.sessions.dead_edges import DeadEdges
 from storage.sessions.holders import Holder, Opening
+from storage.sessions.new_sessions import make_session, session_refusal
 from storage.sessions.opened import OpenedConnects
 from storage.sessions.session_ends import SessionEnds
 from storage.sessions.subscriptions import Subscriptions
@@ -180,22 +181,11 @@ class Owners:
             opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, reason_code)
         )
 
-    def _refusal(self, request: OpenSession) -> str:
-        """Return why a CONNECT may not make a stored session, "" if it may."""
-        partition = self._partition
-        if request.client_id in partition.by_client:
-            return ""
-        if not request.may_create:
-            return "refused_session_rate"
-        if partition.sessions_of.get(request.owner, 0) >= partition.settings.sessions_per_user_max:
-            return "refused_sessions_user"
-        return "refused_sessions_max" if len(partition.sessions) >= partition.settings.sessions_max else ""
-
     def _is_refused(self, opening: Opening) -> bool:
         request = opening.request
         if not request.expiry_s or opening.ends:
             return False  # it makes no stored session
-        refusal = self._refusal(request)
+        refusal = session_refusal(self._partition, request)
         if refusal:
             self._partition.count(refusal)
             self._refuse(opening, QUOTA_EXCEEDED)
@@ -303,7 +293,7 @@ class Owners:
                 return
             session = None
         if session is None and request.expiry_s:
-            session = self._create(client_id)
+            session = make_session(partition, client_id)
         number = session.number if session else 0
         owner = owner_of(request)
         holder = Holder(opening.edge, opening.incarnation, request.connection, owner_epoch, number, owner)
@@ -320,6 +310,7 @@ class Owners:
                 judge_all(session, request.judged)
             session.session_present = present
             session.protocol_version = request.protocol_version
+            session.bound_queue(request.queue_messages_max, request.queue_bytes_max)
             session.window = max(1, min(request.receive_maximum, partition.settings.outbound_window_max))
             self._bind(session, holder)
             self._delivery.consumed.save(session)
@@ -367,15 +358,6 @@ class Owners:
             if not tell_filters(session, opening.request.judged, opened):
                 partition.count("filters_untold")
         partition.tell(opening.edge, opened)
-
-    def _create(self, client_id: str) -> DurableSession:
-        partition = self._partition
-        number = partition.number << 48 | partition.meta.next_session
-        partition.meta.next_session += 1
-        session = DurableSession(number, client_id)
-        partition.sessions[number] = session
-        partition.by_client[client_id] = session
-        return session
 
     def _bind(self, session: DurableSession, holder: Holder) -> None:
         session.edge = holder.edge

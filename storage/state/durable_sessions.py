@@ -86,6 +86,7 @@ class DurableSession:
         "picks",
         "protocol_version",
         "push_seq",
+        "queue_bounds",
         "queue_bytes",
         "reads",
         "ready",
@@ -148,6 +149,7 @@ class DurableSession:
         self.unsent_bytes = 0
         self.behind = 0  # operation that must be committed before anything more is pushed
         self.queue_bytes = 0  # of all unconsumed entries
+        self.queue_bounds: tuple[int, int] | None = None  # messages and bytes, 0 for none of its own
         self.dropped = 0
         self.aged = False  # its queue stands among those whose age is known
         self.shared = False  # an entry may be a group's copy
@@ -206,6 +208,17 @@ class DurableSession:
         """Unconsumed entries: waiting and in flight."""
         return len(self.made("sizes") or ()) + len(self.made("inflight") or ())
 
+    def bound_queue(self, messages_max: int, bytes_max: int) -> None:
+        """Bound its queue beside the partition's own bounds; 0 asks for nothing."""
+        self.queue_bounds = (messages_max, bytes_max) if messages_max or bytes_max else None
+
+    def queue_most(self, messages_max: int, bytes_max: int) -> tuple[int, int]:
+        """Return how many entries and bytes its queue may have where the partition's own bounds are these."""
+        if self.queue_bounds is None:
+            return messages_max, bytes_max
+        messages, octets = self.queue_bounds
+        return min(messages or messages_max, messages_max), min(octets or bytes_max, bytes_max)
+
     @property
     def window_open(self) -> bool:
         """True if another QoS 1/2 message may leave now."""
@@ -248,6 +261,7 @@ class DurableSession:
             self.owner_made,
             self.judged,
             self.recheck_below,
+            *(self.queue_bounds or (0, 0)),
         )
 
     def _overtaken(self) -> dict[bytes, int]:
@@ -293,6 +307,7 @@ class DurableSession:
         session.owner_made = row.owner_made
         session.judged = row.judged
         session.recheck_below = row.recheck_below
+        session.bound_queue(row.queue_messages_max, row.queue_bytes_max)
         given = row.given
         if given:
             session.runs = [given[at : at + 3] for at in range(0, len(given), 3)]

@@ -98,6 +98,8 @@ class SessionRow(msgspec.Struct, array_like=True):
     owner_made: int = 0  # policy_epoch at which that user was made: a name that is given again is another user
     judged: int = 0  # which rules its filters were granted by; 0: unknown, they are judged at the next CONNECT
     recheck_below: int = 0  # entries below it were queued by rights that may be gone
+    queue_messages_max: int = 0  # of its user and roles at its last CONNECT; 0: the partition's own bound alone
+    queue_bytes_max: int = 0
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True):

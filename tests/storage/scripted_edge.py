@@ -261,12 +261,15 @@ class Edge:
         receive_maximum: int = 64,
         settle: bool = True,
         owner: tuple[str, int] = ("", 0),
+        **bounds: int,
     ) -> Connection:
-        """Open a session, wait for the answer, and subscribe with QoS 2."""
+        """Open a session with bounds of its user, wait for the answer, and subscribe with QoS 2."""
         connection = self.connections[client_id] = Connection(client_id, next(self.cluster.numbers))
         head = self.head(self.cluster.map.partition_for(client_id))
         asked = OpenSession(*head, client_id, connection.number, clean_start, expiry_s, will, 5, receive_maximum)
         asked.owner, asked.owner_made = connection.owner = owner
+        for name, bound in bounds.items():
+            setattr(asked, name, bound)
         self.ask(asked)
         if settle:
             self.cluster.settle()

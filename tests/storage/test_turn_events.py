@@ -66,6 +66,7 @@ def test_a_long_frame_of_messages_is_taken_in_several_turns() -> None:
         places = tuple(range(rng.choice((0, 1, 1, 1, 3, 40))))
         message = PublishMessage(tag, b"t", bytes(rng.randrange(60)), 1, partitions=places, epochs=places)
         message.share = b"g/t" if rng.random() < 0.2 else b""
+        message.owner = bytes(rng.choices(b"abc", k=rng.randrange(9)))
         records.append(encode_message(message) if rng.random() < 0.9 else encode_run(PublishRun(5, b"t", b"packets")))
     frame = FrameArrived(EDGE, FrameKind.PUBLISH, b"".join(records))
     behind = LinkUp(PeerKey("r1", TIER_ROUTER, 1))

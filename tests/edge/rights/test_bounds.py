@@ -8,13 +8,16 @@ import pytest
 from access.operators.arguments import RolePut, UserAdd
 from conf.limit_names import LIMIT_NAMES
 from conf.settings import ListenerSettings
+from edge.hot.state import Inbound
 from edge.listeners.listeners import Listener
 from edge.node.limits import EdgeLimits, ListenerPolicy
+from edge.publishing.sending import Outgoing
 from edge.rights.bounds import bounds_of_listener, stricter
 from mqtt.packets import Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
 from tests.edge.rights.ruled import book, come, principal, roles, ruled, somebody
+from wire.messages.batches import encode_owner
 from wire.messages.sessions import OpenSession
 
 EVERYTHING: dict[str, object] = {"publish": ["#"], "subscribe": ["#"]}
@@ -127,6 +130,29 @@ def test_more_filters_than_its_limit_are_refused_one_by_one() -> None:
     session.subscribe("a", "b", "c", qos=0)
     assert next(packet for packet in session.read() if hasattr(packet, "reason_codes")).reason_codes == [0, 0, 0x97]
     assert edge.core.counts["refused_filters_max"] == 1
+
+
+def test_what_a_partition_holds_goes_with_the_connect_the_will_and_the_publish() -> None:
+    """NIST: protect. Of a role; without limits the partition's own bounds hold alone."""
+
+    unused: Any = None
+
+    def told(edge: Edge) -> tuple[OpenSession, bytes]:
+        edge.held.add(OpenSession)
+        session = come(edge, principal("anna"), will=Will("gone", b"x", 1, True))
+        (opening,) = [message for _, message in edge.core.told if isinstance(message, OpenSession)]
+        edge.held.clear()
+        edge.turn()
+        message = Inbound(b"t", b"m", 1, True, conn=session.client.conn)
+        return opening, Outgoing(unused, message).owner
+
+    names = ("sessions_user_max", "retained_user_max", "queue_messages_max", "queue_bytes_max")
+    for limits, most in ((dict(zip(names, (3, 4, 5, 6), strict=True)), (3, 4, 5, 6)), ({}, (0, 0, 0, 0))):
+        opening, owner = told(limited(**limits))
+        will = opening.will
+        assert will is not None and will.retained_max == most[1]
+        assert (opening.sessions_max, opening.queue_messages_max, opening.queue_bytes_max) == (most[0], *most[2:])
+        assert owner == encode_owner(b"anna", 0, most[1])
 
 
 def test_clients_of_one_user() -> None:

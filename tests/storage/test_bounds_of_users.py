@@ -1,0 +1,85 @@
+"""Bounds that come with a user: its stored sessions, the queue of each, its retained topics. They widen nothing.
+
+NIST: protect.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.storage.requests import message, retained
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
+from tests.storage.test_session_bounds import connect
+
+
+def refused(cluster: Cluster, name: str) -> int:
+    return cluster.primary(0).core.event_counts().get(name, 0)
+
+
+def test_sessions_of_a_user_are_as_few_as_its_connect_says() -> None:
+    """0x97 with a counter; a wider bound than the partition's changes nothing; ephemeral and resumed ones are taken."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(sessions_per_user_max=3))
+    assert [connect(edge, f"a{at}", owner="ann", sessions_max=2).reason_code for at in range(3)] == [0, 0, 0x97]
+    assert connect(edge, "a1", owner="ann", sessions_max=1).session_present
+    assert connect(edge, "a9", owner="ann", sessions_max=2, expiry_s=0).reason_code == 0
+    assert connect(edge, "a2", owner="ann", sessions_max=99).reason_code == 0
+    assert connect(edge, "a3", owner="ann", sessions_max=99).reason_code == 0x97
+    assert connect(edge, "b1", owner="bob", sessions_max=1).reason_code == 0
+    assert refused(cluster, "refused_sessions_user") == 2
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "refuse"])
+@pytest.mark.parametrize("bound", [{"queue_messages_max": 2}, {"queue_bytes_max": 400}])
+def test_a_queue_is_as_small_as_its_sessions_connect_says(policy: str, bound: dict[str, Any]) -> None:
+    """The bound stands in the session's row, so the next primary holds it too; the next CONNECT brings another one."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(queue_full=policy))
+    session = edge.open("ann", **bound)
+    edge.subscribe(session, "t", qos=1)
+    edge.close(session)
+    cluster.crash_all()
+
+    def queued() -> tuple[int, int]:
+        one = cluster.primary(0).core.partitions[0].partition.by_client["ann"]
+        return one.queued, one.queue_bytes
+
+    tags = [edge.publish(message("x" * 100, "t"), 0) for _ in range(4)]
+    cluster.settle()
+    codes = [edge.acked[tag] for tag in tags]
+    assert codes == ([0] * 4 if policy == "drop_oldest" else [0, 0, 0x97, 0x97])
+    assert queued()[0] == 2 and queued()[1] <= 400
+    assert refused(cluster, "dropped_queue_full" if policy == "drop_oldest" else "refused_queue_full") == 2
+    edge.close(edge.open("ann"))
+    edge.publish(message("x", "t"), 0)
+    cluster.settle()
+    assert queued()[0] == 3
+    wider: dict[str, Any] = dict.fromkeys(bound, 1 << 40)
+    edge.close(edge.open("ann", **wider))
+    assert queued() == (3, queued()[1])
+
+
+def test_a_message_that_may_leave_at_once_finds_the_same_bound() -> None:
+    """The lane of plain messages asks for it too: where the policy is to refuse, what is open counts."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(queue_full="refuse"))
+    session = edge.open("ann", queue_messages_max=3)
+    edge.subscribe(session, "t", qos=1)
+    tags = [edge.publish(message("x", "t"), 0) for _ in range(6)]
+    cluster.settle()
+    assert [edge.acked[tag] for tag in tags] == [0, 0, 0, 0x97, 0x97, 0x97]
+    assert refused(cluster, "refused_queue_full") == 3
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_retained_topics_of_a_user_are_as_few_as_its_publish_says(crash: bool) -> None:
+    """0x97; a wider bound than the partition's changes nothing, and another user has its own."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(retained_per_user_max=3))
+
+    def put(topic: str, owner: bytes, most: int) -> int:
+        if crash:
+            cluster.crash_all()
+        tag = edge.publish(retained(topic, "x", owner=owner, owner_made=3, owner_max=most), 0)
+        cluster.settle()
+        return edge.acked[tag]
+
+    assert [put(topic, b"ann", 2) for topic in "abca"] == [0, 0, 0x97, 0]
+    assert [put(topic, b"ann", 99) for topic in "cd"] == [0, 0x97]
+    assert put("e", b"bob", 0) == 0
