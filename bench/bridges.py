@@ -5,20 +5,21 @@
 
 *rates*: messages wait behind a side that stands still, so that nobody but the bridge sets the pace; processor time is
 that of the process that bridges alone (Mosquitto's own bridge is a part of its broker, which counts in whole).
-*latency*: from PUBACK at the near broker to the record at a consumer. *faults*, *frozen* and *away* are in
-``bench/bridge_faults.py``. Brokers on both sides are Mosquittos, Kafka is librdkafka's mock cluster.
+*latency*: from PUBACK at the near broker to the record at a consumer, which is a process of its own. *faults*,
+*frozen* and *away* are in ``bench/bridge_faults.py``. Brokers on both sides are Mosquittos, Kafka is librdkafka's mock
+cluster.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -36,7 +37,7 @@ from tests.stratamq.history.mosquitto import Mosquitto, running_mosquitto
 PAYLOAD = bytes(256)
 TIMEOUT_S = 120.0
 WINDOW = "window_messages = 2000"
-RATE, LATENCY_S = 5_000, 20.0
+RATE, LATENCY_S, LAST_S = 5_000, 20.0, 20.0
 BARS = {"mqtt": 10_000, "mqtt, exactly once": 3_000, "kafka-sink": 15_000}
 LATENCY_BAR_MS = 100.0
 FAST = ("max_inflight_messages 1000",)
@@ -146,38 +147,16 @@ async def rate_to_kafka(count: int) -> str:
     return row("kafka-sink", delivered - first, used, took)
 
 
-async def rates(count: int) -> None:
-    """Print the table of rates."""
+async def rates(count: int, only: str) -> None:
+    """Print the table of rates, or the rows whose kind begins so."""
     print(
         "| kind | messages of 256 B | a second of processor time | a second on the clock | bar |\n|---|---|---|---|---|"
     )
     for kind in ("mqtt", "Mosquitto's own bridge, QoS 1", "mqtt, exactly once", "Mosquitto's own bridge, QoS 2"):
-        print(await rate_between_brokers(kind, count), flush=True)
-    print(await rate_to_kafka(count), flush=True)
-
-
-class Arrivals(threading.Thread):
-    """A consumer of a Kafka topic; when each record came, by its number."""
-
-    def __init__(self, bootstraps: str) -> None:
-        super().__init__(daemon=True)
-        self.at: dict[int, float] = {}
-        self.over = threading.Event()
-        self._bootstraps = bootstraps
-
-    def run(self) -> None:
-        """Consume until told to end."""
-        from confluent_kafka import Consumer, TopicPartition
-
-        told = {"bootstrap.servers": self._bootstraps, "group.id": "reader", "log_level": 0, "fetch.wait.max.ms": 5}
-        consumer = Consumer(told)
-        consumer.assign([TopicPartition("upload", number, 0) for number in range(4)])
-        while not self.over.is_set():
-            for record in consumer.consume(500, 0.05):
-                value = record.value()
-                if value is not None and record.error() is None:
-                    self.at.setdefault(int.from_bytes(value[:8], "big"), time.monotonic())
-        consumer.close()
+        if kind.startswith(only):
+            print(await rate_between_brokers(kind, count), flush=True)
+    if "kafka-sink".startswith(only):
+        print(await rate_to_kafka(count), flush=True)
 
 
 async def latency(seconds: float) -> None:
@@ -190,8 +169,11 @@ async def latency(seconds: float) -> None:
             bridge = BridgeProcess(Path(name), kafka_settings(near.port, mock.bootstraps))
             bridge.start()
             await bridge.ready()
-            arrivals = Arrivals(mock.bootstraps)
-            arrivals.start()
+            found = Path(name) / "arrivals.json"
+            words = [sys.executable, "-m", "bench.arrivals", mock.bootstraps, str(count), str(found)]
+            consumer = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert consumer.stdout is not None
+            await trio.to_thread.run_sync(consumer.stdout.readline)  # it reads
 
             class Noting(dict[int, int]):
                 def __setitem__(self, token: int, code: int) -> None:
@@ -208,18 +190,18 @@ async def latency(seconds: float) -> None:
                     sent += 1
                 await trio.sleep(0.002)
             took = trio.current_time() - began
-            with trio.move_on_after(20):
-                while len(arrivals.at) < count:
+            with trio.move_on_after(LAST_S):
+                while consumer.poll() is None:
                     await trio.sleep(0.05)
-            arrivals.over.set()
+            await trio.to_thread.run_sync(partial(consumer.communicate, timeout=TIMEOUT_S))
             bridge.kill()
-            await trio.to_thread.run_sync(arrivals.join)
             mock.close()
+            arrived = {int(number): float(at) for number, at in json.loads(found.read_text()).items()}
     settled = int(RATE * 2)  # of the first 2 s: the mock's and the consumer's start
-    waits = [1e3 * (at - acknowledged[n]) for n, at in arrivals.at.items() if n >= settled and n in acknowledged]
+    waits = [1e3 * (at - acknowledged[n]) for n, at in arrived.items() if n >= settled and n in acknowledged]
     p50, p99 = statistics.median(waits), statistics.quantiles(waits, n=100)[98]
     print(
-        f"PUBACK to record: {len(arrivals.at)} of {count} records at {count / took:,.0f} msg/s: P50 {p50:.1f} ms, "
+        f"PUBACK to record: {len(arrived)} of {count} records at {count / took:,.0f} msg/s: P50 {p50:.1f} ms, "
         f"P99 {p99:.1f} ms (bar {LATENCY_BAR_MS:g} ms: {check('PUBACK to record', p99 <= LATENCY_BAR_MS)})"
     )
 
@@ -228,11 +210,12 @@ def main() -> int:
     """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("rates", "latency", "faults", "frozen", "away"))
+    parser.add_argument("--kind", default="", help="of rates: rows whose kind begins so")
     parser.add_argument("--messages", type=int, default=30_000)
     parser.add_argument("--seconds", type=float, default=600.0, help="that the other side is away")
     options = parser.parse_args()
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "rates": partial(rates, options.messages),
+        "rates": partial(rates, options.messages, options.kind),
         "latency": partial(latency, LATENCY_S),
         "faults": partial(beside_mosquitto, check),
         "frozen": partial(frozen, check),

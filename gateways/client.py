@@ -54,6 +54,7 @@ ENDINGS = {
 }
 MANY_BYTES = 256 * 1024  # users stop to publish above a bound of their own, which is greater
 GOODBYE_S = 1.0  # for a last DISCONNECT to leave
+PACED_FROM, PACE_S = 64, 0.001  # with so many messages under way, reads wait, so that one read brings several
 WELL_AFTER_S = 5.0  # a connection that held so long does not count as a failed attempt
 
 
@@ -325,6 +326,8 @@ class GatewayClient:
                 self._end("the broker closed the connection")
                 return
             self._take(data)
+            if self.session.in_flight >= PACED_FROM:
+                await trio.sleep(PACE_S)
 
     async def _write_loop(self, transport: Transport) -> None:
         while True:

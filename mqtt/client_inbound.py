@@ -43,6 +43,11 @@ class ClientInbound:
         self._receive_maximum = self._alias_maximum = 0
         self._aliases: dict[int, str] = {}
 
+    @property
+    def unanswered(self) -> int:
+        """Return how many messages of the present connection are handed over and not answered."""
+        return len(self._open)
+
     def begin(self, receive_maximum: int, alias_maximum: int) -> None:
         """Begin a connection with what its CONNECT says."""
         self._receive_maximum, self._alias_maximum = receive_maximum, alias_maximum

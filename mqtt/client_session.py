@@ -128,6 +128,11 @@ class ClientSession:
         """Return the QoS 2 identifiers handed over and not released."""
         return self._in.taken
 
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages of both directions are sent or handed over, and not answered."""
+        return len(self._out.open) + self._in.unanswered
+
     # The connection
 
     def begin(self, now: float, bounds: ClientBounds) -> None:

@@ -96,6 +96,22 @@ def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
     assert broker.hears() == [Puback(1), Puback(3)]
 
 
+def test_messages_of_both_directions_are_under_way_until_they_are_answered() -> None:
+    """What ended with its connection is not under way, an own message is: it is sent again."""
+    broker = peer()
+    (given,) = broker.gives(message(1))
+    own = broker.publish(token=7)
+    assert broker.session.in_flight == 2
+    broker.session.acknowledge(given)
+    assert broker.session.in_flight == 1
+    broker.gives(message(2, 2))
+    broker.session.closed()
+    assert broker.session.in_flight == 1
+    broker.connect()
+    broker.says(Puback(own))
+    assert broker.session.in_flight == 0
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_message_that_its_user_still_holds_is_not_handed_over_again(qos: int) -> None:
     """The broker sends it again on the next connection; one answer is enough."""

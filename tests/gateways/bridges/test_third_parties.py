@@ -1,6 +1,6 @@
-"""Bridges to programs that others wrote: aedes and RabbitMQ as brokers of 3.1.1; kcat and kafkajs around Kafka.
+"""Bridges to programs that others wrote: brokers of 3.1.1; kcat, kafkajs and kafka-python around Kafka.
 
-The Kafka is librdkafka's mock cluster: a server by the authors of the library that the bridge uses, but not its code.
+The Kafka is librdkafka's mock cluster, by the authors of the library that the bridge uses, or Tansu, which is not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mqtt.packets import Publish
 from tests.gateways.bridges import kafka_mock
 from tests.gateways.bridges.fault_run import BridgeProcess
 from tests.gateways.bridges.publishing import gathering, publish_all
-from tests.gateways.bridges.third_parties import BROKERS, javascript
+from tests.gateways.bridges.third_parties import BROKERS, javascript, library, running_tansu
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
@@ -54,12 +54,17 @@ const kafka = new Kafka({brokers: [process.argv[1]], logLevel: logLevel.NOTHING}
 """
 
 
-@pytest.fixture
-def kafka() -> Iterator[kafka_mock.KafkaMock]:
+@pytest.fixture(params=["mock cluster", pytest.param("tansu", marks=pytest.mark.slow)])
+def kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if not kafka_mock.INSTALLED:
         pytest.skip("confluent-kafka is not installed (pip install 'stratamq[kafka]')")
-    mock = kafka_mock.KafkaMock(1, {"upload": 4, "from": 4})
-    yield mock
+    topics = {"upload": 4, "from": 4}
+    if request.param == "tansu":
+        with running_tansu(tmp_path, topics) as address:
+            yield address
+        return
+    mock = kafka_mock.KafkaMock(1, topics)
+    yield mock.bootstraps
     mock.close()
 
 
@@ -157,11 +162,29 @@ def _read(program: str, kafka: str) -> list[list[str]]:
             text = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True).stdout
             rows = [line.split(" ", 2) for line in text.splitlines()]
         return [[key, value, _header(headers, "mqtt-topic")] for key, value, headers in rows]
+    if program == "kafka-python":
+        return _read_by_kafka_python(kafka)
     command = ["node", "-e", CONSUMER, "--", kafka, str(COUNT)]
     got = subprocess.run(command, timeout=60, capture_output=True, text=True, env=javascript("kafkajs"), check=True)
     assert got.stdout, got.stderr
     found: list[list[str]] = json.loads(got.stdout)
     return found
+
+
+def _read_by_kafka_python(kafka: str) -> list[list[str]]:
+    module = library("kafka", "kafka-python")
+    consumer = module.KafkaConsumer(
+        bootstrap_servers=kafka, enable_auto_commit=False, auto_offset_reset="earliest", consumer_timeout_ms=30_000
+    )
+    consumer.assign([module.TopicPartition("upload", number) for number in range(4)])
+    rows: list[list[str]] = []
+    for record in consumer:
+        topic = dict(record.headers)["mqtt-topic"]
+        rows.append([record.key.decode(), record.value.decode(), topic.decode()])
+        if len({row[1] for row in rows}) == COUNT:
+            break
+    consumer.close()
+    return rows
 
 
 def _header(text: str, name: str) -> str:
@@ -174,28 +197,41 @@ def _write(program: str, kafka: str) -> None:
         command = ["kcat", "-b", kafka, "-P", "-t", "from", "-K", ":", "-H", "site=north"]
         subprocess.run(command, timeout=60, input=lines, text=True, check=True)
         return
+    if program == "kafka-python":
+        producer = library("kafka", "kafka-python").KafkaProducer(bootstrap_servers=kafka)
+        for number in range(COUNT):
+            producer.send("from", b"%d" % number, key=b"k%d" % (number % 4), headers=[("site", b"north")])
+        producer.flush(60)
+        producer.close()
+        return
     command = ["node", "-e", PRODUCER, "--", kafka, str(COUNT)]
     subprocess.run(command, timeout=60, env=javascript("kafkajs"), check=True)
 
 
-def _needs(program: str) -> None:
+def _needs(program: str, request: pytest.FixtureRequest) -> None:
+    if program == "kcat" and "tansu" in request.node.name:
+        pytest.skip("Tansu's answer to ApiVersions is none for Debian's kcat")
     if program == "kcat" and shutil.which("kcat") is None:
         pytest.skip("kcat is not installed (Debian: kcat)")
     if program == "kafkajs":
         javascript("kafkajs")
+    if program == "kafka-python":
+        library("kafka", "kafka-python")
 
 
-@pytest.mark.parametrize("program", ["kcat", "kafkajs"])
-async def test_others_read_what_a_sink_wrote(tmp_path: Path, kafka: kafka_mock.KafkaMock, program: str) -> None:
+@pytest.mark.parametrize("program", ["kcat", "kafkajs", "kafka-python"])
+async def test_others_read_what_a_sink_wrote(
+    tmp_path: Path, kafka: str, program: str, request: pytest.FixtureRequest
+) -> None:
     """Keys, values, headers, and the order of each key."""
-    _needs(program)
+    _needs(program, request)
     async with running_mosquitto(tmp_path) as broker:
-        bridge = BridgeProcess(tmp_path, SINK.replace("PORT", str(broker.port)).replace("KAFKA", kafka.bootstraps))
+        bridge = BridgeProcess(tmp_path, SINK.replace("PORT", str(broker.port)).replace("KAFKA", kafka))
         bridge.start()
         try:
             await bridge.ready()
             await publish_all(broker.port, [Publish(f"upload/k{n % 4}/t", b"%d" % n, 1) for n in range(COUNT)])
-            rows = await trio.to_thread.run_sync(_read, program, kafka.bootstraps)
+            rows = await trio.to_thread.run_sync(_read, program, kafka)
         finally:
             bridge.kill()
     for key in range(4):
@@ -203,17 +239,19 @@ async def test_others_read_what_a_sink_wrote(tmp_path: Path, kafka: kafka_mock.K
     assert all(topic == f"upload/{key}/t" for key, _, topic in rows)
 
 
-@pytest.mark.parametrize("program", ["kcat", "kafkajs"])
-async def test_a_source_reads_what_others_wrote(tmp_path: Path, kafka: kafka_mock.KafkaMock, program: str) -> None:
-    _needs(program)
+@pytest.mark.parametrize("program", ["kcat", "kafkajs", "kafka-python"])
+async def test_a_source_reads_what_others_wrote(
+    tmp_path: Path, kafka: str, program: str, request: pytest.FixtureRequest
+) -> None:
+    _needs(program, request)
     async with (
         running_mosquitto(tmp_path) as broker,
         gathering(broker.port, "reader", "orders/#", "bridge/#") as reader,
     ):
-        bridge = BridgeProcess(tmp_path, SOURCE.replace("PORT", str(broker.port)).replace("KAFKA", kafka.bootstraps))
+        bridge = BridgeProcess(tmp_path, SOURCE.replace("PORT", str(broker.port)).replace("KAFKA", kafka))
         bridge.start()
         try:
-            await trio.to_thread.run_sync(_write, program, kafka.bootstraps)
+            await trio.to_thread.run_sync(_write, program, kafka)
             await reader.payloads(COUNT, 60)
         finally:
             bridge.kill()

