@@ -59,6 +59,12 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         le=1e12,
         description="bytes per second read from these together, 0: no limit; the rest waits unread",
     )
+    subscribe_rate_address_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="filters per second that these ask for and let go together, 0: no limit; more wait unread",
+    )
     subscribe_rate_max: float = Field(
         default=0.0,
         ge=0,

@@ -9,6 +9,7 @@ from edge.hot.output cimport (
     drained, mark_dirty, output_of, pending_output, release_waiters, take_dirty, unlink_dirty, unpark
 )
 from edge.hot.parse cimport count_bytes, parse, pause
+from edge.hot.purses cimport charge_asked
 from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_OUTPUT
 
 

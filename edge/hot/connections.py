@@ -58,6 +58,7 @@ if not cython.compiled:
         unpark,
     )
     from edge.hot.parse import count_bytes, parse, pause
+    from edge.hot.purses import charge_asked
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT
 
 __all__ = ["Connections"]
@@ -188,10 +189,13 @@ class Connections(HotState):
         if conn.metered and consumed > 0:
             self.handler.sent(conn, consumed)
 
-    def charge(self, conn: Conn, cost_ns: int) -> None:
-        """Let what a client asked for use up its rate: with more than a second's worth it is not read for a while."""
-        conn.asked_paid_ns = max(conn.asked_paid_ns, self.now_ns) + cost_ns
-        pause(self, conn, conn.asked_paid_ns)
+    def charge(self, conn: Conn, filters: int, gap_ns: int) -> None:
+        """Let filters use up a client's rate and its address's: with more than a second's worth it is not read."""
+        if gap_ns > 0:
+            conn.asked_paid_ns = max(conn.asked_paid_ns, self.now_ns) + filters * gap_ns
+            pause(self, conn, conn.asked_paid_ns)
+        if conn.purse is not None:
+            pause(self, conn, charge_asked(conn.purse, self.now_ns, filters))
 
     def unwrap(self, conn: Conn, data: bytes) -> bytes:
         """Bytes through the connection's filter; b"" when it has none yet, or gave up."""

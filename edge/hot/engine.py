@@ -84,7 +84,7 @@ class Engine(Peering):
         for conn in self.paced:
             used_ns = max(conn.paid_ns, conn.bytes_paid_ns, conn.asked_paid_ns)
             if conn.purse is not None:
-                used_ns = max(used_ns, conn.purse.paid_ns, conn.purse.bytes_paid_ns)
+                used_ns = max(used_ns, conn.purse.paid_ns, conn.purse.bytes_paid_ns, conn.purse.asked_paid_ns)
             if conn.closed or used_ns <= self.now_ns + PACED_BURST_NS:
                 unpark(self, conn, PARK_RATE)
             else:

@@ -10,19 +10,22 @@ __all__ = ["Purse"]
 
 
 class Purse:
-    """Messages and bytes that some connections may send in a second, together."""
+    """Messages, bytes and filters that some connections may send in a second, together."""
 
-    def __init__(self, publish_rate_max: float, byte_rate_max: float) -> None:
-        self.paid_ns = 0  # until when both rates are used up
+    def __init__(self, publish_rate_max: float, byte_rate_max: float, subscribe_rate_max: float) -> None:
+        self.paid_ns = 0  # until when each rate is used up
         self.bytes_paid_ns = 0
+        self.asked_paid_ns = 0
         self.publish_gap_ns = 0
         self.byte_gap_ps = 0
-        self.limit(publish_rate_max, byte_rate_max)
+        self.asked_gap_ns = 0
+        self.limit(publish_rate_max, byte_rate_max, subscribe_rate_max)
 
-    def limit(self, publish_rate_max: float, byte_rate_max: float) -> None:
+    def limit(self, publish_rate_max: float, byte_rate_max: float, subscribe_rate_max: float) -> None:
         """Set the rates, 0 for none; what was used up stays so."""
         self.publish_gap_ns = int(1e9 / publish_rate_max) if publish_rate_max else 0
         self.byte_gap_ps = int(1e12 / byte_rate_max) if byte_rate_max else 0
+        self.asked_gap_ns = int(1e9 / subscribe_rate_max) if subscribe_rate_max else 0
 
 
 def charge_purse(
@@ -34,3 +37,10 @@ def charge_purse(
     if purse.byte_gap_ps > 0 and octets > 0:
         purse.bytes_paid_ns = max(purse.bytes_paid_ns, now_ns) + octets * purse.byte_gap_ps // 1000
     return max(purse.paid_ns, purse.bytes_paid_ns)
+
+
+def charge_asked(purse: Purse, now_ns: cython.longlong, filters: cython.longlong) -> cython.longlong:
+    """Charge filters that were asked for, or let go; return until when the purse is used up."""
+    if purse.asked_gap_ns > 0 and filters > 0:
+        purse.asked_paid_ns = max(purse.asked_paid_ns, now_ns) + filters * purse.asked_gap_ns
+    return purse.asked_paid_ns

@@ -77,17 +77,17 @@ class Intake:
         address_rate = _buckets(limits.accept_rate_address_max)
         self._address_rate = None if address_rate is None else AddressBuckets(address_rate, self._trusted)
         for purse in (*self._purses.values(), *self._idle.values()):
-            purse.limit(limits.publish_rate_address_max, limits.byte_rate_address_max)
+            purse.limit(*_together(limits))
 
     def purse(self, seat: Seat) -> Purse | None:
         """Return the purse of a seat's address, None without a limit."""
-        publish, octets = self._limits.publish_rate_address_max, self._limits.byte_rate_address_max
-        if not (publish or octets) or not seat.metered:
+        rates = _together(self._limits)
+        if not any(rates) or not seat.metered:
             return None
         key = address_key(seat.address)
         purse = self._purses.get(key)
         if purse is None:
-            known = self._idle.pop(key) if key in self._idle else Purse(publish, octets)
+            known = self._idle.pop(key) if key in self._idle else Purse(*rates)
             purse = self._purses[key] = known
         return purse
 
@@ -146,6 +146,11 @@ class Intake:
             self._idle[key] = purse
             if len(self._idle) > IDLE_PURSES:
                 del self._idle[next(iter(self._idle))]
+
+
+def _together(limits: ListenerLimits) -> tuple[float, float, float]:
+    """Return what the clients of one address may send and ask for in a second: messages, bytes, filters."""
+    return limits.publish_rate_address_max, limits.byte_rate_address_max, limits.subscribe_rate_address_max
 
 
 def _buckets(rate: float) -> Buckets | None:

@@ -75,8 +75,8 @@ class ClientIO(Protocol):
     def resume(self, conn: Conn) -> None:
         """End the parking by a Handler call."""
 
-    def charge(self, conn: Conn, cost_ns: int) -> None:
-        """Let what a client asked for use up its rate: with more than a second's worth it is not read for a while."""
+    def charge(self, conn: Conn, filters: int, gap_ns: int) -> None:
+        """Let filters use up a client's rate and its address's: with more than a second's worth it is not read."""
 
 
 class Sessions(Protocol):

@@ -177,8 +177,7 @@ class Subscribing:
         return True
 
     def _charge(self, client: Client, filters: int) -> None:
-        if client.filter_gap_ns:
-            self._loop.charge(client.conn, filters * client.filter_gap_ns)
+        self._loop.charge(client.conn, filters, client.filter_gap_ns)
 
     def _subscribing(self, item: _Waiting) -> Iterator[int]:
         client, packet = item.client, item.packet

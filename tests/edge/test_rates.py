@@ -76,6 +76,32 @@ def test_clients_of_one_address_have_one_rate_together(limit: dict[str, float]) 
     assert seconds >= 4
 
 
+def test_filters_of_one_address_have_one_rate_together() -> None:
+    """NIST: protect. Whoever of them asks waits unread behind its answer; other addresses go on, nothing is refused."""
+    rate = 10.0
+    settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, subscribe_rate_address_max=rate)
+    listener = Listener(settings)
+    listener.socket.close()
+    edge = Edge()
+    sessions = []
+    for number in range(4):
+        session = edge.accept(listener.policy)
+        session.client.seat = listener.intake.enter("192.0.2.1" if number < 3 else "192.0.2.2")
+        session.connect(f"c{number}")
+        sessions.append(session)
+    for session in sessions:
+        session.subscribe(*(f"a/{at}" for at in range(8)))
+        session.unsubscribe("a/0")
+    parked = [session.client.conn.parked != 0 for session in sessions]
+    assert any(parked[:3]) and not parked[3]
+    turns = 0
+    while sum(len(session.client.subscriptions) for session in sessions) != 28:
+        edge.turn(0.25)
+        turns += 1
+        assert turns < 60
+    assert turns >= 4, "27 filters at 10 a second, a second's worth in advance"
+
+
 def test_who_goes_and_comes_again_has_used_up_what_it_has() -> None:
     settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, publish_rate_address_max=20.0)
     intake = Listener(settings).intake
