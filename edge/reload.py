@@ -17,7 +17,6 @@ from edge.login.chains import Chains
 from edge.login.gateway_certificates import GatewayCertificates, Signers, gateway_signers
 from edge.login.listener_chain import ListenerChain
 from edge.login.logins import Applicant
-from edge.login.token_settings import token_paths
 from edge.node.limits import ListenerPolicy
 from edge.rights.rule_files import RULE_SETTINGS, read_rules, rule_paths
 from edge.rights.sources import RuleBook
@@ -60,6 +59,7 @@ class ListenerCertificates:
         signers = gateway_signers(config)
         for settings in config.edge.listeners:
             if settings.name == name:
+                marks = _marks(settings, signers)
                 context = listener_context(settings, signers.path if signers is not None else None)
                 old = self._held[0]
                 if old is not None and context is not None and loses_authority(old, context):
@@ -67,7 +67,7 @@ class ListenerCertificates:
                         f"listener {name}: an authority was taken away from client_ca {settings.client_ca}: restart "
                         "the node, for clients that it let in would stay"
                     )
-                return context, _marks(settings, signers), signers
+                return context, marks, signers
         raise UserError(f"listener {name} is named no more: restart the node")
 
     def current(self) -> Loaded:
@@ -168,7 +168,7 @@ class ListenerLogins:
         for listener in config.edge.listeners:
             if listener.name == self._name:
                 loaded = ListenerChain(listener, config.edge, self._chains)
-                return loaded, file_marks([*loaded.read, *token_paths(listener)])
+                return loaded, loaded.marks
         raise UserError(f"listener {self._name} is named no more: restart the node")
 
     def current(self) -> tuple[ListenerChain, dict[str, str]]:
@@ -213,8 +213,7 @@ class ListenerRuleFiles:
         self.settings: Sequence[str] = tuple(
             f"edge.listeners.{listener.name}.{key}" for listener in config.edge.listeners for key in RULE_SETTINGS
         )
-        listeners = config.edge.listeners
-        self._held: Rules = (read_rules(listeners), file_marks(rule_paths(listeners)), _rule_settings(listeners))
+        self._held = _read_rules(config.edge.listeners)
 
     @property
     def book(self) -> RuleBook:
@@ -227,8 +226,7 @@ class ListenerRuleFiles:
         Raises:
             UserError: One is wrong, or a listener has none any more.
         """
-        listeners = config.edge.listeners
-        return read_rules(listeners), file_marks(rule_paths(listeners)), _rule_settings(listeners)
+        return _read_rules(config.edge.listeners)
 
     def current(self) -> Rules:
         """Return the rules in force."""
@@ -243,6 +241,11 @@ class ListenerRuleFiles:
         if loaded[1:] != self._held[1:]:
             self._replace(loaded[0])
         self._held = loaded
+
+
+def _read_rules(listeners: Any) -> Rules:
+    marks = file_marks(rule_paths(listeners))
+    return read_rules(listeners), marks, _rule_settings(listeners)
 
 
 def _rule_settings(listeners: Any) -> list[tuple[object, ...]]:

@@ -17,7 +17,7 @@ from edge.login.bounded_http import needs_httpx, tls_context
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
 from wire.clock import boot_time
-from wire.node.reload_parts import changed_files, file_marks
+from wire.node.reload_parts import changed_files, file_marks, secret_marks
 
 __all__ = ["HttpCallouts"]
 
@@ -110,9 +110,10 @@ def _load(listeners: Sequence[ListenerSettings]) -> Loaded:
         needs_httpx(f"listener {listener.name}: http_url")
         certificate, key = listener.http_certificate, listener.http_key
         shown = (certificate, key) if certificate is not None and key is not None else None
-        paths: list[Path] = [path for path in (listener.http_ca, certificate, key) if path is not None]
+        paths: list[Path] = [path for path in (listener.http_ca, certificate) if path is not None]
+        marks = {**file_marks(paths), **secret_marks([key] if key is not None else [])}
         try:
-            loaded[listener.name] = tls_context(listener.http_ca, shown), file_marks(paths)
+            loaded[listener.name] = tls_context(listener.http_ca, shown), marks
         except UserError as error:
             raise UserError(f"listener {listener.name}: {error}") from None
     return loaded

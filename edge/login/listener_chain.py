@@ -25,8 +25,8 @@ from conf.errors import UserError
 from conf.login_settings import StepName
 from conf.settings import EdgeSettings, ListenerSettings
 from edge.login.chains import Chains
-from edge.login.token_settings import token_paths, token_step
-from wire.node.reload_parts import file_marks
+from edge.login.token_settings import token_step
+from wire.node.reload_parts import file_marks, secret_marks
 
 __all__ = ["ListenerChain", "steps_of"]
 
@@ -53,8 +53,8 @@ class ListenerChain:
     Attributes:
         chain: Made of them.
         users: Facts of each user that a file has, by the step that verifies it.
-        read: Files of users, the secret of SCRAM, and the authorities of OCSP.
-        token_keys: Marks of the files with keys of tokens.
+        marks: Of every file that the steps read, taken before its content.
+        token_keys: Those of the files with keys of tokens.
 
     Raises:
         UserError: A file is missing or unusable.
@@ -62,9 +62,10 @@ class ListenerChain:
 
     def __init__(self, listener: ListenerSettings, edge: EdgeSettings, chains: Chains) -> None:
         self.users: dict[str, Mapping[str, object]] = {}
-        self.read: list[Path] = []
         self._listener, self._edge, self._chains = listener, edge, chains
-        self.token_keys = file_marks(token_paths(listener))
+        secret = [listener.token_secret] if listener.token_secret is not None else []
+        self.token_keys = {**file_marks(listener.token_keys), **secret_marks(secret)}
+        self.marks = dict(self.token_keys)
         steps = [*self._ocsp(), *(step for name in steps_of(listener, edge) for step in self._steps(name))]
         rules = ChainRules(listener.allow_anonymous, listener.client_id_form)
         self.chain = Chain(steps, rules, chains.revoked_of(listener.name), chains.bans)
@@ -91,8 +92,8 @@ class ListenerChain:
             yield token_step(listener, chains.source_of(listener))
         else:
             if listener.password_file is not None:
+                self.marks |= file_marks([listener.password_file])
                 records = self.users[name] = _password_records(listener.password_file)
-                self.read.append(listener.password_file)
                 yield PasswordStep(FileUsers(records, chains.secret), chains.known)
             if listener.cluster_users:
                 yield PasswordStep(RouterUsers(chains.secret), chains.known)
@@ -103,7 +104,7 @@ class ListenerChain:
         if listener.ocsp == "off":
             return
         assert listener.client_ca is not None
-        self.read.append(listener.client_ca)
+        self.marks |= file_marks([listener.client_ca])
 
         def count() -> None:
             unanswered[(listener.name,)] += 1
@@ -118,7 +119,8 @@ class ListenerChain:
                 f'listener {listener.name}: authentication has "scram", which needs edge.scram_users_file, or '
                 "cluster_users with edge.scram_secret_file"
             )
-        self.read += [each for each in (path, shared) if each is not None]
+        self.marks |= file_marks([path] if path is not None else [])
+        self.marks |= secret_marks([shared] if shared is not None else [])
         users = load_users(path) if path is not None else {}
         self.users["scram"] = users
         secret = _shared_secret(shared) if shared is not None else self._chains.secret

@@ -3,7 +3,6 @@
 ``PyJWT`` is imported here and by the step only: an edge without tokens runs without the extra ``access``.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from access.files import AccessFileError, read_access_file
@@ -14,14 +13,9 @@ from conf.errors import ExitCode, UserError
 if TYPE_CHECKING:
     from access.identity.key_set import KeySource, TokenKey
 
-__all__ = ["token_paths", "token_step"]
+__all__ = ["token_step"]
 
 KEY_BYTES_MAX = 64 * 1024
-
-
-def token_paths(listener: ListenerSettings) -> list[Path]:
-    """Return the files with keys of tokens."""
-    return [*listener.token_keys, *([listener.token_secret] if listener.token_secret is not None else [])]
 
 
 def token_step(listener: ListenerSettings, source: "KeySource | None") -> Step:

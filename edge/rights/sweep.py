@@ -21,7 +21,7 @@ from wire.messages.sessions import Subscription
 __all__ = ["FILTERS_OF_TURN", "Output", "Subscriber", "Sweep"]
 
 CLIENTS_OF_TURN = 200
-FILTERS_OF_TURN = 500  # some 5 us each
+FILTERS_OF_TURN = 250  # 5 to 10 us each: half of the 5 ms that a turn may take
 GROUPS_AT_ONCE = 32  # of one client that is resumed
 LATE_READER = "late_reader"
 DRAIN_S = 1.0  # for output of before the step, at a client from which it took something

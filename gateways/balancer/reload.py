@@ -9,7 +9,7 @@ from typing import Any
 from conf.balance_settings import BalanceListener
 from conf.errors import UserError
 from wire.links.tls import client_listener_context, loses_authority
-from wire.node.reload_parts import changed_files, file_marks
+from wire.node.reload_parts import changed_files, file_marks, secret_marks
 
 __all__ = ["BalancerCertificates"]
 
@@ -65,6 +65,6 @@ class BalancerCertificates:
 
 def _load(listener: BalanceListener) -> Loaded:
     assert listener.certificate is not None and listener.key is not None
-    context = client_listener_context(listener.certificate, listener.key, listener.client_ca)
-    paths = [path for path in (listener.certificate, listener.key, listener.client_ca) if path is not None]
-    return context, file_marks(paths)
+    paths = [path for path in (listener.certificate, listener.client_ca) if path is not None]
+    marks = {**file_marks(paths), **secret_marks([listener.key])}
+    return client_listener_context(listener.certificate, listener.key, listener.client_ca), marks

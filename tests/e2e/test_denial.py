@@ -106,7 +106,10 @@ class Place:
     def _told(self, before: dict[str, float]) -> str:
         """Return what the edge counted since then, and the end of its log."""
         log = (self.cluster.data / "edge-9.txt").read_text()[-2000:]
-        counted = {name: more for name, now in self._counts().items() if (more := now - before.get(name, 0))}
+        try:
+            counted = {name: more for name, now in self._counts().items() if (more := now - before.get(name, 0))}
+        except OSError as error:
+            return f"edge: no page of metrics: {error}\n{log}"
         return f"edge: {counted}\n{log}"
 
     def attack(self, kind: str, count: int, seconds: float, port: str = "plain") -> Outcome:

@@ -4,6 +4,9 @@ Contexts of TLS are replaced within their holder: the next handshake uses the ne
 """
 
 import hashlib
+import os
+import secrets
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +16,12 @@ from conf.node_settings import LogSettings
 from conf.settings import NodeConfig
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts, loses_authority
 
-__all__ = ["LinkCertificates", "Logs", "changed_files", "file_marks"]
+__all__ = ["LinkCertificates", "Logs", "changed_files", "file_marks", "secret_marks"]
+
+MARKED_BYTES_MAX = 64 << 20  # of a file; no reader takes more
+PIECE_BYTES = 1 << 20
+SECRET = secrets.token_bytes(32)  # of this process
+UNREAD = "unread"
 
 
 class LinkCertificates:
@@ -39,13 +47,14 @@ class LinkCertificates:
         node = config.node
         if node.certificate is None or node.key is None or node.authority is None:
             raise UserError("links need node.certificate, node.key and node.authority")
+        marks = file_marks(_files(config))
         contexts = link_contexts(CertificateFiles(node.certificate, node.key, node.authority))
         if loses_authority(self._held[0].server, contexts.server):
             raise UserError(
                 f"an authority was taken away from node.authority {node.authority}: restart the node, for links that "
                 "it let in would stay"
             )
-        return contexts, file_marks(_files(config))
+        return contexts, marks
 
     def current(self) -> tuple[LinkContexts, dict[str, str]]:
         """Return the contexts in force."""
@@ -94,18 +103,39 @@ def _files(config: NodeConfig) -> list[Path]:
 
 
 def file_marks(paths: Sequence[Path]) -> dict[str, str]:
-    """Return a mark of each file's content; never of a key, for the log has them.
+    """Return a mark of each file's content, the same at every node: the log and the audit have it.
 
-    Raises:
-        UserError: A file cannot be read.
+    Take marks before the content is read. If a file changes between the two, its mark is the former content's, and the
+    next reload sees a difference. Taken behind the content it would be the new content's mark on the former content,
+    and no later reload would read the file again. A file that cannot be read has a mark too: its reader says why.
     """
-    marks = {}
-    for path in paths:
-        try:
-            marks[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror or error}") from None
-    return marks
+    return {str(path): _mark(path, b"") for path in paths}
+
+
+def secret_marks(paths: Sequence[Path]) -> dict[str, str]:
+    """Return marks of files with keys and secrets: of another process they are others, so no guess can be tried."""
+    return {str(path): _mark(path, SECRET) for path in paths}
+
+
+def _mark(path: Path, key: bytes) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold the process
+    except (OSError, ValueError):
+        return UNREAD
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MARKED_BYTES_MAX:
+            return UNREAD
+        digest = hashlib.sha256(key)
+        left = MARKED_BYTES_MAX
+        while left > 0 and (piece := os.read(descriptor, PIECE_BYTES)):
+            digest.update(piece)
+            left -= len(piece)
+    except OSError:
+        return UNREAD
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()[:16]
 
 
 def changed_files(old: dict[str, str], new: dict[str, str]) -> list[str]:

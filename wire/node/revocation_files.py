@@ -121,7 +121,8 @@ class RevocationFiles(Generic[S, L]):
 
     def _load(self, source: S) -> Read[S, L]:
         stamps = _stamps(source)  # before the content: what changes meanwhile is read at the next look
-        return Read(source, self._read(source), file_marks(source.crl_files), stamps)
+        marks = file_marks(source.crl_files)
+        return Read(source, self._read(source), marks, stamps)
 
     def current(self) -> Read[S, L]:
         """Return what is in force."""

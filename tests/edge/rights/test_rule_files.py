@@ -12,6 +12,7 @@ from access.policy.view import PolicyView
 from access.rules.rules import Action, Policy, Who
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
+from edge import reload
 from edge.reload import ListenerRuleFiles
 from edge.rights.rule_files import read_rules
 from edge.rights.sources import RuleBook
@@ -112,3 +113,26 @@ def test_a_reload_takes_files_or_leaves_all_as_it_is(tmp_path: Path) -> None:
         part.load(config(listener()))
     part.put(part.load(config(listener(roles_file=path))))
     assert len(given) == 2
+
+
+def test_a_file_that_changes_while_it_is_read_is_taken_by_the_next_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NIST: protect. A right that was taken behind the read of a reload goes at the next one."""
+    path = file(tmp_path, "roles.toml", ROLES)
+    given: list[RuleBook] = []
+    asked = config(listener(roles_file=path, authenticated_roles=("device",)))
+    part = ListenerRuleFiles(asked, given.append)
+
+    def read_and_write(listeners: Any) -> RuleBook:
+        book = read_rules(listeners)
+        path.write_text(ROLES.replace("up/#", "less"))
+        return book
+
+    path.write_text(ROLES.replace("up/#", "more/#"))
+    monkeypatch.setattr(reload, "read_rules", read_and_write)
+    part.put(part.load(asked))
+    part.put(part.load(asked))
+    who, policy = Who("c", "anna"), Policy(part.book.tiers(part.book.key("tcp", Principal("anna", "", "c"), "c")))
+    assert len(given) == 2
+    assert policy.decide(Action.PUBLISH, "less", who) and not policy.decide(Action.PUBLISH, "more/x", who)

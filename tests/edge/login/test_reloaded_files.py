@@ -1,0 +1,75 @@
+"""Files of a listener's chain that change around a reload: none is missed, and no secret is told by its mark."""
+
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from access.identity.password_file import read_password_file
+from conf.edge_settings import EdgeSettings, ListenerSettings
+from edge.login import listener_chain
+from edge.login.chains import Chains
+from edge.login.listener_chain import ListenerChain
+from edge.reload import ListenerLogins
+from tests.access.identity.test_passwords import KNOWN
+from wire.node.reload_parts import MARKED_BYTES_MAX, UNREAD, file_marks, secret_marks
+
+HASH = KNOWN["sha512"][0]
+
+
+def secret_file(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+def test_users_that_go_while_their_file_is_read_go_at_the_next_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NIST: protect. The file has lost its user behind the read: the reload that follows finds another file."""
+    path = secret_file(tmp_path, "users", f"alice:{HASH}\n".encode())
+    listener = ListenerSettings(name="tcp", port=0, tls=False, password_file=path)
+    config: Any = SimpleNamespace(edge=EdgeSettings(listeners=(listener,)))
+    chains = Chains(bytes(16))
+    ended: list[object] = []
+    part = ListenerLogins("tcp", config, chains, ended.append)
+
+    def read_and_write(path: Path) -> Any:
+        users = read_password_file(path)
+        path.write_bytes(f"carol:{HASH}\n".encode())
+        return users
+
+    path.write_bytes(f"alice:{HASH}\nbob:{HASH}\n".encode())
+    monkeypatch.setattr(listener_chain, "read_password_file", read_and_write)
+    part.put(part.load(config))
+    assert set(part.current()[0].users["password"]) == {"alice", "bob"} and len(ended) == 1
+    loaded = part.load(config)
+    assert part.difference(loaded)
+    part.put(loaded)
+    assert set(part.current()[0].users["password"]) == {"carol"} and len(ended) == 2
+
+
+def test_the_mark_of_a_secret_is_not_that_of_its_text(tmp_path: Path) -> None:
+    """NIST: protect. The log and the audit have marks: with a plain one a weak secret could be guessed."""
+    secret = secret_file(tmp_path, "secret", b"correct horse battery staple 123")
+    plain = hashlib.sha256(secret.read_bytes()).hexdigest()[:16]
+    listener = ListenerSettings(name="tcp", port=0, tls=False, token_secret=secret)
+    chain = ListenerChain(listener, EdgeSettings(listeners=(listener,)), Chains(bytes(16)))
+    mark = chain.marks[str(secret)]
+    assert file_marks([secret]) == {str(secret): plain} and mark != plain
+    assert secret_marks([secret]) == {str(secret): mark}
+    secret.write_bytes(b"another secret of thirty-two byte")
+    assert secret_marks([secret]) != {str(secret): mark}
+
+
+def test_what_is_no_file_is_not_read_for_its_mark(tmp_path: Path) -> None:
+    """NIST: protect. A folder, a gibibyte, nothing at all; the reader of the file says what is wrong."""
+    (tmp_path / "folder").mkdir()
+    large = secret_file(tmp_path, "large", b"")
+    with large.open("wb") as file:
+        file.truncate(MARKED_BYTES_MAX + 1)
+    paths = [tmp_path / "folder", large, tmp_path / "missing"]
+    assert set(file_marks(paths).values()) == {UNREAD}
