@@ -42,24 +42,33 @@ def _gone(ledger: FileLedger, event: str, partition: int, session: int, session_
     ledger.record(LedgerRecord(event, NOW_MS, p=partition, s=session, n=session_seq))
 
 
-def test_a_clean_store_has_no_finding_and_all_debts_are_met(spark: SparkSession, tmp_path: Path) -> None:
-    """Before and after compaction: no finding, nothing lost, and the columns add up."""
+def test_a_clean_store_has_no_finding_and_all_debts_are_met(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before and after compaction: no finding, nothing lost, the columns add up, and the command line says so."""
     store = generate(tmp_path / "in", 1, ledgers=tmp_path / "ledgers")
-    before = run_audit([str(tmp_path / "in")], [str(tmp_path / "ledgers")], spark=spark, tables=True)
-    assert (before.findings, before.exit_code) == ([], ExitCode.CLEAN)
-    proof = before.proof
-    assert proof is not None and proof.lost == proof.duplicated == 0
-    assert proof.acked == proof.delivered + proof.queued + proof.expired + proof.dropped
-    assert min(proof.delivered, proof.queued, proof.dropped) > 0
-    entries = sum(len(s.entries) for model in store.models for s in model.sessions)
-    assert proof.queued == entries
+    words = ["--input", str(tmp_path / "in"), "--ledger", str(tmp_path / "ledgers")]
+    assert audit.main([*words, "--output", str(tmp_path / "clean")]) == ExitCode.CLEAN
+    said = capsys.readouterr().out
+    assert "LOST 0" in said and "shared groups" in said and said.count("not proven: ") == 4
+    summary = json.loads((tmp_path / "clean" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["counts"]) == (0, {})
+    proof = summary["proof"]
+    assert proof["LOST"] == proof["DUPLICATED"] == 0
+    assert proof["ACKED"] == sum(proof[name] for name in ("DELIVERED", "QUEUED", "EXPIRED", "DROPPED"))
+    assert min(proof["DELIVERED"], proof["QUEUED"], proof["DROPPED"]) > 0
+    assert proof["QUEUED"] == sum(len(s.entries) for model in store.models for s in model.sessions)
     run_compact(str(tmp_path / "in"), str(tmp_path / "in"), NOW_MS, spark=spark, policy=Policy(everything=True))
     after = run_audit([str(tmp_path / "in")], spark=spark)
     assert after.findings == []
 
 
 def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: Path) -> None:
-    """Each kind hits a partition of its own; its finding is there, and partitions left alone have none."""
+    """Each kind hits a partition of its own; its finding is there, and partitions left alone have none.
+
+    The findings are read where the command line left them: as Parquet, in a summary, on a page that needs nothing else.
+    """
+    report, tmp_path = tmp_path / "report", tmp_path / "in"
     partitions = len(KINDS) + 2
     one_generation = {n for n, kind in enumerate(KINDS) if kind not in AFTER and kind not in LISTED}
     store = generate(tmp_path, 3, partitions=partitions, generations=1, operations=160, clients=3)
@@ -69,12 +78,23 @@ def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: 
     add_generation(tmp_path, others, 2, partitions=partitions)
     done = damage_all(tmp_path, 3)
     assert len(done) >= 20
-    result = run_audit([str(tmp_path)], spark=spark)
-    found = {(finding.partition, finding.finding) for finding in result.findings}
+    assert audit.main(["--input", str(tmp_path), "--output", str(report)]) == ExitCode.FINDINGS
+    rows = spark.read.parquet(str(report / "findings")).collect()
+    assert rows[0].asDict().keys() == {"finding", "severity", "file", "partition", "key", "seq", "detail"}
+    found = {(row["partition"], row["finding"]) for row in rows}
     missed = [kind for partition, (kind, finding) in done.items() if (partition, finding) not in found]
     assert missed == []
     assert {partition for partition, _ in found} == set(done)
-    assert result.exit_code == ExitCode.FINDINGS
+    summary = json.loads((report / "summary.json").read_text())
+    assert summary["exit_code"] == 1 and summary["counts"]["missing_file"] >= 1
+    page = (report / "report.html").read_text()
+    assert "<svg" in page and "missing_file" in page and "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_wrong_command_line(tmp_path: Path) -> None:
+    """Usage and what could not run have exit codes of their own."""
+    assert audit.main([]) == ExitCode.USAGE
+    assert audit.main(["--input", str(tmp_path / "none")]) == ExitCode.COULD_NOT_RUN
 
 
 def test_replicas_that_differ_and_that_lag(spark: SparkSession, tmp_path: Path) -> None:
@@ -196,24 +216,3 @@ def test_rows_are_read_as_the_records_they_stand_for(spark: SparkSession, tmp_pa
     others = [row["e"] for row in rows if row.get("e") not in by_event and "broken" not in row]
     assert sorted(others) == ["began", "started", "started"]
     assert sum("broken" in row for row in rows) == 1
-
-
-def test_command_line_and_report(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit codes 0, 1, 2 and 4; findings as Parquet, a summary, and a page that needs nothing else."""
-    generate(tmp_path / "in", 7, generations=2, operations=60, partitions=2, ledgers=tmp_path / "l")
-    words = ["--input", str(tmp_path / "in")]
-    assert audit.main([*words, "--ledger", str(tmp_path / "l"), "--output", str(tmp_path / "clean")]) == ExitCode.CLEAN
-    said = capsys.readouterr().out
-    assert "LOST 0" in said and "shared groups" in said and said.count("not proven: ") == 4
-    (tmp_path / "in" / read_manifest(tmp_path / "in").files[0].path).unlink()
-    assert audit.main([*words, "--output", str(tmp_path / "report")]) == ExitCode.FINDINGS
-    assert audit.main([]) == ExitCode.USAGE
-    assert audit.main(["--input", str(tmp_path / "none")]) == ExitCode.COULD_NOT_RUN
-    rows = spark.read.parquet(str(tmp_path / "report" / "findings")).collect()
-    assert "missing_file" in {row["finding"] for row in rows}
-    assert rows[0].asDict().keys() == {"finding", "severity", "file", "partition", "key", "seq", "detail"}
-    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
-    assert summary["exit_code"] == 1 and summary["counts"]["missing_file"] == 1
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert "<svg" in page and "missing_file" in page and "http" not in page.replace("http://www.w3.org", "")
-    assert json.loads((tmp_path / "clean" / "summary.json").read_text())["proof"]["LOST"] == 0
