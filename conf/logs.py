@@ -1,8 +1,8 @@
 """Lines that a node writes to standard error: one JSON object each, or text for a person at a terminal.
 
-Decides the fields (``ts``, ``level``, ``event``, ``node``, ``logger``, then the caller's) and leaves out repeats of a
-flood, counted. Modules log through the standard library; facts go into ``extra={"fields": {...}}``. Payloads,
-passwords and keys are never logged.
+Decides the fields (``ts``, ``level``, ``event``, ``message``, ``node``, ``logger``, then the event's values) and leaves
+out repeats of a flood, counted. Modules log through ``conf.events.say``; what libraries log is
+the event ``log.other``. Payloads, passwords and keys are never logged.
 """
 
 import datetime
@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
+from conf.events import EVENTS, OTHER, fields_of
 from conf.node_settings import LogSettings
 
 __all__ = ["KeptLine", "KeptLines", "RepeatFilter", "configure_logs", "kept_lines"]
@@ -22,10 +23,14 @@ KEPT_LINES = 2_000  # of this process, for whoever asks it
 EVENTS_MAX = 1024  # events watched for repeats; the least recent is forgotten
 
 
+def _event_of(record: logging.LogRecord) -> str:
+    return str(getattr(record, "event", OTHER))
+
+
 class RepeatFilter(logging.Filter):
     """Lets the first records of an event through in each interval, and says with the next how many were left out.
 
-    An event is a logger's message template: a flood of one cause about many clients is one event.
+    A flood of one cause about many clients is one event; a library's event is its message template.
     """
 
     def __init__(self, repeat_s: float) -> None:
@@ -37,7 +42,10 @@ class RepeatFilter(logging.Filter):
         """Return whether to write a record; sets ``record.left_out`` on the first one after a flood."""
         if self._repeat_s <= 0:
             return True
-        key = (record.name, str(record.msg))
+        event = _event_of(record)
+        if EVENTS[event].is_list:
+            return True
+        key = (record.name, str(record.msg) if event == OTHER else event)
         began, count = self._seen.get(key, (record.created, 0))
         if record.created - began >= self._repeat_s:
             if count > BURST:
@@ -73,7 +81,8 @@ class _JsonLines(_Formatter):
         line: dict[str, object] = {
             "ts": ts.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": _event_of(record),
+            "message": record.getMessage(),
             "node": self._node,
             "logger": record.name,
             **self.fields(record),
@@ -86,7 +95,9 @@ class _JsonLines(_Formatter):
 class _Text(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ts = datetime.datetime.fromtimestamp(record.created).astimezone()
-        facts = "".join(f" {key}={value}" for key, value in self.fields(record).items())
+        named = fields_of(EVENTS[_event_of(record)].sentence)  # what it says already is not said twice
+        beside = {key: value for key, value in self.fields(record).items() if key not in named}
+        facts = "".join(f" {key}={value}" for key, value in beside.items())
         said = _printable(f"{self._node}: {record.getMessage()}{facts}", _text_escape)
         trace = "".join(f"\n{_printable(line, _text_escape)}" for line in self.trace(record).splitlines())
         return f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {said}{trace}"
@@ -98,6 +109,7 @@ class KeptLine(NamedTuple):
     number: int
     at_ms: int
     level: str
+    event: str
     logger: str
     message: str
     fields: dict[str, object]
@@ -115,7 +127,8 @@ class KeptLines:
         self.number += 1
         fields = dict(getattr(record, "fields", {}))
         at_ms = int(record.created * 1000)
-        line = KeptLine(self.number, at_ms, record.levelname.lower(), record.name, record.getMessage(), fields)
+        level, event = record.levelname.lower(), _event_of(record)
+        line = KeptLine(self.number, at_ms, level, event, record.name, record.getMessage(), fields)
         self.lines.append(line)
 
 

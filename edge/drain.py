@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from conf.events import say
 from conf.metrics import Metrics
 from edge.clients.client import Client
 from edge.clients.clients import Clients
@@ -123,12 +124,12 @@ class Drain:
             if self._phase == "refusing":
                 self._doors.open()
             if self._phase:
-                logger.info("the drain is over: clients are taken")
+                say(logger, "drain.over")
             self._phase, self._said = "", False
             self._rate, self._redirects = self._rate_set, False
         elif not self._phase:
             self._phase, self._refuse_at = "announced", now + REFUSE_AFTER_S
-            logger.info("draining: %d clients are let go at %d/s", len(self._clients), self._rate)
+            say(logger, "drain.began", clients=len(self._clients), rate=self._rate)
         elif self._phase == "announced" and now >= self._refuse_at:
             self._phase = "refusing"
             self._doors.shut()
@@ -142,7 +143,7 @@ class Drain:
             self._staying.extend(self._clients.all())
         if not self._staying and not self._said:
             self._said = True
-            logger.info("drained: this edge may be stopped")
+            say(logger, "drain.done")
         while self._staying and self._allowed >= 1.0:
             client = self._staying.popleft()
             # A CONNECT under way is answered first; who said DISCONNECT goes by itself.

@@ -7,6 +7,7 @@ what waited for them, and a node that breaks the protocol loses its link.
 import logging
 from collections.abc import Callable
 
+from conf.events import say
 from edge.cluster.peer_table import PeerTable
 from edge.cluster_policy import ClusterPolicy
 from edge.hot.state import Conn, Peer
@@ -95,7 +96,7 @@ class Links:
         """Refuse an incarnation whose frame cannot be read; another incarnation of that node may come."""
         self._node.count("frames_unreadable")
         key = self._peers.key(peer)
-        logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
+        say(logger, "link.broke_protocol", tier=key.tier, peer=key.node, why=why)
         self._peers.condemn(peer, why)
 
     def violated(self, peer: Peer, what: str, reason: str) -> None:

@@ -16,6 +16,7 @@ from access.identity.peer_lists import read_peer_lists
 from access.identity.principal import GATEWAY
 from access.operators.audit_service import AuditService
 from conf.errors import UserError
+from conf.events import say
 from conf.settings import EdgeConfig, NodeConfig
 from edge.canary import Canary
 from edge.clients.client import Client
@@ -98,7 +99,7 @@ class EdgeService:
         """Serve until cancelled, or until the map ends this incarnation."""
         node, settings = self._config.node, self._config.edge
         limit, allowed = connections_allowed()
-        logger.info("the file limit of %d allows %d connections", limit, allowed)
+        say(logger, "edge.file_limit", limit=limit, connections=allowed)
         with ExitStack() as stack:
             links = stack.enter_context(bind_socket(node.link_bind, node.link_port, "links of other nodes"))
             start_listening(links, 256, "links of other nodes")
@@ -227,9 +228,7 @@ class EdgeService:
     def _open_ledger(self, folder: Path) -> None:
         node, now_ns = self._config.node.id, time.time_ns()
         try:
-            sink = FileLedger(
-                folder / node, node, self._process.folder.incarnation, TIER_EDGE, now_ns // 1_000_000, loud=logger.error
-            )
+            sink = FileLedger(folder / node, node, self._process.folder.incarnation, TIER_EDGE, now_ns // 1_000_000)
         except OSError as error:
             raise UserError(f"edge.ledger {folder}: {error.strerror or error}") from None
         self.core.keep_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS), _wall_ms))
@@ -267,10 +266,10 @@ class EdgeService:
                 if said_ready:
                     self._canary.look(boot_time())
             if self.core.stopping.order.ended:
-                logger.info("stopped in order")
+                say(logger, "node.stopped", waits="")
                 return
             if self.core.lease.ended and not self.core.stopping.order.begun:
-                logger.warning("the map ended this incarnation; starting anew")
+                say(logger, "node.incarnation_ended")
                 self._process.restart = True
                 self.core.clients.close_all(ReasonCode.SERVER_SHUTTING_DOWN)
                 return
@@ -379,7 +378,7 @@ class EdgeService:
         for conn in self.core.peers.connections():
             why = self._process.contexts.revoked.end_of(conn.tls.getpeercert(True))
             if why:
-                logger.warning("cut a link: %s", why)
+                say(logger, "link.cut", why=why)
                 self.core.hot.close(conn, linger=False)
         self._end_those(self._is_revoked_gateway)
 
@@ -396,7 +395,7 @@ class EdgeService:
             with trio.fail_after(DIAL_TIMEOUT_S):
                 stream = await open_stream(dial.address)
         except (OSError, UserError, trio.TooSlowError, ExceptionGroup) as error:
-            logger.debug("cannot link to %s at %s: %s", dial.name, dial.address, error)
+            say(logger, "link.not_made", peer=dial.name, address=dial.address, why=error)
             self._dialling.failed(dial.name)
             self._relinked.set()
             return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from conf.events import say
 from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
 from conf.node_settings import MetricsSettings
 from wire.node.signals import obey_signals, state_lines
@@ -51,7 +52,7 @@ async def open_pages(
         nursery.cancel_scope.cancel,
         signals,
         lambda: state_lines([title], metrics),
-        reload or (lambda: logger.info("%s takes up new settings at a restart", title)),
+        reload or (lambda: say(logger, "gateway.settings_at_restart", title=title)),
     )
     metrics.counter(
         "signals_total",

@@ -23,6 +23,7 @@ from random import Random, SystemRandom
 
 import trio
 
+from conf.events import say
 from membership.discovery import local_address_towards, resolve_seeds
 from membership.envelope import DROP_REASONS, Envelope
 from membership.event_queue import EventQueue
@@ -240,7 +241,7 @@ class Gossip:
         if isinstance(event, Left | Superseded):
             self._gone.set()
         if isinstance(event, Superseded):
-            log.error("a newer process is called %s: gossip is silent now", self.name)
+            say(log, "gossip.newer_process", peer=self.name)
         self._queue.put(event)
 
     # Datagrams and time
@@ -334,8 +335,8 @@ class Gossip:
             told = self._envelope.dropped.copy()
             if news:
                 reasons = ", ".join(f"{n} {why}" for why, n in sorted(news.items()))
-                log.log(drop_level(news), "dropped gossip packets: %s", reasons)
+                say(log, "gossip.dropped", reasons=reasons, level=drop_level(news))
             due = self.key_ring.rotation_due(len(self._swim.views()))
             if due and not rotation_told:
-                log.warning("the gossip key has sealed half of what one key may seal: rotate it")
+                say(log, "gossip.key_worn")
             rotation_told = due

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 from msgspec import structs
 
+from conf.events import say
 from wire.node.process import NodeProcess
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class NodeGossip:
             await self._run(link_address, listeners or {})
         except Exception as error:  # whatever it is: the node goes on without gossip
             self.gossip = None
-            logger.error("gossip ended, the node goes on without it: %s", error)
+            say(logger, "gossip.ended", why=error)
 
     async def _run(self, link_address: str, listeners: Mapping[str, str]) -> None:
         node, identity = self._process.config.node, self._process.identity
@@ -126,7 +127,7 @@ class NodeGossip:
         )
         metadata, left_out = modules["metadata"].with_addresses(metadata, listeners)
         if left_out:
-            logger.warning("gossip has no room for the addresses of: %s (the map names them)", ", ".join(left_out))
+            say(logger, "gossip.no_room", left_out_nodes=", ".join(left_out))
         gossip: Gossip = modules["gossip"].Gossip(self._settings, metadata)
         events = modules["events"]
         async with trio.open_nursery() as nursery:
@@ -138,7 +139,7 @@ class NodeGossip:
                 if isinstance(event, events.NodeLeave):
                     self._on_dead(event.member.name)
                 elif isinstance(event, events.Superseded):
-                    logger.warning("gossip: another process is called %s", node.id)
+                    say(logger, "gossip.name_taken", peer=node.id)
 
     async def _tell(self, gossip: "Gossip", metadata: "NodeMetadata", figures: Callable[[], tuple[int, float]]) -> None:
         """Tell the others how many clients there are, and how loaded we are."""

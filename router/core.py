@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from conf.events import say
 from membership.node_gossip import Believed
 from router.answering import Answering
 from router.events import Applied, Event, OrderDone, ProposalFailed, Ready, RoleChanged, RoundEnded
@@ -328,7 +329,7 @@ class RouterCore:
             command = read_entry(data)
         except Unreadable as error:  # committed by an older router: every router passes it by
             self.count("commands_unreadable")
-            logger.error("an entry of the log is no command, and is passed by: %s", error)
+            say(logger, "raft.no_command", why=error)
             return
         proposed = self._proposing.take_committed(data)
         if not isinstance(command, Command):

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from access.policy.commands import PolicyCommand
+from conf.events import say
 from router.events import Proposal
 from router.map.command_bounds import COMMAND_BYTES_MAX, out_of_range
 from router.map.commands import Command, PlacePartitions, RegisterNode, encode_command, is_readable
@@ -72,7 +73,7 @@ class Proposing:
         if outcome.refusal:
             self._count("commands_refused")
             if asker is None:
-                logger.error("not proposed: %s", outcome.refusal)
+                say(logger, "map.not_proposed", why=outcome.refusal)
             else:
                 self._answer(asker, command, outcome)
             return

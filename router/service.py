@@ -15,6 +15,7 @@ from access.operators.audit_service import AuditService
 from access.operators.audited_verbs import AuditedVerbs
 from conf.defaults import shared_values
 from conf.errors import UserError
+from conf.events import say
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.core import RouterCore
@@ -252,7 +253,7 @@ class RouterService:
         self._push(LinkDown(peer))
 
     def _on_role(self, role: Role, leader: str | None) -> None:
-        logger.info("raft: %s, leader %s", role.value, leader or "unknown")
+        say(logger, "raft.role", role=role.value, leader=leader or "unknown")
         self._push(RoleChanged(role is Role.LEADER, leader or ""))
 
     def _send_raft(self, node: str, message: Message) -> None:
@@ -287,7 +288,7 @@ class RouterService:
                 await self._hub.drain()
                 return
             if ready.ended:
-                logger.warning("the map ended this incarnation; starting anew")
+                say(logger, "node.incarnation_ended")
                 self._process.restart = True
                 return
 
@@ -299,9 +300,9 @@ class RouterService:
     async def _transfer(self, successor: str) -> None:
         try:
             await self._raft.transfer_leadership(successor)
-            logger.info("raft: the leadership goes to %s", successor)
+            say(logger, "raft.leadership_goes", peer=successor)
         except Unavailable as error:
-            logger.info("raft: the leadership does not go to %s: %s", successor, error)
+            say(logger, "raft.leadership_stays", peer=successor, why=error)
 
     def _carry_out(self, ready: Ready) -> None:
         self._deadline = ready.next_deadline
@@ -351,11 +352,7 @@ class RouterService:
         if raft.identity_refused != self._said_refused:
             self._said_refused = raft.identity_refused
             if raft.identity_refused:
-                logger.warning(
-                    "the group knows another disk under the name %s: this one, new and empty, has no vote until the "
-                    "leader takes it in as a learner",
-                    self._config.node.id,
-                )
+                say(logger, "raft.other_disk", peer=self._config.node.id)
         now = trio.current_time()
         if self.core.stop.begun:
             return  # its successor looks after the group
@@ -369,14 +366,12 @@ class RouterService:
 
     async def _repair(self, change: ChangeMembership) -> None:
         if change.action == "replace":
-            logger.warning(
-                "%s lost its disk: it learns under a new identity, and votes when it is caught up", change.peer
-            )
+            say(logger, "raft.disk_lost", peer=change.peer)
         try:
             await self._raft.change_membership(change)
-            logger.info("raft: %s %s", change.action, change.peer)
+            say(logger, "raft.change", action=change.action, peer=change.peer)
         except (NotLeader, Unavailable) as error:
-            logger.info("raft: %s %s: %s", change.action, change.peer, error)
+            say(logger, "raft.change_failed", action=change.action, peer=change.peer, why=error)
         finally:
             self._repairing = False
 

@@ -19,6 +19,7 @@ from access.operators.verbs import operator_of
 from conf.defaults import shared_values
 from conf.drop_reasons import REASON_OF, REPEATS
 from conf.errors import UserError
+from conf.events import say
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
 from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Tick
@@ -175,7 +176,7 @@ class StorageService:
             return LedgerSink()
         incarnation = self._process.folder.incarnation
         try:
-            return FileLedger(Path(folder) / node, node, incarnation, TIER_STORAGE, _wall_ms(), loud=logger.error)
+            return FileLedger(Path(folder) / node, node, incarnation, TIER_STORAGE, _wall_ms())
         except OSError as error:
             raise UserError(f"storage.ledger {folder}: {error.strerror or error}") from None
 
@@ -201,7 +202,7 @@ class StorageService:
                 aside = quarantine(self._path)
             except StoreError as refused:
                 raise UserError(f"{damage}; not put aside: {refused}") from None
-            logger.error("%s; put aside as %s, rebuilt from the other replicas", damage, aside)
+            say(logger, "store.put_aside", problem=damage, path=aside)
             self._process.put_aside = True
 
     async def _serve(self) -> None:
@@ -242,7 +243,7 @@ class StorageService:
             try:
                 self._store.close()
             except StoreError as error:
-                logger.error("closing the store: %s", error)
+                say(logger, "store.not_closed", why=error)
             self._ledger.close(_wall_ms())
 
     def _make_desk(self, nursery: trio.Nursery) -> ExportDesk:
@@ -317,7 +318,7 @@ class StorageService:
                     self._wake.set()
         self._serves = False
         if self._process.restart:
-            logger.warning("the map ended this incarnation; starting anew")
+            say(logger, "node.incarnation_ended")
         else:
             await self._end_in_order()
 
@@ -368,7 +369,7 @@ class StorageService:
     async def _end_in_order(self) -> None:
         """Nothing is decided any more: what was handed out reaches the disk, and the links."""
         kept = len(self.core.partitions)
-        logger.info("stopped in order; %s", f"{kept} partitions wait for this node" if kept else "nothing waits for it")
+        say(logger, "node.stopped", waits=f"; {f'{kept} partitions wait' if kept else 'nothing waits'} for this node")
         with trio.move_on_after(LAST_SYNC_S):
             await self._committer.wait_durable(self._submitted)
         await self._hub.drain()
@@ -384,9 +385,9 @@ class StorageService:
         except StoreFull as error:
             full = True
             if not self.core.full:
-                logger.error("%s; messages are refused (0x97) until there is room", error)
+                say(logger, "store.full", problem=error)
         if self.core.full and not full:
-            logger.warning("there is room again; messages are taken")
+            say(logger, "store.has_room")
         self.core.full = full
 
     def _carry_out(self, ready: Ready) -> None:
@@ -426,19 +427,19 @@ class StorageService:
         self._waiting.look(now, self._waits_for())
         if self.core.loading:
             loaded, partitions = self.core.placements.progress()
-            logger.info("reading the store: %d of %d partitions", loaded, partitions)
+            say(logger, "store.reading", loaded=loaded, partitions=partitions)
             self._reads = True
         elif self._reads:
             self._reads = False
-            logger.info("the store is read: %d sessions", sum(self.core.figures.session_counts().values()))
+            say(logger, "store.read", sessions=sum(self.core.figures.session_counts().values()))
         if not self._catches_up and self.core.map.epoch == self._told_at:
             return
         self._told_at = self.core.map.epoch
         missing, whole = self.core.placements.catching_up()
         if missing:
-            logger.info("catching up: %d of %d copies are whole", whole, whole + missing)
+            say(logger, "replication.catching_up", whole=whole, copies=whole + missing)
         elif self._catches_up:
-            logger.info("caught up: %d copies are whole", whole)
+            say(logger, "replication.caught_up", copies=whole)
         self._catches_up = missing > 0
 
     def _waits_for(self) -> str:

@@ -1,4 +1,4 @@
-"""Generates what is said about settings twice: ``docs/settings.md`` and the default files ``conf/<tier>.toml``.
+"""Generates what is said twice: ``docs/settings.md``, the default files ``conf/<tier>.toml``, ``docs/log-events.md``.
 
 ``python -m stratamq.manual`` writes them, ``--check`` says whether they are current. Text, defaults and bounds come
 from the models; only what the shipped files switch on, against the defaults of ``stratamq up``, is listed here.
@@ -21,6 +21,7 @@ from conf.settings import ADMIN, BALANCE, ROOMS, TIERS
 from conf.udp_settings import UdpSettings
 from stratamq.alert_rules import alarm_table, alert_rules
 from stratamq.bridge_manual import bridge_file, nested_tables
+from stratamq.event_manual import event_page
 from stratamq.federate_manual import federate_file
 from stratamq.rooms import membership_model
 from stratamq.toml_text import toml_literal
@@ -143,7 +144,10 @@ port = 8883
 def documents() -> dict[Path, str]:
     """Return every generated file with its content."""
     rooms = {**ROOMS, "membership": membership_model()}
-    files: dict[Path, str] = {ROOT / "docs" / "settings.md": _manual(rooms)}
+    files: dict[Path, str] = {
+        ROOT / "docs" / "settings.md": _manual(rooms),
+        ROOT / "docs" / "log-events.md": event_page(),
+    }
     for tier in (*TIERS, BALANCE, ADMIN):
         files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
     files[ROOT / "docs" / "monitoring" / "alerts.yml"] = alert_rules()

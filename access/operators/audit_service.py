@@ -17,6 +17,7 @@ from access.operators.audit_chain import AuditRecord
 from access.operators.audit_file import AuditFile, AuditFileError
 from access.operators.audit_notes import AuditNotes
 from conf.errors import UserError
+from conf.events import say
 from conf.metrics import Metrics
 from conf.node_settings import NodeSettings
 from wire.clock import boot_time
@@ -156,9 +157,9 @@ class AuditService:
             self.counts["written"] += len(batch)
             self._missing = 0
         if problem and problem != self._said:
-            logger.error("%s", problem)
+            say(logger, "audit.failed", problem=problem)
         elif self._said and not problem:
-            logger.info("the audit is written again")
+            say(logger, "audit.written_again")
         self._said = problem
         for _, then in batch:
             then(problem)

@@ -17,6 +17,7 @@ from access.policy.commands import PolicyCommand, PolicyOrder, SimpleCommand
 from access.policy.records import User
 from access.policy.rules import RULES
 from access.policy.step import PolicyStep, Takes
+from conf.events import say
 from wire.decoding import Payload, strictly
 
 __all__ = ["ORDERS_MAX", "OrderOutcome", "PolicyMachine", "PolicyOutcome"]
@@ -200,7 +201,7 @@ class PolicyMachine:
         except MemoryError:
             raise  # of this router alone: the others carried it out
         except Exception as error:  # the same at every router, for it comes of the command and the policy
-            logger.exception("a committed %s cannot be carried out", type(command).__name__)
+            say(logger, "policy.command_failed", command=type(command).__name__, exc_info=True)
             return PolicyOutcome(refusal=_cannot(command, error)), None
 
     def _judge(self, command: SimpleCommand) -> tuple[PolicyOutcome, Changes | None]:

@@ -22,6 +22,7 @@ from admin.http.callers import Callers
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.problems import MEDIA_TYPE, Problem
+from conf.events import say
 
 __all__ = ["BASE", "PUBLIC", "make_application"]
 
@@ -176,7 +177,7 @@ def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[A
     problem = _first_problem(error)
     if problem is not None:
         return _answer(request, problem)
-    logger.error("%s %s failed", request.scope["method"], request.scope["path"], exc_info=error)
+    say(logger, "admin.request_failed", method=request.scope["method"], path=request.scope["path"], exc_info=error)
     return _answer(request, Problem(500, "failed", f"this service failed: {type(error).__name__}", "see its log"))
 
 

@@ -35,6 +35,7 @@ from admin.http.watching import Watching
 from admin.links import open_links
 from conf.asgi import without_lifespan
 from conf.errors import UserError
+from conf.events import say
 from conf.settings import AdminConfig, NodeConfig
 from wire.clock import boot_time
 from wire.node.process import NodeProcess, own_version, run_process
@@ -208,6 +209,6 @@ def _bind(host: str, port: int) -> socket.socket:
 def _tell(began: list[Active], ended: list[Ended]) -> None:
     """Write alarms into the log."""
     for alarm in began:
-        logger.warning("alarm %s: %s; %s", alarm.name, alarm.sentence, alarm.do)
+        say(logger, "alarm.began", alarm=alarm.name, sentence=alarm.sentence, do=alarm.do)
     for one in ended:
-        logger.info("alarm %s ended: %s", one.name, json.dumps(one.sentence))
+        say(logger, "alarm.ended", alarm=one.name, sentence=json.dumps(one.sentence))

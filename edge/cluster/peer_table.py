@@ -7,6 +7,7 @@ A peer is one incarnation of one node; another incarnation voids the former. Whi
 import logging
 from collections.abc import Callable
 
+from conf.events import say
 from edge.cluster.strangers import Strangers
 from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
@@ -120,7 +121,7 @@ class PeerTable:
             self._refuse(conn, "certificate", error)
 
     def _refuse(self, conn: Conn, reason: str, error: LinkError, answer: bytes = b"") -> None:
-        logger.info("refused a link: %s", error)
+        say(logger, "link.refused", why=error)
         self._count(f"links_refused_{reason}")
         self._loop.close(conn, answer, linger=False)
 

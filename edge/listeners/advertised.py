@@ -9,6 +9,7 @@ import importlib
 import logging
 from collections.abc import Sequence
 
+from conf.events import say
 from edge.listeners.listeners import Listener, address_of
 
 __all__ = ["advertised_addresses"]
@@ -42,10 +43,7 @@ def advertised_addresses(listeners: Sequence[Listener], seen: str, seeds: Sequen
             host = _host_of(seen, seeds)
             bound = f"{host}:{port}"
         if host in WILDCARDS:
-            logger.warning(
-                "listener %s is bound to all addresses, and none is known that clients reach: set its `advertise`",
-                listener.settings.name,
-            )
+            say(logger, "listener.address_unknown", listener=listener.settings.name)
         else:
             addresses[listener.settings.name] = bound
     return addresses

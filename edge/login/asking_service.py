@@ -17,6 +17,7 @@ import trio
 from access.identity.chain import Ticket
 from access.identity.http_answer import HttpReply
 from access.limits.breaker import Breaker
+from conf.events import say
 from edge.login.bounded_http import read_body
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
@@ -96,11 +97,9 @@ class Server:
             return
         self.is_said = not self.is_said
         if self.is_said:
-            logger.error(
-                "listener %s: the server of %s fails: %s; it is left alone", self.listener, self.setting, problem
-            )
+            say(logger, "login.server_fails", listener=self.listener, setting=self.setting, problem=problem)
         else:
-            logger.info("listener %s: the server of %s answers again", self.listener, self.setting)
+            say(logger, "login.server_answers", listener=self.listener, setting=self.setting)
 
 
 class Asking:

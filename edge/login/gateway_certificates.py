@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from access.identity.certificates import issuer_digest
 from access.identity.principal import CertificateFacts
 from access.identity.revocation import read_authorities
+from conf.events import say
 from conf.node_settings import NAME_PATTERN
 from edge.hot.state import Conn
 from edge.login.certificate_facts import shown_facts
@@ -62,7 +63,7 @@ def gateway_signers(config: "EdgeConfig") -> Signers | None:
         return None
     certificates = read_authorities(path)
     if not all(_signs_no_authority(each) for each in certificates):
-        logger.info("listeners take no certificates of gateways: %s may have authorities below it (path length)", path)
+        say(logger, "login.gateways_not_taken", path=path)
         return None
     return Signers(path, certificates)
 
@@ -117,7 +118,7 @@ class GatewayCertificates:
             if self._revoked is not None:
                 self._revoked.check(der)
         except (ValueError, TypeError, InvalidSignature, LinkError) as error:
-            logger.info("refused the certificate of gateway %s: %s", name, error)
+            say(logger, "login.gateway_refused", gateway=name, why=error)
             return ""
         return name
 

@@ -12,6 +12,7 @@ import threading
 import trio
 
 from access.identity.passwords import HashJob
+from conf.events import say
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
 
@@ -66,7 +67,7 @@ class HashWorker:
             try:
                 thread.start()
             except RuntimeError as error:
-                logger.warning("a hash was not computed: %s", error)
+                say(logger, "login.hash_failed", why=error)
                 return None
             self._thread = thread
         self._computed = trio.Event()
@@ -82,7 +83,7 @@ class HashWorker:
             try:
                 result = job.run()
             except (MemoryError, ValueError) as error:
-                logger.warning("a hash was not computed: %s", type(error).__name__)
+                say(logger, "login.hash_failed", why=type(error).__name__)
             try:
                 token.run_sync_soon(self._take, result)
             except trio.RunFinishedError:

@@ -13,6 +13,7 @@ import trio
 
 from access.identity.chain import Ticket
 from conf.edge_settings import ListenerSettings
+from conf.events import say
 from edge.login.bounded_http import ANSWER_BYTES_MAX, needs_httpx, read_body, tls_context
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
@@ -114,9 +115,9 @@ class KeyRefresh:
         else:
             problem = place.source.loaded(content, now)
         if problem and problem != place.said:
-            logger.error("keys of tokens at %s: %s; the former ones stay for 24 h", place.url, problem)
+            say(logger, "login.keys_failed", url=place.url, problem=problem)
         elif place.said and not problem:
-            logger.info("keys of tokens at %s: fetched again", place.url)
+            say(logger, "login.keys_fetched", url=place.url)
         place.said = problem
 
 

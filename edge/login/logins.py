@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from access.identity.chain import ANONYMOUS, Admitted, Outcome, Refused, Ticket, Waiting
 from access.identity.principal import Credentials, Moment, Principal
 from access.identity.scram_step import Challenge, ClientData
+from conf.events import say
 from edge.hot.state import Conn
 from edge.login.auth_packets import Authentication, encode_auth, read_auth
 from edge.login.certificate_facts import CertificateReader, FromHeader, WrongCertificate, facts_of
@@ -332,7 +333,7 @@ class Logins:
             gave = isinstance(login, _Login) and bool(login.credentials.method or login.credentials.password)
             guessed = guessed and gave and code == ReasonCode.NOT_AUTHORIZED
         self._node.count(f"refused_login_{NAMES.get(code, 'other')}")
-        logger.debug("login refused with 0x%02X: %s", code, refused.reason)
+        say(logger, "login.refused", reason_code=code, why=refused.reason)
         user = login.credentials.user if isinstance(login, _Login) else None
         self._node.audit(refusal_record(client, code, refused.reason, user or ""))
         assert self._answers is not None

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from access.operators.verbs import Refusal, operator_of
+from conf.events import say
 from edge.cluster.peer_table import PeerTable
 from edge.node.node import EdgeNode
 from edge.node.ports import LinkIO
@@ -77,7 +78,7 @@ class Operators:
             return
         peer = self._peers.get(node)
         if peer is not None and peer.conn is not None:
-            logger.warning("closing the link of %s: it does not read", node)
+            say(logger, "link.not_read", peer=node)
             self._loop.close(peer.conn, linger=False)
 
     def gone(self, key: PeerKey) -> None:

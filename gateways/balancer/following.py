@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from conf.events import say
 from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.control import Control
 from wire.messages.map_pages import MapReader
@@ -88,7 +89,7 @@ class MapFollower:
         try:
             cluster_map = router.reader.take(page)
         except ValueError as error:
-            logger.warning("the map is read again from its first page: %s", error)
+            say(logger, "map.read_again", why=error)
             router.ask_at = now
             return
         if cluster_map is not None:
@@ -104,7 +105,7 @@ class MapFollower:
             try:
                 self.map.apply(delta)
             except ValueError as error:
-                logger.warning("the map is read anew: %s", error)
+                say(logger, "map.read_anew", why=error)
                 self.map = ClusterMap(cluster="")
                 router.ask_at = now
             else:

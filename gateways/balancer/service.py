@@ -10,6 +10,7 @@ import trio
 
 from access.identity.peer_lists import read_peer_lists
 from conf.errors import UserError
+from conf.events import say
 from conf.settings import BalanceConfig, NodeConfig
 from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory, DirectoryRules, Wanted
@@ -145,7 +146,7 @@ class BalanceService:
             door.close()
         held = self._forwarding.held
         if held:
-            logger.info("waiting for %d connections, %g s at most", held, self._settings.drain_s)
+            say(logger, "balance.waits_for_connections", connections=held, seconds=self._settings.drain_s)
         with trio.move_on_after(self._settings.drain_s):
             while self._forwarding.held:
                 await trio.sleep(STILL_S)
@@ -178,7 +179,7 @@ class BalanceService:
                 else:
                     door.shut()
             except UserError as error:
-                logger.error("%s", error)  # and again with the next move of the map
+                say(logger, "balance.listener_failed", problem=error)  # and again with the next move of the map
 
     async def _follow_gossip(self) -> None:
         while True:

@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 
 from conf.errors import UserError
+from conf.events import say
 from gateways.bridges.exchanges import ASKED, DONE, SENT, DamagedRow, Exchanges
 from gateways.client import GatewayClient
 from gateways.spool import SpoolFile, SpoolFull
@@ -90,7 +91,7 @@ class ExactlyOnce:
         for side, client in self._clients.items():
             client.was_granted = self._exchanges.is_asked(side, client.filters)
         if count:
-            logger.info("bridge spool %s: %d exchanges go on", self._path, count)
+            say(logger, "bridge.exchanges_go_on", path=self._path, exchanges=count)
 
     async def _commit_loop(self, spool: Spool) -> None:
         while True:
@@ -108,12 +109,12 @@ class ExactlyOnce:
                 await spool.commit(writes, drains=True)
             except SpoolFull as error:
                 if self.is_up:
-                    logger.warning("%s; the bridge waits", error)
+                    say(logger, "bridge.spool_full", problem=error)
                 self.is_up, self.reason = False, str(error)
                 await trio.sleep(FULL_S)
             else:
                 if not self.is_up:
-                    logger.info("the spool %s has room again", self._path)
+                    say(logger, "bridge.spool_has_room", path=self._path)
                 self.is_up, self.reason = True, ""
                 return
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from conf.events import say
 from gateways.bridges.message import BridgeMessage, Record
 from gateways.bridges.pump import DeadLetter, Pump, Sending
 from gateways.bridges.rules import Verdict
@@ -141,7 +142,7 @@ class Flow:
 
     def dead_letter_dropped(self, token: int, reason: str, text: str) -> None:
         """No dead letter will ever take a record; the log has its last trace."""
-        logger.error("dead letter dropped (%s): %s", reason, text)
+        say(logger, "bridge.dead_letter_dropped", reason=reason, text=text)
         self._note(f"dead letter dropped: {text}")
         self.pump.dead_letter_dropped(token, reason)
         self.step()

@@ -15,6 +15,7 @@ from typing import Protocol
 import trio
 
 from conf.errors import UserError
+from conf.events import say
 from gateways.bridges.doors import Door
 from gateways.bridges.flow import Flow
 from gateways.bridges.mqtt_end import MqttEnd
@@ -133,18 +134,18 @@ async def run_bridge(bridge: Bridge) -> None:
             if bridge.state == "starting":
                 bridge.state = "active"
         bridge.state = "ended"
-        logger.info("bridge %s has ended", bridge.name)
+        say(logger, "bridge.ended", bridge=bridge.name)
     except* UserError as group:
         errors = [error for error in _leaves(group) if isinstance(error, UserError)]
         _fail(bridge, errors[0].message)
     except* Exception as group:
-        logger.exception("bridge %s: a fault of the program", bridge.name)
+        say(logger, "bridge.fault", bridge=bridge.name, exc_info=True)
         _fail(bridge, f"a fault of the program: {next(iter(_leaves(group)))!r}")
 
 
 def _fail(bridge: Bridge, text: str) -> None:
     bridge.state, bridge.failure = "failed", text
-    logger.error("bridge %s has failed: %s", bridge.name, text)
+    say(logger, "bridge.failed", bridge=bridge.name, why=text)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -14,6 +14,7 @@ from random import Random
 
 import trio
 
+from conf.events import say
 from gateways.bridges.running import Bridge, keep_time
 from gateways.client import GatewayClient
 from gateways.presence import ANNOUNCE_S, Presence
@@ -95,9 +96,9 @@ class StandBy:
             while True:
                 self._bridge.state = "standby"
                 await self._wait()
-                logger.info("bridge %s takes over", self._bridge.name)
+                say(logger, "bridge.takes_over", bridge=self._bridge.name)
                 await self._turn()
-                logger.info("bridge %s stands by", self._bridge.name)
+                say(logger, "bridge.stands_by", bridge=self._bridge.name)
 
     async def _wait(self) -> None:
         while True:

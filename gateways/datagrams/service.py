@@ -14,6 +14,7 @@ import trio
 from access.files import AccessFileError
 from conf.data_folder import DataFolder
 from conf.errors import ExitCode, UserError
+from conf.events import say
 from conf.gateway_config import GatewayConfig
 from conf.metrics import Metrics
 from conf.udp_settings import UdpSettings
@@ -107,13 +108,13 @@ class _Loop:
             table = self._rights.read()
             keys = read_keys(self._udp.keys_file) if self._udp.keys_file is not None else {}
         except (AccessFileError, ValueError) as error:
-            logger.warning("nothing is taken up: %s", error)
+            say(logger, "udp.settings_refused", why=error)
             return
         self._rights.take(table)
         if isinstance(self.port, DatagramSocket) and self.port.sealed is not None:
             self.port.sealed.take_keys(keys)
         self._apply(self.node.judge_again(trio.current_time()))
-        logger.info("roles and keys are taken up")
+        say(logger, "udp.settings_taken")
 
     def leave(self) -> None:
         """Give the subtree back."""
@@ -136,10 +137,10 @@ class _Loop:
         for peer in ready.proved:
             self.port.prove(peer)
         if ready.join_refused is not None and ready.join_refused != self._refused:
-            logger.warning("the parent refuses this node: %s", _refusal(ready.join_refused))
+            say(logger, "udp.parent_refuses", why=_refusal(ready.join_refused))
         self._refused = ready.join_refused if ready.join_refused is not None else self._refused
         for peer in ready.given_up:
-            logger.info("%s does not answer, and is not waited for until it speaks", peer.endpoint)
+            say(logger, "udp.peer_silent", peer=peer.endpoint)
         if self.cluster is not None:
             self.cluster.apply(ready)
 

@@ -281,7 +281,7 @@ class Agent:
         other = mark.path.rpartition(">")[2] or mark.agent
         if other not in self._loops and len(self._loops) < len(self.overlay.agents) + 1:
             self._loops.add(other)
-            self._parts.log(f"a bridge beside the federation joins the brokers of {other} and {self.name}")
+            self._parts.log("federation.bridged_beside", other=other, agent=self.name)
         return True
 
     # --- from neighbours

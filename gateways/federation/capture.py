@@ -113,7 +113,7 @@ class Capture:
             if now > self._marker_since + MARKER_LATE_S and not self._is_late_said:
                 self._is_late_said = True
                 self._parts.drop("marker_late")
-                self._parts.log(f"the broker does not send {self.marker_topic} back: its captures cannot change")
+                self._parts.log("federation.not_captured", topic=self.marker_topic)
         else:
             self._marker_since = 0.0
         if now >= self._change_at and not self._marker and self._is_host_up:

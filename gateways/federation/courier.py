@@ -459,7 +459,7 @@ class Courier:
             if is_used and now - line.progress_at > timeout:
                 line.progress_at = now
                 self._parts.drop("not_kept")
-                self._parts.log(f"{name} keeps no message for {timeout:g} s: it is passed by")
+                self._parts.log("federation.held_too_long", neighbour=name, seconds=timeout)
                 self._overlay.distrust(now, name, now + DISTRUST_S)
 
     def deadline(self) -> float:

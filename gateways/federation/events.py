@@ -293,9 +293,10 @@ class Inject(NamedTuple):
 
 
 class Log(NamedTuple):
-    """A line for the log."""
+    """An event for the log, with its values."""
 
-    text: str
+    event: str
+    values: dict[str, str | float]
 
 
 Effect: TypeAlias = Send | HoldLink | CloseLink | AckHost | Recapture | Inject | Log

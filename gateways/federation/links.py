@@ -15,6 +15,7 @@ from random import Random
 
 import trio
 
+from conf.events import say
 from gateways.federation.events import Event, LinkDown, LinkUp, NeighbourPolicy, Received, Send
 from gateways.retry_delay import RetryDelay
 from wire.clock import boot_time
@@ -141,7 +142,7 @@ class Links:
         """Close a link that broke the rules; it begins anew."""
         peer = self._peers.get(neighbour)
         if peer is not None:
-            logger.warning("link to %s closed: %s", neighbour, reason)
+            say(logger, "federation.link_closed", peer=neighbour, why=reason)
             self.counts["closed"] += 1
             self._give_up(peer, reason)
 
@@ -158,7 +159,7 @@ class Links:
                 begun = trio.current_time()
                 why = await self._dial(address)
                 if why != self.reasons.get(address):
-                    logger.info("neighbour %s: %s", address, why)
+                    say(logger, "federation.neighbour", address=address, why=why)
                 self.reasons[address] = why
                 if trio.current_time() - begun > HANDSHAKE_S:
                     delay.reset()
@@ -213,7 +214,7 @@ class Links:
             self.counts["refused_slow"] += 1
         except (OSError, LinkError, ValueError, trio.BrokenResourceError) as error:
             self.counts["refused"] += 1
-            logger.info("a connection was refused: %s", error)
+            say(logger, "federation.link_refused", why=error)
         finally:
             with trio.CancelScope(shield=True):
                 await close_quietly(plain if stream is None else stream)
@@ -270,7 +271,7 @@ class Links:
         connection = peer.connection = _Connection(peer, stream, self, is_dialled)
         policy = self._options.policies.get(name, NeighbourPolicy())
         self.counts["resumed" if is_resumed else "begun"] += 1
-        logger.info("link to %s %s", name, "goes on" if is_resumed else "begins")
+        say(logger, "federation.link_up", peer=name, how="goes on" if is_resumed else "begins")
         self._put_event(LinkUp(name, hello.incarnation, is_resumed, policy, peer.link))
         try:
             await connection.run(rest)

@@ -136,7 +136,7 @@ class Overlay:
         if message.agent == parts.name:
             if (message.incarnation, message.seq) > (parts.incarnation, self._seq):
                 parts.drop("own_name")
-                parts.log(f"another agent has the name {parts.name}: heard through {neighbour}")
+                parts.log("federation.name_taken", agent=parts.name, neighbour=neighbour)
             return None
         known = self.agents.get(message.agent)
         if known is not None and _age(known.word) >= _age(message):
@@ -328,7 +328,7 @@ class Overlay:
     def forget(self, agent: str) -> None:
         """Give an agent up, by the operator's word; an agent that can be reached is not given up."""
         if self.distance(agent) is not None:
-            return self._parts.log(f"{agent} is not forgotten: it can be reached")
+            return self._parts.log("federation.not_forgotten", agent=agent)
         self._forgotten(agent)
         return self._tell_update((), (agent,), True, "the operator's word")
 

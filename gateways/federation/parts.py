@@ -90,11 +90,12 @@ class Parts:
         """Count something that is dropped."""
         self.counts[reason] += 1
 
-    def log(self, text: str) -> None:
-        """Write a line, which may hold words of a neighbour."""
+    def log(self, event: str, **values: str | float) -> None:
+        """Log an event, whose values may hold words of a neighbour."""
         self._lines += 1
         if self._lines <= LOG_LINES_MAX:
-            self.ready.effects.append(Log(plain_text(text)))
+            said = {name: plain_text(one) if isinstance(one, str) else one for name, one in values.items()}
+            self.ready.effects.append(Log(event, said))
 
     def put(self, kind: str, key: bytes, value: bytes) -> None:
         """Store a row with this step."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from conf.events import say
 from gateways.federation.events import (
     AckHost,
     CloseLink,
@@ -120,8 +121,8 @@ class Turns:
                 self.links.hold(neighbour, until)
             case CloseLink(neighbour, reason):
                 self.links.close(neighbour, reason)
-            case Log(text):
-                logger.warning("%s", text)
+            case Log(event, values):
+                say(logger, event, level=0, exc_info=False, **values)
 
     async def _commit(self, writes: list[Write]) -> None:
         while writes:
@@ -129,7 +130,7 @@ class Turns:
                 await self.spool.commit(writes, drains=True)  # the core keeps to its own bound below it
             except SpoolFull as error:
                 if not self.is_full:
-                    logger.error("%s: nothing is acknowledged until there is room", error)
+                    say(logger, "federation.spool_full", problem=error)
                 self.is_full = True
                 await trio.sleep(AGAIN_S)
             else:

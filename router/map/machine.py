@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from conf.events import say
 from router.map.command_bounds import out_of_range
 from router.map.commands import (
     AcceptLoss,
@@ -152,7 +153,7 @@ class MapMachine:
         except MemoryError:
             raise  # of this router alone: the others carried it out
         except Exception as error:  # the same at every router, for it comes of the command and the map
-            logger.exception("a committed %s cannot be carried out", name_of(command))
+            say(logger, "map.command_failed", command=name_of(command), exc_info=True)
             return _Judged(Outcome(refusal=f"{name_of(command)} cannot be carried out: {type(error).__name__}"))
 
     def _judge(self, command: Command) -> _Judged:

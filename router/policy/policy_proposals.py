@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from access.policy.commands import PolicyCommand, encode_policy_command, is_readable
 from access.policy.machine import PolicyMachine, PolicyOutcome
+from conf.events import say
 from router.map.command_bounds import COMMAND_BYTES_MAX
 from router.map.proposals import Asker
 from wire.messages.message import name_of
@@ -58,5 +59,5 @@ class PolicyProposals:
             return None
         self._count("policy_commands_refused")
         if asker is None:
-            logger.error("not proposed: %s", refusal)
+            say(logger, "policy.not_proposed", why=refusal)
         return PolicyOutcome(refusal=refusal)

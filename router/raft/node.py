@@ -17,6 +17,7 @@ from typing import Any
 
 import trio
 
+from conf.events import say
 from router.raft.core import RaftCore
 from router.raft.disk_queue import DiskQueue
 from router.raft.events import (
@@ -296,8 +297,7 @@ class RaftNode:
         now = trio.current_time()
         if refused is not None and now >= self._refusal_logged + REFUSAL_LOG_S:
             self._refusal_logged = now
-            text = "refused the snapshot of router %s behind entry %d (%s): this router keeps the state that it has"
-            logger.error(text, ascii(refused.sender), refused.index, refused.fault)
+            say(logger, "raft.snapshot_refused", peer=ascii(refused.sender), index=refused.index, why=refused.fault)
 
     def _watch_role(self) -> None:
         seen = (self.core.role, self.core.leader_hint)

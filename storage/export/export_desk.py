@@ -18,6 +18,7 @@ import trio
 
 from access.operators.verbs import Operator, Refusal, judge
 from conf.errors import ExitCode, UserError
+from conf.events import say
 from storage.export.export import ExportError, ExportTarget, PartitionExport
 from storage.state.partition import Reads
 from storage.state.rows import MetaRow
@@ -209,7 +210,7 @@ class ExportDesk:
             if isinstance(error, StoreFatal):
                 raise
             job.error = str(error)
-            logger.warning("the export ended: %s", error)
+            say(logger, "export.ended", why=error)
         finally:
             job.done = True
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conf.errors import ExitCode, UserError
+from conf.events import say
 from conf.synced_folder import sync_folder
 from storage.store.put_aside import QUARANTINED_MAX, quarantined, store_files
 
@@ -61,5 +62,5 @@ class AsideStores:
             for file in files:
                 file.unlink()
             sync_folder(self._path.parent)
-            logger.warning("an operator removed the store %s that was put aside: %d bytes", name, size)
+            say(logger, "store.aside_removed", store=name, octets=size)
         return {"removed": name, "bytes": size, "dry_run": dry_run}

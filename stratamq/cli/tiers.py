@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conf.events import say
+
 if TYPE_CHECKING:
     from conf.settings import NodeConfig
 
@@ -133,7 +135,7 @@ def tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
     else:
         import logging
 
-        logging.getLogger("stratamq").info("ready: %s", json.dumps(addresses))
+        say(logging.getLogger("stratamq"), "node.ready", addresses=json.dumps(addresses))
 
 
 def _follow_lifeline(descriptor: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from conf.events import say
 from conf.logs import BURST, RepeatFilter, configure_logs
 from conf.node_settings import LogSettings
 
@@ -24,18 +25,49 @@ def test_json_lines_have_the_documented_fields() -> None:
     """`ts, level, event, node`, then the caller's facts."""
     stream = io.StringIO()
     configure_logs(LogSettings(), "edge-0", stream)
-    logging.getLogger("edge.core").warning("client %s is slow", "c1", extra={"fields": {"reason": "lagging"}})
+    say(logging.getLogger("edge.core"), "link.down", tier="edge", peer="e1", why=OSError("reset"), beside=7)
     logging.getLogger("edge.core").debug("not at this level")
     (line,) = stream.getvalue().splitlines()
     record = json.loads(line)
     assert record.pop("ts").endswith("Z")
     assert record == {
-        "level": "warning",
-        "event": "client c1 is slow",
+        "level": "info",
+        "event": "link.down",
+        "message": "link to edge e1 is down: reset",
         "node": "edge-0",
         "logger": "edge.core",
-        "reason": "lagging",
+        "tier": "edge",
+        "peer": "e1",
+        "why": "reset",
+        "beside": 7,
     }
+
+
+def test_text_says_no_value_twice() -> None:
+    """Only what the sentence does not name stands behind it."""
+    stream = io.StringIO()
+    configure_logs(LogSettings(format="text"), "edge-0", stream)
+    say(logging.getLogger("edge.core"), "link.down", tier="edge", peer="e1", why="reset", beside=7)
+    assert stream.getvalue().endswith("edge-0: link to edge e1 is down: reset beside=7\n")
+
+
+def test_what_a_library_logs_is_one_event() -> None:
+    stream = io.StringIO()
+    configure_logs(LogSettings(), "edge-0", stream)
+    logging.getLogger("anycorn").warning("odd: %s", 7)
+    record = json.loads(stream.getvalue())
+    assert (record["event"], record["message"], record["level"]) == ("log.other", "odd: 7", "warning")
+
+
+def test_lines_of_a_list_are_all_written() -> None:
+    """A reload's mistakes are no flood."""
+    stream = io.StringIO()
+    configure_logs(LogSettings(repeat_s=60), "edge-0", stream)
+    for number in range(3 * BURST):
+        say(logging.getLogger("x"), "reload.mistake", line=number)
+        say(logging.getLogger("x"), "link.cut", why=number)
+    said = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert said.count("reload.mistake") == 3 * BURST and said.count("link.cut") == BURST
 
 
 def test_text_for_people_and_the_traceback_of_a_bug() -> None:

@@ -207,7 +207,7 @@ def test_a_storage_node_is_replaced_before_it_ends(cluster: LocalCluster) -> Non
     print("longest time between two PUBACKs:", {role: round(max(times), 3) for role, times in gaps.items() if times})
     assert gaps["primary"], "no client on a partition of this node"
     assert max(gaps["primary"]) < LEASE_S, "it was not handed over: that takes a lease, and more"
-    assert "stopped in order; nothing waits for it" in log(cluster, "storage-1")
+    assert "stopped in order; nothing waits for this node" in log(cluster, "storage-1")
     settle(cluster, load)
     load.run(30.0, sending=False)
     assert not [fault for client in load.clients for fault in client.faults]

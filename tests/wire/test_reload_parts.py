@@ -15,7 +15,7 @@ from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles, link_contexts, peer_identity
 from wire.node.reload import Prepared, Reload
 from wire.node.reload_parts import LinkCertificates, Logs
-from wire.node.reloading import Reloading, say
+from wire.node.reloading import Reloading, say_outcome
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -140,5 +140,5 @@ def test_both_outcomes_are_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     config = load("router", environment={})
     reload = Reload(config, lambda: load("router", environment={}, flags=("router.nonsense=1",)))
-    say(reload.apply(reload.prepare()))
+    say_outcome(reload.apply(reload.prepare()))
     assert "the old state stays: 1 mistakes" in caplog.text and "router.nonsense" in caplog.text

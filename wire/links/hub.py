@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from conf.errors import UserError
+from conf.events import say
 from wire.clock import tier_phase
 from wire.decoding import plain_text
 from wire.links.admission import Told, check_certificate
@@ -162,7 +163,7 @@ class LinkHub:
         if not self.identity.address:
             self.table.identity = self.identity._replace(address=bound)
         if self._contexts is None:
-            logger.warning("links on %s are PLAINTEXT: nodes are not authenticated (node.plaintext_links)", bound)
+            say(logger, "link.plaintext", address=bound)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -245,7 +246,7 @@ class LinkHub:
 
     def _stands(self, key: PeerKey) -> None:
         self._down[key.node] = trio.Event()
-        logger.info("link to %s %s is up (incarnation %d)", key.tier, key.node, key.incarnation)
+        say(logger, "link.up", tier=key.tier, peer=key.node, incarnation=key.incarnation)
         self._on_up(key)
 
     def _ended(self, key: PeerKey) -> None:
@@ -300,7 +301,7 @@ class LinkHub:
                 target.node = key.node
         except CONNECTION_FAILURES as error:
             where, why = plain_text(target.address), plain_text(str(error))  # of the map: another node said where it is
-            logger.log(level, "cannot link to %s %s at %s: %s", target.tier, target.node, where, why)
+            say(logger, "link.not_dialled", tier=target.tier, peer=target.node, address=where, why=why, level=level)
             if stream is not None:
                 await close_quietly(stream)
             return False
@@ -355,7 +356,7 @@ class LinkHub:
                 await secured.send_all(ours)
         except CONNECTION_FAILURES as error:
             self.refusals[refusal] += 1
-            logger.info("refused a link: %s", error)
+            say(logger, "link.refused", why=error)
             await close_quietly(secured)
             return
         finally:
@@ -389,7 +390,7 @@ class LinkHub:
             self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)
         except LinkError as error:
-            logger.warning("link to %s: %s", key.node, error)
+            say(logger, "link.failed", peer=key.node, why=error)
             await close_quietly(stream)
             return False
         self._connections.add(connection)
@@ -399,5 +400,5 @@ class LinkHub:
             self._connections.discard(connection)
             table.ended(peer, connection)
             connection.close()
-        logger.info("link to %s %s is down: %s", key.tier, key.node, connection.why)
+        say(logger, "link.down", tier=key.tier, peer=key.node, why=connection.why)
         return True

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from conf.events import say
 from wire.links.admission import Told, admit, check_hello, check_room, expect, resume
 from wire.links.allowed import kinds_from
 from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore, LinkFull
@@ -130,14 +131,14 @@ class LinkTable:
             return None
         if len(payload) > FRAME_BYTES_MAX:  # a bug here, but none that may end the node; whoever waits asks again
             self.frames_refused["too_long"] += 1
-            logger.error("a frame of kind %d for %s has %d bytes: not sent", kind, node, len(payload))
+            say(logger, "link.frame_too_long", kind=kind, peer=node, octets=len(payload))
             return None
         try:
             peer.core.send(kind, payload)
         except LinkFull:
             self.frames_refused["no_room"] += 1
             if peer.key.tier == TIER_OPERATOR:
-                logger.warning("closing the link of %s: it does not read", node)
+                say(logger, "link.not_read", peer=node)
                 self.forget(node)
             return None
         return peer
@@ -187,10 +188,10 @@ class LinkTable:
     def _evict(self) -> None:
         for node, peer in self._peers.items():
             if peer.connection is None:
-                logger.warning("forgetting the link to %s: more than %d peers", node, PEERS_MAX)
+                say(logger, "link.forgotten", peer=node, peers=PEERS_MAX)
                 self.forget(node)
                 return
-        logger.warning("more than %d peers are connected", PEERS_MAX)
+        say(logger, "link.peers_many", peers=PEERS_MAX)
 
     # -- HELLO
 
@@ -273,7 +274,7 @@ class LinkTable:
         """
         peer.mismatches += 1
         if peer.mismatches >= MISMATCHES_MAX and self._peers.get(peer.key.node) is peer:
-            logger.warning("the link to %s begins anew: the other side forgot it", peer.key.node)
+            say(logger, "link.begins_anew", peer=peer.key.node)
             self.forget(peer.key.node)
 
     def _drop_connection(self, peer: LinkPeer) -> None:
@@ -310,7 +311,7 @@ class LinkTable:
         peer = self._peers.get(key.node)
         if peer is None or peer.key != key or peer.condemned:
             return
-        logger.warning("%s %s broke the protocol: %s", key.tier, key.node, why)
+        say(logger, "link.broke_protocol", tier=key.tier, peer=key.node, why=why)
         self.incarnations_condemned += 1
         peer.condemned = why
         self._drop_connection(peer)

@@ -7,6 +7,7 @@ escaped. Which message is refused is decided by ``wire/links/allowed.py`` and by
 import logging
 from collections.abc import Callable
 
+from conf.events import say
 from wire.messages.hello import PeerKey
 
 __all__ = ["Refusals"]
@@ -43,4 +44,4 @@ class Refusals:
             return
         more = f" ({self._unsaid} more refusals since the last line)" if self._unsaid else ""
         self._log_at, self._unsaid = now + LOG_EVERY_S, 0
-        logger.warning("refused %s of %s %s: %s%s", what, peer.tier, ascii(peer.node), reason, more)
+        say(logger, "message.refused", what=what, tier=peer.tier, peer=ascii(peer.node), reason=reason, more=more)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conf.errors import UserError
+from conf.events import say
 from conf.metrics import Metrics
 from conf.settings import EdgeConfig, NodeConfig
 
@@ -78,7 +79,7 @@ class CertificateEnds:
             if within and within[-1] < self._warned.get(name, float("inf")):
                 self._warned[name] = within[-1]
                 days = max(0, int(left_s // DAY_S))
-                logger.warning("certificate %s of %s ends in %d days: renew it", self._ends[name][0], name, days)
+                say(logger, "certificate.ends", certificate=self._ends[name][0], of=name, days=days)
 
     @property
     def not_after_utc(self) -> dict[tuple[str, ...], float]:

@@ -8,6 +8,7 @@ owner acknowledges after it has applied the change. Rules: docs/protocol.md sect
 import logging
 from collections.abc import Callable
 
+from conf.events import say
 from wire.clock import next_moment, tier_phase
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
@@ -279,7 +280,7 @@ class LeaseHolder:
         try:
             cluster_map = self._pages.take(page)
         except ValueError as error:
-            logger.warning("the map is read again from its first page: %s", error)
+            say(logger, "map.read_again", why=error)
             self.follow_again(now + RETRY_S)
             return
         if cluster_map is not None:
@@ -295,7 +296,7 @@ class LeaseHolder:
             try:
                 self.map.apply(delta)
             except ValueError as error:
-                logger.warning("the map is read anew: %s", error)
+                say(logger, "map.read_anew", why=error)
                 self.follow_again(now + RETRY_S)
             else:
                 self._moved(now)
@@ -314,7 +315,7 @@ class LeaseHolder:
         mine = not self._registered and message.request == self._request
         if mine and message.code == "invalid" and message.detail != self._refusal:
             self._refusal = message.detail
-            logger.error("the routers do not let this node in: %s", message.detail)
+            say(logger, "node.not_let_in", why=message.detail)
 
     def _replied(self, now: float, reply: HeartbeatReply) -> None:
         self.leader = reply.leader

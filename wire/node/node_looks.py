@@ -183,6 +183,7 @@ def _line_columns(node: str) -> Columns:
         "at_ms": lambda line: line.at_ms,
         "node": lambda _: node,
         "level": lambda line: line.level,
+        "event": lambda line: line.event,
         "logger": lambda line: line.logger,
         "message": lambda line: line.message,
         "fields": fields,

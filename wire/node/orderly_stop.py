@@ -12,6 +12,7 @@ committed at its own word, so that nobody waits for its lease. Each wait has a b
 import logging
 from collections.abc import Callable
 
+from conf.events import say
 from wire.node.lease_holder import LeaseHolder
 
 __all__ = ["OrderlyStop", "Phase"]
@@ -114,7 +115,7 @@ class OrderlyStop:
                 return False
             self._relieved_at = holder.map.epoch
             if not any(not entry.stops for entry in holder.map.live(holder.entry.tier)):
-                logger.info("no other %s stays: nothing is handed over", holder.entry.tier)
+                say(logger, "node.hands_nothing_over", tier=holder.entry.tier)
                 self._alone, self._relieved_at = True, -1
                 self.phase, self._until = Phase.LEAVING, now + LAST_S
                 return False
@@ -122,5 +123,5 @@ class OrderlyStop:
 
     def _end(self, why: str) -> None:
         if why:
-            logger.info("stopped: %s", why)
+            say(logger, "node.handed_over", outcome=why)
         self.phase, self._next = Phase.ENDED, float("inf")

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import trio
 
+from conf.events import say
 from wire.node.reload import Prepared, Reload, Reloaded
 
 __all__ = ["LOOK_S", "Reloading", "Watched"]
@@ -49,7 +50,7 @@ class Reloading:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            say(await self.once())
+            say_outcome(await self.once())
 
     async def watch(self, part: Watched) -> None:
         """Look at the files of a part every ``LOOK_S``, until cancelled; never while a reload is under way."""
@@ -59,7 +60,7 @@ class Reloading:
                 try:
                     looked = await trio.to_thread.run_sync(part.look)
                 except (RuntimeError, OSError, MemoryError) as error:  # no thread: the next look may find one
-                    logger.warning("files were not looked at: %s", error or type(error).__name__)
+                    say(logger, "reload.files_not_read", why=error or type(error).__name__)
                 else:
                     part.take(looked)
 
@@ -76,13 +77,13 @@ class Reloading:
         return outcome
 
 
-def say(outcome: Reloaded) -> None:
+def say_outcome(outcome: Reloaded) -> None:
     """Write an outcome to the log: one line of the whole, one of each difference or mistake."""
     if outcome.ok:
-        logger.info("reloaded: %d differences", len(outcome.lines))
+        say(logger, "reload.done", differences=len(outcome.lines))
         for line in outcome.lines:
-            logger.info(f"reloaded: {line}")  # an event of its own, of which none is left out
+            say(logger, "reload.difference", line=line)
     else:
-        logger.error("reload refused, the old state stays: %d mistakes", len(outcome.lines))
+        say(logger, "reload.refused", mistakes=len(outcome.lines))
         for line in outcome.lines:
-            logger.error(f"reload refused: {line}")
+            say(logger, "reload.mistake", line=line)

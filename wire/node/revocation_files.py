@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from conf.errors import UserError
+from conf.events import say
 from conf.settings import NodeConfig
 from wire.node.reload_parts import changed_files, file_marks
 
@@ -159,7 +160,7 @@ class RevocationFiles(Generic[S, L]):
             lines = self.difference(looked.read)
             self.put(looked.read)
             for line in lines:
-                logger.info("revocation list of %s: %s", self._what, line)
+                say(logger, "revocation.taken", of=self._what, line=line)
         elif looked.mistake:
             self.looks["failed"] += 1
             self._mistake = looked.mistake
@@ -176,9 +177,9 @@ class RevocationFiles(Generic[S, L]):
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._said:
-            logger.error("revocation lists of %s: %s", self._what, problem)
+            say(logger, "revocation.failed", of=self._what, problem=problem)
         elif self._said and not problem:
-            logger.info("revocation lists of %s: in order again", self._what)
+            say(logger, "revocation.in_order", of=self._what)
         self._said = problem
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from conf.events import say
 from conf.node_settings import NodeSettings
 
 __all__ = ["take_turns"]
@@ -46,7 +47,7 @@ def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: P
         why = wish(value)
         if why:
             level = logging.WARNING if f"node.{name}" in sources else logging.DEBUG
-            logger.log(level, "node.%s = %d has no effect: %s", name, value, why, extra={"event": "not_scheduled"})
+            say(logger, "node.setting_without_effect", setting=name, value=value, why=why, level=level)
 
 
 def _set_group(nice: int, group_file: Path) -> str:

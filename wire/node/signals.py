@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from conf.events import say
 from conf.metrics import Metrics
 
 __all__ = ["STOP_S_MAX", "obey_signals", "state_lines", "survive_signals"]
@@ -54,23 +55,23 @@ async def obey_signals(
                 name = signal.Signals(number).name
                 counts[name] = counts.get(name, 0) + 1
                 if number == signal.SIGHUP:
-                    logger.info("reloading on SIGHUP")
+                    say(logger, "signal.reload")
                     reload()
                 elif number == signal.SIGUSR1:
                     for line in state():
-                        logger.info(f"state: {line}")  # an event of its own, of which none is left out
+                        say(logger, "signal.state", line=line)
                 elif number == signal.SIGTERM and not stopping.is_set():
-                    logger.info("stopping in order on SIGTERM; SIGTERM again, or SIGINT, ends at once")
+                    say(logger, "signal.stop")
                     stopping.set()
                     nursery.start_soon(_end_late, end)
                 else:
-                    logger.info("stopping at once on %s", name)
+                    say(logger, "signal.end", signal=name)
                     end()
 
 
 async def _end_late(end: Callable[[], None]) -> None:
     await trio.sleep(STOP_S_MAX)
-    logger.warning("not stopped after %g s: ended", STOP_S_MAX)
+    say(logger, "node.stop_late", seconds=STOP_S_MAX)
     end()
 
 

@@ -6,6 +6,7 @@ Decides the words and how often they are logged. Which of them concern a tier is
 import logging
 from collections.abc import Sequence
 
+from conf.events import say
 from wire.messages.cluster_map import ClusterMap
 from wire.node.lease_holder import LeaseHolder
 
@@ -104,7 +105,7 @@ class WaitingLog:
         """Take the present reason; call at least once a second."""
         if not reason:
             if self._said:
-                self._logger.info("waits no longer")
+                say(self._logger, "node.waits_no_longer")
             self.reason, self._said = "", False
             return
         if not self.reason:
@@ -113,4 +114,4 @@ class WaitingLog:
         if now >= self._say_at:
             self._say_at = now + EVERY_S
             self._said = True
-            self._logger.warning("waiting: %s", reason)
+            say(self._logger, "node.waits", reason=reason)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import logging
 import os
 import shutil
 import threading
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from conf.events import say
 
 __all__ = [
     "LEDGER_SUFFIXES",
@@ -40,6 +43,8 @@ __all__ = [
     "picked_origin",
     "topic_hash",
 ]
+
+logger = logging.getLogger(__name__)
 
 LEDGER_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.open")
 PICKED_MARK = "$"  # in an origin: behind it the hash of a shared group
@@ -158,7 +163,7 @@ class FileLedger(LedgerSink):
         total_bytes_max: Of the directory, files of former incarnations included.
         when_full: ``stop`` recording (the broker goes on, the proof ends there), or ``refuse`` with LedgerFull.
         sync: fdatasync in each flush; costs a disk sync, survives power loss.
-        loud: Called once with a sentence when the ledger is full or cannot be written.
+        loud: Called once with a sentence when the ledger is full or cannot be written; None: it is logged.
     """
 
     enabled = True
@@ -188,7 +193,7 @@ class FileLedger(LedgerSink):
         self._total_bytes_max = total_bytes_max
         self._when_full = when_full
         self._sync = sync
-        self._loud = loud or _quiet
+        self._loud = loud or _log
         self._encode = msgspec.json.Encoder().encode
         self._lines: list[bytes] = []
         self._buffered = 0
@@ -327,8 +332,8 @@ class FileLedger(LedgerSink):
         self._background.shutdown()
 
 
-def _quiet(_text: str) -> None:
-    pass
+def _log(problem: str) -> None:
+    say(logger, "ledger.failed", problem=problem)
 
 
 def _give_way() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
+from conf.events import EVENTS
 from gateways.federation.agent import Agent
 from gateways.federation.events import (
     AckHost,
@@ -132,8 +133,8 @@ class SimProcess:
             case CloseLink(neighbour, reason):
                 self.closed.append(f"{neighbour}: {reason}")
                 self.simulation.cut(self.name, neighbour)
-            case Log(text):
-                self.logs.append(text)
+            case Log(event, values):
+                self.logs.append(EVENTS[event].sentence.format_map(values))
 
     # --- the broker
 

@@ -1,0 +1,192 @@
+"""Every event that a node, a gateway or a service writes to its log: its stable name, its level and its sentence.
+
+A log call names an event and gives the values (``say``), of which the sentence is made. docs/log-events.md is
+made from this table; ``tests/test_log_events.py`` fails for a call without an entry and for values that do not fit it.
+Names are for machines and stay; sentences are for people and may change.
+"""
+
+import logging
+import string
+from typing import NamedTuple
+
+__all__ = ["EVENTS", "OTHER", "Event", "fields_of", "say"]
+
+OTHER = "log.other"  # of a library's line: its sentence is its own
+
+PLAIN = (str, int, float, type(None))  # values that are shown as they are
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+
+class Event(NamedTuple):
+    """One kind of line."""
+
+    level: int  # a call may say a lower one
+    sentence: str  # with the names of its values
+    is_list: bool = False  # lines of one list: as many as there are, none is left out as a repeat
+
+
+EVENTS: dict[str, Event] = {
+    "admin.request_failed": Event(ERROR, "{method} {path} failed"),
+    "alarm.began": Event(WARNING, "alarm {alarm}: {sentence}; {do}"),
+    "alarm.ended": Event(INFO, "alarm {alarm} ended: {sentence}"),
+    "audit.failed": Event(ERROR, "{problem}"),
+    "audit.written_again": Event(INFO, "the audit is written again"),
+    "balance.listener_failed": Event(ERROR, "{problem}"),
+    "balance.waits_for_connections": Event(INFO, "waiting for {connections} connections, {seconds:g} s at most"),
+    "bridge.dead_letter_dropped": Event(ERROR, "dead letter dropped ({reason}): {text}"),
+    "bridge.ended": Event(INFO, "bridge {bridge} has ended"),
+    "bridge.exchanges_go_on": Event(INFO, "bridge spool {path}: {exchanges} exchanges go on"),
+    "bridge.failed": Event(ERROR, "bridge {bridge} has failed: {why}"),
+    "bridge.fault": Event(ERROR, "bridge {bridge}: a fault of the program"),
+    "bridge.spool_full": Event(WARNING, "{problem}; the bridge waits"),
+    "bridge.spool_has_room": Event(INFO, "the spool {path} has room again"),
+    "bridge.stands_by": Event(INFO, "bridge {bridge} stands by"),
+    "bridge.takes_over": Event(INFO, "bridge {bridge} takes over"),
+    "certificate.ends": Event(WARNING, "certificate {certificate} of {of} ends in {days} days: renew it"),
+    "drain.began": Event(INFO, "draining: {clients} clients are let go at {rate}/s"),
+    "drain.done": Event(INFO, "drained: this edge may be stopped"),
+    "drain.over": Event(INFO, "the drain is over: clients are taken"),
+    "edge.file_limit": Event(INFO, "the file limit of {limit} allows {connections} connections"),
+    "export.ended": Event(WARNING, "the export ended: {why}"),
+    "federation.bridged_beside": Event(
+        WARNING, "a bridge beside the federation joins the brokers of {other} and {agent}"
+    ),
+    "federation.held_too_long": Event(WARNING, "{neighbour} keeps no message for {seconds:g} s: it is passed by"),
+    "federation.link_closed": Event(WARNING, "link to {peer} closed: {why}"),
+    "federation.link_refused": Event(INFO, "a connection was refused: {why}"),
+    "federation.link_up": Event(INFO, "link to {peer} {how}"),
+    "federation.name_taken": Event(WARNING, "another agent has the name {agent}: heard through {neighbour}"),
+    "federation.neighbour": Event(INFO, "neighbour {address}: {why}"),
+    "federation.not_captured": Event(WARNING, "the broker does not send {topic} back: its captures cannot change"),
+    "federation.not_forgotten": Event(WARNING, "{agent} is not forgotten: it can be reached"),
+    "federation.spool_full": Event(ERROR, "{problem}: nothing is acknowledged until there is room"),
+    "gateway.settings_at_restart": Event(INFO, "{title} takes up new settings at a restart"),
+    "gossip.dropped": Event(WARNING, "dropped gossip packets: {reasons}"),
+    "gossip.ended": Event(ERROR, "gossip ended, the node goes on without it: {why}"),
+    "gossip.key_worn": Event(WARNING, "the gossip key has sealed half of what one key may seal: rotate it"),
+    "gossip.name_taken": Event(WARNING, "gossip: another process is called {peer}"),
+    "gossip.newer_process": Event(ERROR, "a newer process is called {peer}: gossip is silent now"),
+    "gossip.no_room": Event(WARNING, "gossip has no room for the addresses of: {left_out_nodes} (the map names them)"),
+    "ledger.failed": Event(ERROR, "{problem}"),
+    "link.begins_anew": Event(WARNING, "the link to {peer} begins anew: the other side forgot it"),
+    "link.broke_protocol": Event(WARNING, "{tier} {peer} broke the protocol: {why}"),
+    "link.cut": Event(WARNING, "cut a link: {why}"),
+    "link.down": Event(INFO, "link to {tier} {peer} is down: {why}"),
+    "link.failed": Event(WARNING, "link to {peer}: {why}"),
+    "link.forgotten": Event(WARNING, "forgetting the link to {peer}: more than {peers} peers"),
+    "link.frame_too_long": Event(ERROR, "a frame of kind {kind} for {peer} has {octets} bytes: not sent"),
+    "link.not_dialled": Event(WARNING, "cannot link to {tier} {peer} at {address}: {why}"),
+    "link.not_made": Event(DEBUG, "cannot link to {peer} at {address}: {why}"),
+    "link.not_read": Event(WARNING, "closing the link of {peer}: it does not read"),
+    "link.peers_many": Event(WARNING, "more than {peers} peers are connected"),
+    "link.plaintext": Event(
+        WARNING, "links on {address} are PLAINTEXT: nodes are not authenticated (node.plaintext_links)"
+    ),
+    "link.refused": Event(INFO, "refused a link: {why}"),
+    "link.up": Event(INFO, "link to {tier} {peer} is up (incarnation {incarnation})"),
+    "listener.address_unknown": Event(
+        WARNING,
+        "listener {listener} is bound to all addresses, and none is known that clients reach: set its `advertise`",
+    ),
+    "log.other": Event(INFO, ""),
+    "login.gateway_refused": Event(INFO, "refused the certificate of gateway {gateway}: {why}"),
+    "login.gateways_not_taken": Event(
+        INFO, "listeners take no certificates of gateways: {path} may have authorities below it (path length)"
+    ),
+    "login.hash_failed": Event(WARNING, "a hash was not computed: {why}"),
+    "login.keys_failed": Event(ERROR, "keys of tokens at {url}: {problem}; the former ones stay for 24 h"),
+    "login.keys_fetched": Event(INFO, "keys of tokens at {url}: fetched again"),
+    "login.refused": Event(DEBUG, "login refused with 0x{reason_code:02X}: {why}"),
+    "login.server_answers": Event(INFO, "listener {listener}: the server of {setting} answers again"),
+    "login.server_fails": Event(
+        ERROR, "listener {listener}: the server of {setting} fails: {problem}; it is left alone"
+    ),
+    "map.command_failed": Event(ERROR, "a committed {command} cannot be carried out"),
+    "map.not_proposed": Event(ERROR, "not proposed: {why}"),
+    "map.read_again": Event(WARNING, "the map is read again from its first page: {why}"),
+    "map.read_anew": Event(WARNING, "the map is read anew: {why}"),
+    "message.refused": Event(WARNING, "refused {what} of {tier} {peer}: {reason}{more}"),
+    "node.handed_over": Event(INFO, "stopped: {outcome}"),
+    "node.hands_nothing_over": Event(INFO, "no other {tier} stays: nothing is handed over"),
+    "node.incarnation_ended": Event(WARNING, "the map ended this incarnation; starting anew"),
+    "node.not_let_in": Event(ERROR, "the routers do not let this node in: {why}"),
+    "node.ready": Event(INFO, "ready: {addresses}"),
+    "node.setting_without_effect": Event(WARNING, "node.{setting} = {value} has no effect: {why}"),
+    "node.stop_late": Event(WARNING, "not stopped after {seconds:g} s: ended"),
+    "node.stopped": Event(INFO, "stopped in order{waits}"),
+    "node.waits": Event(WARNING, "waiting: {reason}"),
+    "node.waits_no_longer": Event(INFO, "waits no longer"),
+    "policy.command_failed": Event(ERROR, "a committed {command} cannot be carried out"),
+    "policy.not_proposed": Event(ERROR, "not proposed: {why}"),
+    "raft.change": Event(INFO, "raft: {action} {peer}"),
+    "raft.change_failed": Event(INFO, "raft: {action} {peer}: {why}"),
+    "raft.disk_lost": Event(
+        WARNING, "{peer} lost its disk: it learns under a new identity, and votes when it is caught up"
+    ),
+    "raft.leadership_goes": Event(INFO, "raft: the leadership goes to {peer}"),
+    "raft.leadership_stays": Event(INFO, "raft: the leadership does not go to {peer}: {why}"),
+    "raft.no_command": Event(ERROR, "an entry of the log is no command, and is passed by: {why}"),
+    "raft.other_disk": Event(
+        WARNING,
+        "the group knows another disk under the name {peer}: this one, new and empty, has no vote until "
+        "the leader takes it in as a learner",
+    ),
+    "raft.role": Event(INFO, "raft: {role}, leader {leader}"),
+    "raft.snapshot_refused": Event(
+        ERROR,
+        "refused the snapshot of router {peer} behind entry {index} ({why}): this router keeps the state that it has",
+    ),
+    "reload.difference": Event(INFO, "reloaded: {line}", is_list=True),
+    "reload.done": Event(INFO, "reloaded: {differences} differences"),
+    "reload.files_not_read": Event(WARNING, "files were not looked at: {why}"),
+    "reload.mistake": Event(ERROR, "reload refused: {line}", is_list=True),
+    "reload.refused": Event(ERROR, "reload refused, the old state stays: {mistakes} mistakes"),
+    "replication.catching_up": Event(INFO, "catching up: {whole} of {copies} copies are whole"),
+    "replication.caught_up": Event(INFO, "caught up: {copies} copies are whole"),
+    "revocation.failed": Event(ERROR, "revocation lists of {of}: {problem}"),
+    "revocation.in_order": Event(INFO, "revocation lists of {of}: in order again"),
+    "revocation.taken": Event(INFO, "revocation list of {of}: {line}"),
+    "signal.end": Event(INFO, "stopping at once on {signal}"),
+    "signal.reload": Event(INFO, "reloading on SIGHUP"),
+    "signal.state": Event(INFO, "state: {line}", is_list=True),
+    "signal.stop": Event(INFO, "stopping in order on SIGTERM; SIGTERM again, or SIGINT, ends at once"),
+    "store.aside_removed": Event(WARNING, "an operator removed the store {store} that was put aside: {octets} bytes"),
+    "store.full": Event(ERROR, "{problem}; messages are refused (0x97) until there is room"),
+    "store.has_room": Event(WARNING, "there is room again; messages are taken"),
+    "store.not_closed": Event(ERROR, "closing the store: {why}"),
+    "store.put_aside": Event(ERROR, "{problem}; put aside as {path}, rebuilt from the other replicas"),
+    "store.read": Event(INFO, "the store is read: {sessions} sessions"),
+    "store.reading": Event(INFO, "reading the store: {loaded} of {partitions} partitions"),
+    "udp.parent_refuses": Event(WARNING, "the parent refuses this node: {why}"),
+    "udp.peer_silent": Event(INFO, "{peer} does not answer, and is not waited for until it speaks"),
+    "udp.settings_refused": Event(WARNING, "nothing is taken up: {why}"),
+    "udp.settings_taken": Event(INFO, "roles and keys are taken up"),
+}
+
+
+def say(
+    logger: logging.Logger, event: str, *, level: int = 0, exc_info: BaseException | bool = False, **fields: object
+) -> None:
+    """Log an event with its values.
+
+    Args:
+        logger: Of the module.
+        event: Its name in the table.
+        level: Another one than the table's; 0: the table's.
+        exc_info: An error whose traceback is wanted; True: the one that is handled.
+        fields: The values that its sentence names, and more.
+    """
+    entry = EVENTS[event]
+    level = level or entry.level
+    if logger.isEnabledFor(level):
+        sentence = entry.sentence.format_map(fields)
+        # An error is kept as its text: it would hold its frames for as long as its line is kept.
+        fields = {name: one if isinstance(one, PLAIN) else str(one) for name, one in fields.items()}
+        extra = {"event": event, "fields": fields}
+        logger.log(level, sentence, extra=extra, exc_info=exc_info or None, stacklevel=2)
+
+
+def fields_of(sentence: str) -> dict[str, str]:
+    """Return the values that an event's sentence names, each with its form there."""
+    named = [(name, form) for _, name, form, _ in string.Formatter().parse(sentence) if name is not None]
+    return {name: f"{{{name}:{form}}}" if form else f"{{{name}}}" for name, form in named}
