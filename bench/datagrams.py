@@ -1,7 +1,7 @@
 """Sealed messages through one datagram node: how many a second, and what each costs.
 
     python -m bench.datagrams                      10 s of QoS 1 from eight devices, one subscriber and none
-    python -m bench.datagrams --loss 0 0.01 0.05   the same with datagrams lost on the way to the node
+    python -m bench.datagrams --loss 0 0.01 0.05   the same behind a relay that loses datagrams, both ways
 
 A real node in a process of its own, over loopback; the devices are our own cores in one process beside it, which has
 work as well: where the node waits for them, its rate is not its most, and ``1 / processor time`` says what it could.
@@ -10,16 +10,17 @@ work as well: where the node waits for them, its rate is not its most, and ``1 /
 import argparse
 import json
 import os
-import random
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import trio
 
+from bench.datagram_relay import running_relay
 from gateways.datagrams.device import Device
 from gateways.datagrams.messages import Code, Endpoint, Packet
 from gateways.datagrams.node_events import Sent
@@ -36,14 +37,14 @@ TICKS_S = os.sysconf("SC_CLK_TCK")
 class Generator:
     """One device that keeps messages open, and what became of them."""
 
-    def __init__(self, node: Endpoint, name: str, key: bytes, loss: float) -> None:
+    def __init__(self, node: Endpoint, name: str, key: bytes) -> None:
         self.device = Device((node,), time.time_ns() // 1000 << 8)
         self.port = DatagramSocket(bind_udp("127.0.0.1", 0), SealedPort({}, name, key))
         self.done = self.failed = self.delivered = 0
         self.latencies: list[float] = []
         self._began: dict[int, float] = {}
         self._arrived: list[tuple[Endpoint, Packet]] = []
-        self._loss, self._next = loss, 0
+        self._next = 0
 
     def step(self, now: float, topic: str) -> None:
         """Read what came, publish as many as were answered, and send."""
@@ -63,8 +64,7 @@ class Generator:
                 self.failed += 1
         self.delivered += len(ready.delivered)
         for endpoint, packet in ready.send:
-            if random.random() >= self._loss:
-                self.port.send(now, Sent(Peer(endpoint), packet))
+            self.port.send(now, Sent(Peer(endpoint), packet))
 
     def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
         del name, is_proved, length
@@ -77,11 +77,11 @@ def processor_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / TICKS_S
 
 
-async def measure(node: Endpoint, pid: int, keys: list[bytes], seconds: float, subscribers: int, loss: float) -> str:
+async def measure(node: Endpoint, pid: int, keys: list[bytes], seconds: float, subscribers: int, what: str) -> str:
     """Return the row of one setting."""
-    publishers = [Generator(node, f"d{number}", keys[number], loss) for number in range(DEVICES)]
-    others = [Generator(node, f"d{number}", keys[number], loss) for number in range(DEVICES, DEVICES + subscribers)]
-    topic = f"bench/{subscribers}/{loss}"
+    publishers = [Generator(node, f"d{number}", keys[number]) for number in range(DEVICES)]
+    others = [Generator(node, f"d{number}", keys[number]) for number in range(DEVICES, DEVICES + subscribers)]
+    topic = f"bench/{subscribers}/{node.port}"
     for each in others:
         each.device.subscribe(trio.current_time(), -1, topic, 1)
     await run(others + publishers, "", 2.0)
@@ -94,7 +94,7 @@ async def measure(node: Endpoint, pid: int, keys: list[bytes], seconds: float, s
     failed = sum(each.failed for each in publishers)
     cost = spent / done
     return (
-        f"{subscribers} subscribers, loss {loss:.0%}: {done / lasted:,.0f} msg/s answered, {failed} not; node"
+        f"{subscribers} subscribers, {what}: {done / lasted:,.0f} msg/s answered, {failed} not; node"
         f" {cost * 1e6:.1f} us a message ({1 / cost:,.0f} a second of processor); PUBACK P50 {p50:.1f} P99 {p99:.1f}"
         f" ms; delivered {sum(each.delivered for each in others):,}"
     )
@@ -136,7 +136,12 @@ def main() -> int:
                 node = endpoint_of(json.loads(pipe.readline())["addresses"]["udp"])
             for loss in options.loss:
                 for subscribers in options.subscribers:
-                    print(trio.run(measure, node, process.pid, keys, options.seconds, subscribers, loss), flush=True)
+                    with ExitStack() as stack:
+                        at = node
+                        if loss:
+                            at = endpoint_of(f"127.0.0.1:{stack.enter_context(running_relay(str(node), loss))}")
+                        what = f"loss {loss:.0%} each way"
+                        print(trio.run(measure, at, process.pid, keys, options.seconds, subscribers, what), flush=True)
             process.terminate()
     return 0
 

@@ -34,6 +34,8 @@ from gateways.federation.turns import Turns
 from gateways.process import open_pages
 from gateways.spool import SpoolFile
 from gateways.spool_thread import Spool
+from mqtt.errors import MqttError
+from mqtt.topics import validate_topic_filter
 from wire.clock import boot_time
 from wire.links.tls import CertificateFiles, check_certificate, link_contexts
 from wire.messages.hello import NodeIdentity
@@ -68,6 +70,7 @@ def _open(config: GatewayConfig[FederateSettings], ready: Callable[[dict[str, ob
     settings = config.settings
     files = CertificateFiles(settings.certificate, settings.key, settings.authority)
     identity = (settings.federation, TIER_FEDERATE, settings.agent)
+    _check_filters(settings)
     check_certificate(files, identity, datetime.datetime.now(datetime.UTC))
     owner = f"agent {settings.agent} of federation {settings.federation}"
     path = config.gateway.data_dir / SPOOL_FILE
@@ -77,6 +80,21 @@ def _open(config: GatewayConfig[FederateSettings], ready: Callable[[dict[str, ob
         return trio.run(process.run, ready)
     finally:
         spool.close()
+
+
+def _check_filters(settings: FederateSettings) -> None:
+    """Refuse filters that are none: neighbours would close the link that brings them."""
+    places = [("federate.filters", settings.filters)]
+    for name, each in settings.policies.items():
+        places.append((f"federate.policies.{name}", (*each.imports, *each.exports)))
+    for place, filters in places:
+        for topic_filter in filters:
+            try:
+                validate_topic_filter(topic_filter)
+            except MqttError as error:
+                raise UserError(f"{place}: {topic_filter!r}: {error}", ExitCode.USAGE) from None
+            if topic_filter.startswith("$"):
+                raise UserError(f"{place}: {topic_filter!r}: topics that begin with $ never leave", ExitCode.USAGE)
 
 
 class _Process:

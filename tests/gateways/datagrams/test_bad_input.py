@@ -1,0 +1,169 @@
+"""Bad input of a datagram node, line by line: each is refused with its code, counted, and costs the others nothing."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Endpoint, Join, Packet, PubConnect, Publish, Subscribe
+from gateways.datagrams.node import DatagramNode
+from gateways.datagrams.node_events import Arrived, NodeSettings
+from gateways.datagrams.proofs import Proofs
+from gateways.datagrams.sockets import DatagramSocket, bind_udp
+from gateways.datagrams.subscribers import Peer
+from tests.gateways.datagrams.test_hostile import Rules, codes, made, say
+from tests.gateways.datagrams.tree_simulation import TreeSimulation, endpoint
+
+DEVICE, CHILD = Peer(endpoint(9)), Peer(endpoint(2))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"\0", "one byte"),
+        (b"\x08\x01", "a version and no body"),
+        (bytes(DATAGRAM_BYTES_MAX + 1), "oversized"),
+        (b"\x08\x02\x10\x01", "another version"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_datagram_that_is_no_message_is_counted(data: bytes, reason: str) -> None:
+    """Nothing is answered, so nobody learns that a node is here; the next datagram is read."""
+    node, sender = DatagramSocket(bind_udp("127.0.0.1", 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender:
+        sender.sendto(data, ("127.0.0.1", node.endpoint.port))
+        taken: list[Packet] = []
+        for _ in range(2):
+            node.read(0.0, lambda _peer, _name, _is_proved, packet, _length: taken.append(packet))
+    counts = dict(node.counts)
+    node.close()
+    assert not taken, reason
+    assert counts.pop("in") == 1 and list(counts.values()) == [1], counts
+    assert next(iter(counts)).startswith("malformed_"), counts
+
+
+def test_a_subscription_to_somebody_elses_address_is_none() -> None:
+    """Whether the asker has proved its own address or not: only a node may name another address."""
+    node, victim = made(), endpoint(77)
+    for is_proved in (False, True):
+        ready = say(node, DEVICE, Subscribe("a", 1, deliver_to=victim), is_proved=is_proved)
+        assert codes(ready) == [Code.NOT_PROVED]
+        assert all(sent.peer == DEVICE for sent in ready.send)
+    assert node.figures["subscriptions"] == 0
+    assert not [
+        sent for sent in say(node, Peer(endpoint(8)), Publish("a", b"x", 1, 1)).send if sent.peer != Peer(endpoint(8))
+    ]
+
+
+def test_an_answer_to_resolving_goes_to_who_asked() -> None:
+    """A question in somebody else's name would send him what he did not ask for."""
+    ready = say(made(), DEVICE, PubConnect("a", reply_to=endpoint(77)))
+    assert codes(ready) == [Code.NOT_PROVED] and [sent.peer for sent in ready.send] == [DEVICE]
+
+
+def test_a_child_is_believed_about_its_own_part_only() -> None:
+    """A subscription that a child passes up must lie within what it has."""
+    node = made()
+    assert codes(say(node, CHILD, Join("a", 1, CHILD.endpoint))) == [Code.JOINED]
+    assert codes(say(node, CHILD, Subscribe("#", 1, deliver_to=endpoint(77), hops=1))) == [Code.NOT_AUTHORIZED]
+    assert codes(say(node, CHILD, Subscribe("a/#", 1, deliver_to=endpoint(77), hops=16))) == [Code.MALFORMED]
+    assert codes(say(node, CHILD, Publish("b", b"x", 1, 1))) == [Code.NOT_AUTHORIZED]
+    assert node.figures["subscriptions"] == 0
+
+
+@pytest.mark.parametrize(
+    ("subtree", "code"),
+    [
+        ("", Code.NOT_MINE),  # the root itself
+        ("c", Code.NOT_AUTHORIZED),  # without the right
+        ("a/x", Code.NOT_AUTHORIZED),  # below a part that it may have
+    ],
+)
+def test_a_join_for_what_nobody_may_have(subtree: str, code: Code) -> None:
+    """The root is never given away, not even where the list of children says so."""
+    settings = NodeSettings("", endpoint(1), {"": ("", "a")}, incarnation=1, first_number=1)
+    node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
+    assert codes(say(node, CHILD, Join(subtree, 1, CHILD.endpoint))) == [code]
+    assert node.figures["children"] == 0 and node.holds(1.0)
+
+
+def test_a_join_for_a_part_that_has_a_holder() -> None:
+    """Also from the holder's own name at another address, above it and below it; the holder keeps its part."""
+    settings = NodeSettings("", endpoint(1), {"": ("a", "a/x", "a/x/y")}, incarnation=1, first_number=1)
+    node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
+    assert codes(say(node, CHILD, Join("a/x", 5, CHILD.endpoint))) == [Code.JOINED]
+    other = Peer(endpoint(3))
+    assert codes(say(node, other, Join("a/x", 9, other.endpoint))) == [Code.TAKEN]
+    assert codes(say(node, other, Join("a", 9, other.endpoint))) == [Code.TAKEN]
+    below = say(node, other, Join("a/x/y", 9, other.endpoint))
+    assert codes(below) == [Code.NOT_MINE]
+    assert getattr(below.send[0].packet.body, "nodes") == (CHILD.endpoint,)  # noqa: B009  # of a union
+    assert codes(say(node, CHILD, Join("a/x", 4, CHILD.endpoint))) == [Code.TAKEN]  # an incarnation before
+    assert codes(say(node, Peer(endpoint(8)), Publish("a/x", b"", 1, 1))) == [Code.NOT_MINE]
+
+
+def test_a_join_of_an_address_that_is_not_proved() -> None:
+    """It is told a cookie in three times its bytes at most, and nothing is prepared."""
+    node = made()
+    ready = say(node, CHILD, Join("a", 1, CHILD.endpoint), is_proved=False)
+    assert codes(ready) == [Code.NOT_PROVED]
+    assert ready.send[0].bytes_max == 300 and not node.figures["children"]
+
+
+def test_nodes_in_a_circle_decide_about_nothing() -> None:
+    """Each is the other's parent: neither has a lease to give; they ask twice a second, and say so."""
+    tree = TreeSimulation(11)
+    one, other = tree.add_node(1, "a", 2), tree.add_node(2, "a/x", 1)
+    alone = tree.add_node(3, "b", 3)
+    device = tree.add_device(100, 1)
+    tree.publish(device, "a/x")
+    tree.run_until(160)
+    assert all(actor.node is not None and not actor.node.holds(tree.now) for actor in (one, other, alone))
+    assert all(actor.node is not None and actor.node.counts["joins_refused"] > 20 for actor in (one, other, alone))
+    assert tree.story.publications[b"0"].code != Code.DISTRIBUTED
+    assert tree.story.control < 60 * 2 * 2 * 4 + 40  # three nodes and a device
+
+
+def test_a_thousand_joins_in_a_second() -> None:
+    """50 are prepared, the others are told to come again; messages are distributed meanwhile."""
+    names = tuple(f"p{number}" for number in range(1_000))
+    settings = NodeSettings("", endpoint(1), {"": names}, incarnation=1, first_number=1)
+    node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
+    say(node, DEVICE, Subscribe("#", 1))
+    found = []
+    for number, name in enumerate(names):
+        peer = Peer(Endpoint(bytes((10, 1, number >> 8, number & 255)), 5))
+        found += codes(
+            node.handle(1.0, [Arrived(peer, "", Packet(number + 1, Join(name, 1, peer.endpoint)), 60, True)])
+        )
+    assert found.count(Code.BUSY) == 950 and not found.count(Code.JOINED)  # they have not all subscriptions yet
+    assert node.counts["refused_busy"] == 950
+    out = say(node, Peer(endpoint(8)), Publish("q", b"x", 1, 1))
+    assert [sent.peer for sent in out.send if isinstance(sent.packet.body, Publish)] == [DEVICE]
+    peer = Peer(Endpoint(bytes((10, 1, 3, 231)), 5))
+    assert codes(say(node, peer, Join("p999", 1, peer.endpoint), 3.0)) == []  # is being prepared
+
+
+def test_a_publish_from_a_lease_that_has_ended() -> None:
+    """Its number of the topic is one of a node that began anew: resolve again."""
+    before = made()
+    (sent,) = say(before, DEVICE, PubConnect("a")).send
+    number = getattr(sent.packet.body, "topic_number")  # noqa: B009  # of a union
+    settings = NodeSettings("", endpoint(1), {}, incarnation=2, first_number=1)
+    node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
+    say(node, DEVICE, PubConnect("b"))  # has the first number of this incarnation
+    assert codes(say(node, DEVICE, Publish("", b"x", 1, 7, number))) == [Code.NOT_MINE]
+    assert node.counts["messages_received"] == 0
+
+
+def test_a_repeated_number_is_distributed_once() -> None:
+    """A replay in clear is answered again, and reaches nobody."""
+    node = made()
+    say(node, DEVICE, Subscribe("a", 0))
+    publisher = Peer(endpoint(8))
+    sent = [say(node, publisher, Publish("a", b"x", 1, 7)) for _ in range(3)]
+    assert [codes(each) for each in sent] == [[Code.DISTRIBUTED]] * 3
+    assert sum(isinstance(each.packet.body, Publish) for ready in sent for each in ready.send) == 1
+    assert node.counts["repeats_answered"] == 2

@@ -1,0 +1,174 @@
+"""Links of agents: who may come in, what a partner that lies or is silent costs, and that the others go on."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from gateways.federation.events import Event, LinkDown, LinkUp, Received, Send
+from gateways.federation.links import TIER_FEDERATE, Links, LinksOptions
+from wire.links.authority import DevelopmentAuthority
+from wire.links.connection import open_stream, wrap_tls
+from wire.links.tls import CertificateFiles, link_contexts
+from wire.messages.hello import LinkError, NodeIdentity, encode_hello
+
+NOW = datetime.datetime.now(datetime.UTC)
+WAIT_S = 30
+
+
+class Site:
+    """Links of one agent "m" that takes connections, and what its core would get."""
+
+    def __init__(self, files: CertificateFiles, *, accept: tuple[str, ...] = (), hello_s: float = 1.0) -> None:
+        self.events: list[Event] = []
+        identity = NodeIdentity("f", "m", TIER_FEDERATE, 7)
+        options = LinksOptions(identity, link_contexts(files), (), accept, {}, hello_s)
+        self.links = Links(options, Random(1), self.events.append, lambda: None)
+        self.port = 0
+
+    def named(self, kind: type[Event]) -> list[Any]:
+        return [each for each in self.events if isinstance(each, kind)]
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DevelopmentAuthority]:
+    """Return an authority of the federation, and one of another with the same subject."""
+    made = {}
+    for name in ("f", "g"):
+        made[name] = DevelopmentAuthority(tmp_path_factory.mktemp(name), name, NOW, "StrataMQ federation")
+    return made
+
+
+@asynccontextmanager
+async def running(site: Site) -> Any:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    site.port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(site.links.serve, listeners)
+        yield site
+        nursery.cancel_scope.cancel()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    with trio.fail_after(WAIT_S):
+        while not is_so():
+            await trio.sleep(0.005)
+
+
+async def knock(port: int, files: CertificateFiles, hello: bytes) -> bytes:
+    """Connect, say HELLO and bytes behind it; return what comes until the end, or the first of it."""
+    plain = await open_stream(f"127.0.0.1:{port}")
+    try:
+        stream = await wrap_tls(plain, link_contexts(files).client, server_side=False)
+        await stream.send_all(hello)
+        with trio.fail_after(WAIT_S):
+            return await stream.receive_some(65_536)
+    except (OSError, LinkError, trio.BrokenResourceError):
+        return b""
+    finally:
+        await trio.aclose_forcefully(plain)
+
+
+def hello_of(name: str, federation: str = "f", tier: str = TIER_FEDERATE, incarnation: int = 5) -> bytes:
+    return encode_hello(NodeIdentity(federation, name, tier, incarnation), 0, 0)
+
+
+STRANGERS = [
+    ("f", "edge", "b", hello_of("b", tier="edge"), (), "not of f/federate"),
+    ("f", TIER_FEDERATE, "m", hello_of("m"), (), "the name of this agent"),
+    ("f", TIER_FEDERATE, "b", hello_of("z"), (), "the certificate names b"),
+    ("f", TIER_FEDERATE, "b", hello_of("b", federation="g"), (), "the certificate names b"),
+    ("f", TIER_FEDERATE, "b", hello_of("b"), ("y",), "not among federate.accept"),
+    ("f", TIER_FEDERATE, "b", b"\xff" * 4_096, (), ""),
+    ("f", TIER_FEDERATE, "b", b"GET / HTTP/1.1\r\n\r\n", (), ""),
+    ("g", TIER_FEDERATE, "b", hello_of("b"), (), "TLS"),
+]
+
+
+@pytest.mark.parametrize(
+    ("authority", "tier", "name", "hello", "accept", "why"),
+    STRANGERS,
+    ids=[
+        "another tier",
+        "own name",
+        "HELLO of another name",
+        "HELLO of another federation",
+        "not accepted",
+        "noise",
+        "HTTP",
+        "another authority",
+    ],
+)
+async def test_strangers_do_not_come_in(
+    authorities: dict[str, DevelopmentAuthority],
+    caplog: pytest.LogCaptureFixture,
+    authority: str,
+    tier: str,
+    name: str,
+    hello: bytes,
+    accept: tuple[str, ...],
+    why: str,
+) -> None:
+    """Each is counted and named in the log; no link begins, and a good neighbour comes in behind it."""
+    caplog.set_level("INFO")
+    site = Site(authorities["f"].node(TIER_FEDERATE, "m"), accept=accept)
+    async with running(site):
+        files = authorities[authority].node(tier, name)
+        await knock(site.port, files, hello)
+        await until(lambda: site.links.counts["refused"] or site.links.counts["refused_slow"])
+        assert not site.named(LinkUp) and site.links.up() == []
+        assert why in caplog.text
+        good = authorities["f"].node(TIER_FEDERATE, "y")
+        assert await knock(site.port, good, hello_of("y"))
+        await until(lambda: site.named(LinkUp))
+        assert [each.neighbour for each in site.named(LinkUp)] == ["y"]
+
+
+async def test_a_port_scan_costs_nothing(authorities: dict[str, DevelopmentAuthority]) -> None:
+    """A connection without TLS is refused, one that is closed at once too."""
+    site = Site(authorities["f"].node(TIER_FEDERATE, "m"))
+    async with running(site):
+        for data in (b"", b"\x10\x0c\0\x04MQTT\x04\x02\0\x3c\0\0", bytes(100_000)):
+            plain = await open_stream(f"127.0.0.1:{site.port}")
+            try:
+                await plain.send_all(data)
+            except trio.BrokenResourceError:
+                pass
+            await plain.aclose()
+        await until(lambda: site.links.counts["refused"] == 3)
+        assert not site.named(LinkUp)
+
+
+async def test_an_incarnation_before_is_refused(authorities: dict[str, DevelopmentAuthority]) -> None:
+    """A process that was replaced does not take its link back."""
+    site = Site(authorities["f"].node(TIER_FEDERATE, "m"))
+    files = authorities["f"].node(TIER_FEDERATE, "b")
+    async with running(site):
+        await knock(site.port, files, hello_of("b", incarnation=5))
+        await until(lambda: len(site.named(LinkDown)) == 1)
+        await knock(site.port, files, hello_of("b", incarnation=4))
+        await until(lambda: site.links.counts["refused"])
+        assert [each.incarnation for each in site.named(LinkUp)] == [5]
+
+
+async def test_frames_that_are_none_end_the_connection(authorities: dict[str, DevelopmentAuthority]) -> None:
+    """A frame of 8 MiB and more, or of no kind, ends it, counted; the link may begin again."""
+    site = Site(authorities["f"].node(TIER_FEDERATE, "m"))
+    files = authorities["f"].node(TIER_FEDERATE, "b")
+    async with running(site):
+        for number, bad in enumerate((b"\xff" * 64, b"\0" * 64)):
+            plain = await open_stream(f"127.0.0.1:{site.port}")
+            stream = await wrap_tls(plain, link_contexts(files).client, server_side=False)
+            await stream.send_all(hello_of("b") + bad)
+            await until(lambda: site.links.counts["refused_frames"] == number + 1)  # noqa: B023
+            await trio.aclose_forcefully(plain)
+        assert not site.named(Received)
+        await until(lambda: len(site.named(LinkDown)) == 2)
+        site.links.send(Send("b", b"late", 0))
+        assert site.links.counts["dropped_former_link"] == 1

@@ -1,0 +1,186 @@
+"""Mistakes of an agent's start, and a broker that refuses it: one line each, and nothing runs half."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from conf.errors import UserError
+from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
+from conf.gateway_config import GatewayConfig, load_gateway
+from gateways.client import RefusedFilter
+from gateways.federation.events import CaptureFilter, Event, HostDown, HostUp, Recapture
+from gateways.federation.host import Host
+from gateways.federation.host_door import lane_options
+from gateways.federation.interest.interest import Interest
+from gateways.federation.interest.static import StaticFilters
+from gateways.federation.service import main
+from gateways.spool import SpoolFile
+from gateways.spool_rows import Put, Write
+from mqtt import StreamDecoder, encode_packet
+from mqtt.packets import Connack, Disconnect, Packet, Suback, Subscribe
+from mqtt.reasons import ReasonCode
+from stratamq.federate_folder import make_folder
+from tests.gateways.test_client import broker
+
+
+def load(folder: Path, *flags: str) -> GatewayConfig[FederateSettings]:
+    """Return the configuration of agent a, made with b's beside it."""
+    folder.chmod(0o700)
+    path, _ = make_folder(folder, "plants", ["a", "b"], ["a-b"])
+    settings = ["federate.port=0", "metrics.enabled=false", *flags]
+    return load_gateway(("federate", FederateSettings), FEDERATE_DEFAULTS, path, environment={}, flags=settings)
+
+
+def refused(config: GatewayConfig[FederateSettings]) -> str:
+    """Return the line by which the start ends."""
+
+    def never(addresses: dict[str, object]) -> None:
+        raise AssertionError(f"it started: {addresses}")
+
+    with pytest.raises(UserError) as raised:
+        main(config, never)
+    (line,) = str(raised.value).splitlines()
+    return line
+
+
+def spool_of(config: GatewayConfig[FederateSettings]) -> Path:
+    folder = config.gateway.data_dir
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / "spool"
+
+
+def write_spool(path: Path, owner: str, rows: list[Write]) -> None:
+    file = SpoolFile(path, owner, 1 << 30)
+    file.commit(rows)
+    file.close()
+
+
+OWNER = "agent a of federation plants"
+
+
+@pytest.mark.parametrize(
+    ("owner", "rows", "line"),
+    [
+        ("agent a of federation ships", [], "is of agent a of federation ships, not of agent a of federation plants"),
+        ("agent b of federation plants", [], "give each its own data folder"),
+        (OWNER, [Put("agent", b"federation", b"ships")], "the spool is of federation ships, not of plants"),
+        (OWNER, [Put("topic", b"a", b"\xc1")], "a row of the spool cannot be read"),
+        (OWNER, [Put("sent", b"a", b"1")], "spool"),
+        (OWNER, [Put("interest", b"a", b"1")], "spool"),
+    ],
+)
+def test_a_spool_that_is_not_this_agents(tmp_path: Path, owner: str, rows: list[Write], line: str) -> None:
+    """Of another federation or agent, or with a row that nobody wrote."""
+    config = load(tmp_path)
+    write_spool(spool_of(config), owner, rows)
+    assert line in refused(config)
+
+
+def test_a_spool_that_is_damaged(tmp_path: Path) -> None:
+    """In its first page, and in a row whose checksum does not match."""
+    config = load(tmp_path)
+    spool = spool_of(config)
+    spool.write_bytes(os.urandom(8_192))
+    spool.chmod(0o600)
+    assert "is no spool, or damaged in its first page" in refused(config)
+    spool.unlink()
+    write_spool(spool, OWNER, [Put("seen", b"key", bytes(8))])
+    with sqlite3.connect(spool) as database:
+        database.execute("UPDATE rows SET value = x'0000000000000001'")
+    database.close()
+    assert "damaged (a row of kind seen does not match its checksum)" in refused(config)
+
+
+def test_a_spool_that_is_open_to_others_or_in_use(tmp_path: Path) -> None:
+    """Two processes with one folder, and a file that others may read."""
+    config = load(tmp_path)
+    spool = spool_of(config)
+    file = SpoolFile(spool, OWNER, 1 << 30)
+    assert "in use by another process" in refused(config)
+    file.close()
+    spool.chmod(0o644)
+    assert str(spool) in refused(config)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["federate.agent=b"], "stratamq://plants/federate/a"),
+        (["federate.federation=ships"], "stratamq://plants/federate/a"),
+        (["federate.authority=/nowhere"], "/nowhere"),
+        (["federate.host=http://x"], "federate.host"),
+        (['federate.filters=["a/#/b"]'], "federate.filters: 'a/#/b'"),
+        (['federate.policies={b={import=["a#"]}}'], "federate.policies.b: 'a#'"),
+        (['federate.filters=["$SYS/#"]'], "federate.filters: '$SYS/#'"),
+        (["federate.username=u", "federate.password_file=/nowhere"], "/nowhere"),
+    ],
+)
+def test_a_mistake_of_the_settings(tmp_path: Path, flags: list[str], line: str) -> None:
+    """A certificate of another name or federation, files that are missing, filters that are none."""
+    assert line in refused(load(tmp_path, *flags))
+
+
+def host_of(address: str, folder: Path, put_event: Callable[[Event], None]) -> Host:
+    """Return the end at a broker, whose rows count as synced at once."""
+    settings = load(folder, f"federate.host={address}").settings
+    options = lane_options(settings, (), lambda: True)
+    adapter = StaticFilters(Interest([], 60.0, 10))
+    return Host(options, adapter, "m", put_event, lambda _rows, then: then(), lambda: 0.0, Random(1))
+
+
+async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: Path) -> None:
+    """It does not run half: the marker's filter was granted, and the one behind it was not."""
+
+    async def refuse(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        del packets
+        await stream.send_all(encode_packet(Connack(), 5))
+        decoder, codes = StreamDecoder(5), [ReasonCode.GRANTED_QOS_2, ReasonCode.NOT_AUTHORIZED]
+        while codes:
+            for packet in decoder.feed(bytes(await stream.receive_some(65_536))):
+                if isinstance(packet, Subscribe):
+                    await stream.send_all(encode_packet(Suback(packet.packet_identifier, [codes.pop(0)]), 5))
+        await trio.sleep_forever()
+
+    host: Host | None = None
+
+    def put_event(event: Event) -> None:
+        if isinstance(event, HostUp) and host is not None:
+            wanted = tuple(CaptureFilter(each, number, True, True) for number, each in ((1, "m"), (2, "a/#")))
+            host.recapture(Recapture(wanted, (), 2))
+
+    async with broker(refuse) as address:
+        host = host_of(address, tmp_path, put_event)
+        text = r"refuses the filter a/# \(0x87\): the agent does not run half"
+        with pytest.raises(RefusedFilter, match=text), trio.fail_after(30):
+            await host.lanes[0].client.run()
+
+
+async def test_a_broker_that_disconnects_the_agent_is_asked_again(tmp_path: Path) -> None:
+    """As Mosquitto does with a slow client: the core hears of it, and the next connection begins."""
+    connections = 0
+
+    async def leave(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        nonlocal connections
+        del packets
+        connections += 1
+        await stream.send_all(encode_packet(Connack(), 5))
+        if connections < 3:
+            await stream.send_all(encode_packet(Disconnect(ReasonCode.QUOTA_EXCEEDED), 5))
+        await trio.sleep_forever()
+
+    events: list[Event] = []
+    async with broker(leave) as address, trio.open_nursery() as nursery:
+        host = host_of(address, tmp_path, events.append)
+        nursery.start_soon(host.lanes[0].client.run)
+        with trio.fail_after(30):
+            while [type(each) for each in events] != [HostUp, HostDown, HostUp, HostDown, HostUp]:
+                await trio.sleep(0.01)
+        assert host.is_up and host.counts["connections"] == 3
+        nursery.cancel_scope.cancel()
