@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.metrics import Histogram, Metrics, PowersOfTwo
 from edge.hot.engine import Engine
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 
-__all__ = ["expose_durations", "expose_events"]
+__all__ = ["expose_durations", "expose_events", "expose_traffic"]
 
 CONNECTS, DISCONNECTS, TAKEN_OVER = "connects_", "disconnects_", "disconnects_taken_over"
 ACCEPTED = "0x00"
+PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5.0"}  # by protocol level
 
 
 def expose_events(
@@ -61,8 +63,76 @@ def expose_events(
     )
 
 
+def expose_traffic(
+    metrics: Metrics,
+    doors: Mapping[tuple[str, int], int],
+    counters: Callable[[], Mapping[str, int]],
+    local: EphemeralSubscriptions,
+) -> None:
+    """Show who is connected, and what comes and goes.
+
+    Args:
+        metrics: The page.
+        doors: Open connections by listener and MQTT version.
+        counters: Those of the loop.
+        local: Subscriptions of ephemeral sessions.
+    """
+    metrics.gauge(
+        "connections",
+        "Clients that are connected, by listener and MQTT version.",
+        lambda: {(name, PROTOCOLS.get(version, "")): float(count) for (name, version), count in doors.items()},
+        ("listener", "protocol"),
+    )
+    metrics.counter(
+        "messages_received_total",
+        "PUBLISH packets of clients by QoS.",
+        lambda: {(str(qos),): float(counters()[f"publish_in_qos{qos}"]) for qos in range(3)},
+        ("qos",),
+    )
+    metrics.counter(
+        "messages_delivered_total",
+        "PUBLISH packets to clients by QoS.",
+        lambda: {(str(qos),): float(counters()[f"publish_out_qos{qos}"]) for qos in range(3)},
+        ("qos",),
+    )
+    metrics.counter(
+        "packets_total",
+        "Packets of clients: PUBLISH, answers to it (out: PUBACK and PUBREC), all others (in).",
+        lambda: _packets(counters()),
+        ("direction", "type"),
+    )
+    metrics.counter(
+        "bytes_total",
+        "Bytes of clients and links.",
+        lambda: {("in",): float(counters()["bytes_in"]), ("out",): float(counters()["bytes_out"])},
+        ("direction",),
+    )
+    metrics.gauge(
+        "subscriptions",
+        "Subscriptions of the ephemeral sessions here.",
+        lambda: {("ephemeral",): float(len(local) - local.shared), ("ephemeral_shared",): float(local.shared)},
+        ("kind",),
+    )
+
+
+def _packets(counted: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    read = sum(counted[f"publish_in_qos{qos}"] for qos in range(3))
+    return {
+        ("in", "publish"): float(read),
+        ("in", "other"): float(counted["packets_in"] - read),
+        ("out", "publish"): float(sum(counted[f"publish_out_qos{qos}"] for qos in range(3))),
+        ("out", "acknowledgement"): float(counted["acknowledged"]),
+    }
+
+
 def expose_durations(metrics: Metrics, hot: Engine, subscribed: Histogram) -> None:
     """Show what the loop measured, and the times of SUBSCRIBEs."""
+
+    def delivered() -> PowersOfTwo:
+        found = PowersOfTwo()
+        found.counts = hot.delivered.counted()
+        found.total = hot.delivered.sum_ns / 1e9
+        return found
 
     def acknowledged() -> PowersOfTwo:
         found = PowersOfTwo()
@@ -73,6 +143,11 @@ def expose_durations(metrics: Metrics, hot: Engine, subscribed: Histogram) -> No
 
     metrics.show(
         "publish_ack_seconds", "From a PUBLISH of QoS 1 or 2 being read to its PUBACK or PUBREC.", acknowledged
+    )
+    metrics.show(
+        "delivery_seconds",
+        "From what a turn of the loop reads to the PUBLISH packets to clients that it writes.",
+        delivered,
     )
     metrics.show("subscribe_ack_seconds", "From a SUBSCRIBE being read to its SUBACK.", lambda: subscribed)
 

@@ -23,7 +23,7 @@ from edge.clients.client import Client
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
 from edge.drain import Drain
-from edge.event_families import expose_durations, expose_events
+from edge.event_families import expose_durations, expose_events, expose_traffic
 from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host, trio_epoll_fd
 from edge.hot.loop import Loop
@@ -441,28 +441,11 @@ class EdgeService:
             lambda: {(name,): files.seconds_left for name, files in self._lists.items()},
             ("listener",),
         )
-        metrics.gauge("connections", "Open connections, links included.", lambda: float(counters()["connections"]))
+        metrics.gauge("sockets", "Open connections, links included.", lambda: float(counters()["connections"]))
         metrics.gauge("clients", "Client connections.", lambda: float(len(core.clients)))
-        metrics.counter(
-            "messages_received_total",
-            "PUBLISH packets of clients by QoS.",
-            lambda: {(str(qos),): float(counters()[f"publish_in_qos{qos}"]) for qos in range(3)},
-            ("qos",),
-        )
-        metrics.counter(
-            "messages_delivered_total",
-            "PUBLISH packets to clients by QoS.",
-            lambda: {(str(qos),): float(counters()[f"publish_out_qos{qos}"]) for qos in range(3)},
-            ("qos",),
-        )
+        expose_traffic(metrics, core.clients.doors, counters, core.routes.local)
         expose_events(metrics, lambda: core.counts, counters)
         expose_durations(metrics, core.hot, core.subscribing.times)
-        metrics.counter(
-            "bytes_total",
-            "Bytes of clients and links.",
-            lambda: {("in",): float(counters()["bytes_in"]), ("out",): float(counters()["bytes_out"])},
-            ("direction",),
-        )
         metrics.gauge("logins_that_end", "Ends of tokens and the like.", lambda: float(core.logins.ends))
         metrics.counter(
             "login_answers_total",
@@ -470,7 +453,6 @@ class EdgeService:
             lambda: {(listener, what): float(count) for listener, what, count in chains.outcomes()},
             ("listener", "answer"),
         )
-        metrics.gauge("subscriptions", "Subscriptions of ephemeral sessions.", lambda: float(len(core.routes.local)))
         metrics.gauge("routes_cached", "Topics in the route cache.", lambda: float(counters()["routes"]))
         metrics.gauge(
             "outbox_bytes", "Bytes that storage has not acknowledged.", lambda: float(counters()["outbox_bytes"])

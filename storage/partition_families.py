@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from conf.drop_reasons import count_drops, count_repeats
-from conf.metrics import Metrics
-from storage.hosting.hosted_partition import HostedPartition
+from conf.metrics import Histogram, Metrics
+from storage.hosting.hosted_partition import FILL_BOUNDS, HostedPartition
 from storage.looks.copies import lag_ops
 from storage.looks.shown import Shown
+from storage.state.timers import EndSession
 
 __all__ = ["expose_partitions"]
 
@@ -52,8 +53,10 @@ def expose_partitions(
         each(shown.oldest_s),
         ("partition",),
     )
+
+    _expose_sessions(metrics, shown, total)
     metrics.gauge(
-        "queue_fill_ratio",
+        "queue_fullest_ratio",
         "Of the sessions served here, how full the fullest queue is, by messages or bytes; 1 is its bound.",
         lambda: max((hosted.tally.fill for hosted in shown.from_partition(0)), default=0.0),
     )
@@ -76,4 +79,32 @@ def expose_partitions(
         "Epoch under which a partition is served here.",
         each(lambda hosted: hosted.partition.epoch),
         ("partition",),
+    )
+
+
+def _expose_sessions(metrics: Metrics, shown: Shown, total: Callable[[Read], Callable[[], float]]) -> None:
+    """Show what sessions hold, together."""
+
+    def fills() -> Histogram:
+        found = Histogram(FILL_BOUNDS)
+        for hosted in shown.from_partition(0):
+            found.counts = [one + more for one, more in zip(found.counts, hosted.tally.fills, strict=True)]
+            found.total += hosted.tally.fill_sum
+        return found
+
+    metrics.show(
+        "queue_fill_ratio",
+        "Queues of the sessions served here that hold something, by how full they are now; 1 is the bound.",
+        fills,
+    )
+    metrics.gauge(
+        "subscriptions",
+        "Subscriptions of the stored sessions served here.",
+        lambda: {("stored",): float(sum(hosted.tally.subscriptions for hosted in shown.from_partition(0)))},
+        ("kind",),
+    )
+    metrics.gauge(
+        "sessions_expired_uncollected",
+        "Sessions that have ended and whose rows are not all deleted yet.",
+        total(lambda hosted: sum(isinstance(one, EndSession) for one in hosted.partition.work)),
     )

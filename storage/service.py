@@ -483,6 +483,11 @@ class StorageService:
         )
         metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
         metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
+        metrics.gauge(
+            "store_compaction_pending_bytes",
+            "Log of the store that is not in its data file yet.",
+            lambda: float(self._store.unmoved_bytes),
+        )
         metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
         metrics.explain(self._waits_for)
         metrics.counter(

@@ -40,4 +40,4 @@ def _cell(sentence: str) -> str:
 
 
 def _values(sentence: str) -> str:
-    return " ".join(f"`{name}`" for name in fields_of(sentence))
+    return " ".join(f"`{name}`" for name in fields_of(sentence)) or "-"

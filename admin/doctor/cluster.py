@@ -212,7 +212,7 @@ def _queues(seen: Examined) -> Said:
     for node, row in seen.sight.stats.items():
         if (row.queue_oldest_s or 0.0) >= 600:
             yield WARN, node, f"the oldest queued message waits for {row.queue_oldest_s:.0f} s"
-        for key, value in _named(row, "stratamq_queue_fill_ratio"):
+        for key, value in _named(row, "stratamq_queue_fullest_ratio"):
             if value >= 0.9:
                 yield WARN, node, f"its fullest queue is filled to {value:.0%} {key}".rstrip()
 

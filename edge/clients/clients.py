@@ -4,6 +4,9 @@ Who may connect is decided in ``edge/clients/connect.py``; what an end is report
 Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+
 from edge.clients.client import Client
 from edge.clients.lifecycle import Lifecycle
 from edge.clients.phase import Phase
@@ -14,6 +17,7 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Disconnect
 from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
+from wire.messages.sessions import SessionOpened, Subscription
 
 __all__ = ["Clients"]
 
@@ -26,6 +30,7 @@ class Clients:
     Attributes:
         lifecycle: Whom opened and ended connections, and their filters, are told.
         adopted: Connections that ever came.
+        doors: Open connections by listener and MQTT version.
     """
 
     def __init__(self, node: EdgeNode, loop: ClientEnds) -> None:
@@ -33,6 +38,8 @@ class Clients:
         self._loop = loop
         self.lifecycle = Lifecycle()
         self.adopted = 0
+        self.doors: Counter[tuple[str, int]] = Counter()
+        self.lifecycle.watch(self)
         self._clients: dict[int, Client] = {}
         self._by_partition: dict[int, dict[int, Client]] = {}  # those that asked for their claim, by number
 
@@ -69,6 +76,21 @@ class Clients:
         if client.was_open:
             self.lifecycle.disconnected(client)
         return True
+
+    def connected(self, client: Client, opened: SessionOpened) -> None:
+        """Count a connection that opened."""
+        del opened
+        self.doors[client.policy.name, client.version] += 1
+
+    def disconnected(self, client: Client) -> None:
+        """Count one that ended."""
+        self.doors[client.policy.name, client.version] -= 1
+
+    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+        """Filters are no connections."""
+
+    def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
+        """Filters are no connections."""
 
     def place(self, client: Client) -> int:
         """Find the partition that a connection's claim belongs to, and return it."""

@@ -8,4 +8,5 @@ cdef class Durations:
     cdef readonly long long sum_ns
 
 
+cdef object count_durations(Durations durations, long long ns, unsigned long long number)
 cdef object count_duration(Durations durations, long long ns)

@@ -23,6 +23,17 @@ class Durations:
         return [self.counts[bucket] for bucket in range(BUCKETS)]
 
 
+def count_durations(durations: Durations, ns: cython.longlong, number: cython.ulonglong) -> None:
+    """Count several of one length."""
+    bucket: cython.int = 0
+    left: cython.longlong = (ns // 1000 - 1) >> 6 if ns >= 1000 else 0
+    while left > 0 and bucket < LAST:
+        left >>= 1
+        bucket += 1
+    durations.counts[bucket] += number
+    durations.sum_ns += ns * number
+
+
 def count_duration(durations: Durations, ns: cython.longlong) -> None:
     """Count one; the microsecond below decides at a bound."""
     bucket: cython.int = 0

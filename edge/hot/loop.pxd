@@ -1,6 +1,7 @@
 # C form of loop.py.
 from edge.hot.engine cimport Engine
 from edge.hot.descriptors cimport boot_ns, bytes_waiting
+from edge.hot.durations cimport count_durations
 from edge.hot.linux cimport (
     CLOCK_BOOTTIME, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME,
     epoll_event, epoll_wait, itimerspec, only_thread, read, recv, timerfd_create, timerfd_settime, wait_ns

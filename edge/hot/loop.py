@@ -20,6 +20,7 @@ from edge.hot.state import Conn
 
 if not cython.compiled:
     from edge.hot.descriptors import boot_ns, bytes_waiting
+    from edge.hot.durations import count_durations
     from edge.hot.memory import count_held
     from edge.hot.output import mark_dirty
     from edge.hot.pacing import after_turn, gap_ns
@@ -168,6 +169,7 @@ class Loop(Sockets):
         start: cython.longlong = began
         self.woke_ns = 0
         packets: cython.ulonglong = hot.packets_in
+        written: cython.ulonglong = hot.publish_out_qos0 + hot.publish_out_qos1 + hot.publish_out_qos2
         hot.begin_turn(start)
         self.handshakes = 0
         if self.undecrypted:
@@ -205,6 +207,9 @@ class Loop(Sockets):
         after_turn(self.pacing, start, hot.packets_in, self.blocked_ns)
         start = boot_ns() - began
         self.longest_ns = max(self.longest_ns, start)
+        written = hot.publish_out_qos0 + hot.publish_out_qos1 + hot.publish_out_qos2 - written
+        if written > 0:
+            count_durations(hot.delivered, start, written)
         if hot.packets_in == packets:
             self.longest_own_ns = max(self.longest_own_ns, start)
         return trio_ready

@@ -272,6 +272,7 @@ cdef class HotState(Counters):
     cdef Buffer ledger_rows
     cdef long ledger_count
     cdef public long long ledger_offset_ns
+    cdef readonly Durations delivered
     cdef readonly Durations acks_in
     cdef public object journal
     cdef long long noted_ns

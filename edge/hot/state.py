@@ -427,8 +427,8 @@ class HotState(Counters):
         self.authorizing = False
         self.ledger: Any = None
         self.ledger_rows = Buffer(4096)
-        self.ledger_count = 0  # rows in it
-        self.ledger_offset_ns = 0  # UTC minus the loop's clock
+        self.ledger_count = self.ledger_offset_ns = 0  # rows in it; UTC minus the loop's clock
+        self.delivered = Durations()  # turns, from first byte to last send, for each PUBLISH to a client
         self.acks_in = Durations()  # from PUBLISH to PUBACK or PUBREC, of those that were not answered at once
         self.journal: Any = None
         self.noted_ns = self.notes = 0  # turn of the last note, and how many it had

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from conf.metrics import Histogram
 from mqtt.reasons import ReasonCode
 from storage.hosting.loading import load
 from storage.hosting.waiting import UntilServing, Waiting
@@ -81,6 +82,9 @@ class Phase(IntEnum):
     SERVING = 3
 
 
+FILL_BOUNDS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
 class Tally(NamedTuple):
     """Content of a partition when it was counted last."""
 
@@ -89,6 +93,9 @@ class Tally(NamedTuple):
     keys: int
     bytes: int
     fill: float  # of the fullest queue, by messages or bytes; 1 is its bound
+    subscriptions: int = 0
+    fills: tuple[int, ...] = (0,) * (len(FILL_BOUNDS) + 1)  # queues that hold something, by how full they are
+    fill_sum: float = 0.0
 
 
 class HostedPartition:
@@ -172,22 +179,27 @@ class HostedPartition:
     def _count(self) -> Iterator[int]:
         """Count in slices; yields the sessions of each. None may come or go meanwhile."""
         self.changed = False
-        online = queued = keys = size = 0
+        online = queued = keys = size = subscribed = 0
         fill = 0.0
+        fills = Histogram(FILL_BOUNDS)
         settings = self.partition.settings
         for passed, session in enumerate(self.partition.sessions.values(), 1):
             online += session.edge != ""
             waiting = session.queued
             queued += waiting
-            keys += 1 + len(session.made("subscriptions") or ()) + waiting
+            subscriptions = len(session.made("subscriptions") or ())
+            subscribed += subscriptions
+            keys += 1 + subscriptions + waiting
             size += SESSION_BYTES + session.queue_bytes
             if waiting:
                 messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
-                fill = max(fill, waiting / max(1, messages), session.queue_bytes / max(1, octets))
+                filled = max(waiting / max(1, messages), session.queue_bytes / max(1, octets))
+                fill = max(fill, filled)
+                fills.observe(filled)
             if passed % COUNTED_AT_ONCE == 0:
                 yield COUNTED_AT_ONCE
         keys, size = keys + len(self.retained), size + self.retained.payload_bytes
-        self.tally = tally = Tally(online, queued, keys, size, fill)
+        self.tally = tally = Tally(online, queued, keys, size, fill, subscribed, tuple(fills.counts), fills.total)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
 
     @property

@@ -47,6 +47,7 @@ class LoggedStore:
         self._region = ahead.region(0)
         self._newer = RowTable(self._below, self._number)
         self._older: RowTable | None = None
+        self._older_bytes = 0  # of its commits in the log
         self._moved = False  # rows to the data file, that nobody has synced
         self._behind = False  # commits that went to the data file are not synced
         self._free_after = 0  # commit whose acknowledgement says that what was moved is durable; 0: none
@@ -90,6 +91,11 @@ class LoggedStore:
         """Whether calls would raise StoreClosed."""
         return self._data.closed
 
+    @property
+    def unmoved_bytes(self) -> int:
+        """Bytes of commits in the log whose rows may not be in the data file yet."""
+        return self._region.used + (self._older_bytes if self._older is not None else 0)
+
     def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
         """Commit a batch; see ``KeyValueStore.write``."""
         self._require_open()
@@ -123,6 +129,7 @@ class LoggedStore:
         if self._older is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
                 self._older, self._newer = self._newer, RowTable(self._below, self._number)
+                self._older_bytes = self._region.used
                 self._region = self._ahead.region(1 - self._region.index)
             return
         if self._durable >= self._older.number and self._move_rows(self._older, most):

@@ -99,7 +99,7 @@ class Shell:
             text = subprocess.run(
                 [*front, sys.executable, "-c", ask], capture_output=True, text=True, check=True
             ).stdout
-        return "\nstratamq_subscriptions 1.0\n" in text
+        return '\nstratamq_subscriptions{kind="ephemeral"} 1.0\n' in text
 
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_S
