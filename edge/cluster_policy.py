@@ -11,7 +11,7 @@ acknowledged at its end. Source: docs/adr/0034-access.md, rules 1 to 4.
 | judging | decisions follow what came; the epoch of before is acknowledged | the pass ends: current, or judging again |
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from access.identity.chain import Ticket
@@ -96,9 +96,11 @@ class ClusterPolicy:
     Attributes:
         has_judged: Returns whether filters and deliveries of all clients are judged by these ``changes`` and
             ``renewals`` of ``rights``; the sweep's, to be set before the first turn.
+        on_taken: Told whom a step took something from, nobody by name where it may be anybody; to be set likewise.
     """
 
     has_judged: Callable[[int, int], bool]
+    on_taken: Callable[[Collection[str]], None]
 
     def __init__(
         self,
@@ -157,6 +159,10 @@ class ClusterPolicy:
         if step.roles:
             self._rights.follow_roles(self._follower.view)
         takes = step.takes
+        if takes.roles or takes.groups:
+            self.on_taken(())
+        elif takes.users or takes.changed:
+            self.on_taken((*takes.users, *takes.changed))
         if takes:
             self._logins.rights_taken()
             self._users.update(takes.users)
@@ -169,6 +175,7 @@ class ClusterPolicy:
         self._bans.view = view
         self._rights.follow_roles(view)
         self._logins.rights_taken()
+        self.on_taken(())
         self._due = True
         admitted: dict[str, set[tuple[int, int]]] = {}  # users -> as whom their clients were let in
         for client in self._clients():

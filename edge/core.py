@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from edge.access import EdgeAccess
+from edge.away_filters import AwayFilters
 from edge.clients.claims import ClaimsPolls
 from edge.clients.client import Client
 from edge.clients.clients import Clients
@@ -114,8 +115,7 @@ class EdgeCore:
         relinked: Callable[[], None] = lambda: None,
     ) -> None:
         self.ledger: EdgeLedger | None = None
-        self._accept = accept
-        self._relinked = relinked
+        self._accept, self._relinked = accept, relinked
         self._next_tick = self._next_sweep = 0.0
         counts = Counts()
         hot = self.hot = Engine(self, identity.incarnation, hot_limits)
@@ -166,12 +166,12 @@ class EdgeCore:
         shown = edge_sources(node, hot, clients, self.held, routes.local, self.rights, utc, peer_name)
         self.operators = Operators(node, hot, peers, shown, lambda: int(utc() * 1000))
         self.messages = self._join_messages()
-        revoke, rebound = self.subscribing.revoke, self.rebounding.look
-        self.sweep = Sweep(self.rights, clients.all, revoke, rebound, hot, clients.drop_judged)
-        self.policy.has_judged = self.sweep.has_judged
+        look, away = self.rebounding.look, AwayFilters(node, requests, self._absent)
+        self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged)
+        self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
         self.rights.take_groups = self.sweep.take_groups
-        kept = self.logins, self.rights, self.conduct
-        self.access = EdgeAccess((self.policy, self.logins, self.rights, self.sweep), kept)
+        parts = away, self.policy, self.logins, self.rights, self.sweep  # it asks the second for users
+        self.access = EdgeAccess(parts, (self.logins, self.rights, self.conduct))
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local

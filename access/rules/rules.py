@@ -86,6 +86,12 @@ class Rule:
     network: str = ""
     qos_min: int = 0
 
+    @property
+    def asks_connection(self) -> bool:
+        """Whether more decides than names that a session keeps: an address, a certificate, credentials."""
+        names = (level.name for level in self.levels if isinstance(level, Placeholder))
+        return bool(self.network) or any(name in ("common_name", "attribute") for name in names)
+
 
 Tier: TypeAlias = tuple[Rule, ...]
 
@@ -137,7 +143,7 @@ def check_cost(tier: Tier) -> None:
 class Policy:
     """Tiers of rules, compiled: decisions for all clients that have them."""
 
-    __slots__ = ("_asked", "_cacheable", "_grants", "_groups_named", "_names", "_tiers", "by_qos")
+    __slots__ = ("_asked", "_cacheable", "_grants", "_groups_named", "_names", "_tiers", "asks_connection", "by_qos")
 
     def __init__(self, tiers: Sequence[Tier], groups_named: bool = False) -> None:
         """Compile.
@@ -159,6 +165,8 @@ class Policy:
             (placeholder, at == 0) for entry in entries for at, placeholder in entry.levels if at == entry.without
         }
         self._cacheable = all(tier.common for tier in self._tiers)
+        # A rule asks for more of a client than its names: of somebody who is away it is not kept.
+        self.asks_connection = any(rule.asks_connection for tier in tiers for rule in tier)
         self._grants: dict[tuple[str, int], Grant] = {}
 
     def decide(self, action: Action, topic: str, who: Who, qos: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""Judgement of those who are not here: users whose wills fire, and whose retained messages are delivered.
+"""Judgement of those who are not here: users of wills, of retained messages, and of filters of stored sessions.
 
 | who | is judged by |
 |---|---|
@@ -20,6 +20,7 @@ from access.policy.records import User
 from access.policy.view import PolicyView, roles_of
 from access.rules.rules import Action
 from edge.rights.client_rights import ClientRights
+from wire.messages.away import AwaySession
 from wire.messages.batches import OPERATOR_MADE
 
 __all__ = ["AbsentUsers", "Left"]
@@ -89,6 +90,33 @@ class AbsentUsers:
         for owner in _sorted(wanted):
             if not self._look_up(owner[0], partial(told, owner)):
                 told(owner, None)  # too many wait: it is not delivered
+
+    @property
+    def judges_users(self) -> bool:
+        """Whether rules here depend on the cluster's users."""
+        return self._rights.follows_cluster
+
+    def judge_filters(self, away: AwaySession, then: Callable[[list[str] | None], None]) -> bool:
+        """Have ``then`` told which filters of an absent client its user may not have any more; None: not now.
+
+        All, where that user is gone. One that is disabled or banned keeps them: it may come back, and gets nothing
+        until then. False: nobody can say now, and ``then`` is not called.
+        """
+
+        def told(user: User | None) -> None:
+            epoch = self._view().epoch
+            if away.owner_made > epoch or (user is not None and user.version > epoch):
+                then(None)  # by a newer policy than this edge has: what it names may be unknown here
+            elif user is None or user.made != away.owner_made:
+                then([away_filter.topic_filter for away_filter in away.filters])
+            elif user.disabled:
+                then([])
+            else:
+                principal = Principal(away.owner, "", away.client_id, roles_of(user, self._view()), made=user.made)
+                filters = [(away_filter.topic_filter, away_filter.qos) for away_filter in away.filters]
+                then(self._rights.refused_absent(principal, away.client_id, filters))
+
+        return self._look_up(away.owner, told)
 
     def _told(self, left: Left, told: Callable[[User | None], None]) -> bool:
         if left.made:

@@ -20,7 +20,7 @@ from edge.hot.state import Conn
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.node.ports import RightsIO
 from edge.rights.bounds import Bounds, bounds_of_listener, stricter
-from edge.rights.sources import RuleBook
+from edge.rights.sources import RuleBook, Sources
 
 __all__ = ["ClientRights", "Judged"]
 
@@ -253,10 +253,34 @@ class ClientRights:
         rights = self._rights_of(client)
         if rights is None:
             return Grant.REFUSED
-        grant = rights.grant(topic_filter, qos)
-        if grant is Grant.PARTIAL and (not sources.filters or topic_filter.startswith("$share/")):
-            return Grant.REFUSED  # of a group: what its member may not have, no pick knows
-        return grant
+        return _granted(rights, sources, topic_filter, qos)
+
+    @property
+    def follows_cluster(self) -> bool:
+        """Whether rules depend on the cluster's users."""
+        return self._book is not None and self._book.of_cluster
+
+    def refused_absent(self, principal: Principal, client_id: str, filters: Sequence[tuple[str, int]]) -> list[str]:
+        """Return the filters that no listener here would grant to a client that is not here any more.
+
+        The listener that granted them may be at another edge with the same rules. What depends on more than its names
+        (its address, its certificate, what its credentials brought) is not kept, so nothing is refused by such rules.
+        """
+        book, classes = self._book, self._classes
+        if book is None or classes is None or not book.of_cluster:
+            return []
+        left = list(filters)
+        for name, sources in book.by_listener.items():
+            if not left or sources.of_credentials:
+                return []
+            joined = classes.join(book.key(name, principal, client_id), self._now)
+            rights = ConnectionRights(joined, Who(client_id, principal.user, listener=name), principal, None)
+            if joined.policy.asks_connection:
+                left.clear()
+            left = [one for one in left if _granted(rights, sources, *one) is Grant.REFUSED]
+            classes.leave(joined)
+            self._follow(classes)
+        return [topic_filter for topic_filter, _ in left]
 
     @property
     def judges_nobody(self) -> bool:
@@ -299,3 +323,11 @@ class ClientRights:
         """Forget a connection that is gone."""
         del why
         self.leave(client)
+
+
+def _granted(rights: ConnectionRights, sources: Sources, topic_filter: str, qos: int) -> Grant:
+    """Return how much of a filter is granted by a listener's rules."""
+    grant = rights.grant(topic_filter, qos)
+    if grant is Grant.PARTIAL and (not sources.filters or topic_filter.startswith("$share/")):
+        return Grant.REFUSED  # of a group: what its member may not have, no pick knows
+    return grant

@@ -30,6 +30,7 @@ from storage.messages.origins import edge_sender
 from storage.messages.plain_messages import PlainLane
 from storage.messages.publishers import Publishers
 from storage.messages.retained import RetainedStore
+from storage.sessions.away import AwaySessions
 from storage.sessions.ownership import Owners
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
@@ -115,6 +116,7 @@ class HostedPartition:
         self.delivery = Delivery(self.partition, self._live)
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
+        self.away = AwaySessions(self.partition, self.subscriptions)
         self.retained = RetainedStore(self.partition, self.delivery)
         self.inbound = Inbound(self.partition)
         self.publishers = Publishers()

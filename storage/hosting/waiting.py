@@ -8,6 +8,7 @@ each up by its type when the wait is over, so that what waits can be printed.
 from collections import deque
 from typing import NamedTuple
 
+from wire.messages.away import ListAway, RevokeAway
 from wire.messages.batches import PublishMessage, PushAck
 from wire.messages.hello import PeerKey
 from wire.messages.replication import Append, TransferSlice
@@ -41,6 +42,8 @@ PartitionRequest = (
     | ReleaseInbound
     | ReadRetained
     | DeliverRetained
+    | ListAway
+    | RevokeAway
 )
 
 MESSAGE_BYTES = 256  # of a waiting message beside topic and payload

@@ -15,6 +15,7 @@ from storage.hosting.retained_scans import RetainedScan, RetainedScans
 from storage.hosting.turn import Turn
 from storage.hosting.waiting import PartitionRequest, WaitingAck, WaitingRequest, WaitingScan
 from storage.messages.plain_acks import AckLane, AckTaker
+from wire.messages.away import ListAway, RevokeAway
 from wire.messages.batches import PushAck
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Moved
@@ -105,6 +106,10 @@ class Requests:
                 self.scan(hosted, request, edge)
             else:
                 hosted.retained.read(request, edge)
+        elif isinstance(request, ListAway):
+            hosted.away.list_some(request, edge)
+        elif isinstance(request, RevokeAway):
+            hosted.away.revoke(request, edge)
         else:
             hosted.retained.deliver(request, edge)
 

@@ -213,18 +213,27 @@ class Subscriptions:
         session = partition.sessions.get(request.session)
         codes = []
         if session is not None and session.owner_epoch == request.owner_epoch:
-            gone = []
-            for name in request.topic_filters:
-                codes.append(0 if name in session.subscriptions else NO_SUBSCRIPTION_EXISTED)
-                if name in session.subscriptions:
-                    self._delivery.forget_live(session)
-                    gone += self._detach(session, name)
-                    shared = parse_shared(name) if request.revoked else None
-                    if shared is not None:
-                        self._delivery.given_up.begin(session, f"{shared[0]}/{shared[1]}".encode())
-            self._answer_waiting(gone)
-            self._leave(gone)
+            codes = self.remove(session, request.topic_filters, revoked=request.revoked)
         partition.tell(edge, SessionUnsubscribed(request.request, codes))
+
+    def remove(self, session: DurableSession, names: list[str], *, revoked: bool) -> list[int]:
+        """Remove subscriptions of a session; return a reason code for each.
+
+        Args:
+            revoked: Its user may not have them: what waits for it as a group's member goes to others of the group.
+        """
+        codes, gone = [], []
+        for name in names:
+            codes.append(0 if name in session.subscriptions else NO_SUBSCRIPTION_EXISTED)
+            if name in session.subscriptions:
+                self._delivery.forget_live(session)
+                gone += self._detach(session, name)
+                shared = parse_shared(name) if revoked else None
+                if shared is not None:
+                    self._delivery.given_up.begin(session, f"{shared[0]}/{shared[1]}".encode())
+        self._answer_waiting(gone)
+        self._leave(gone)
+        return codes
 
     def ends(self, session: DurableSession) -> None:
         """The session gets no more subscriptions: what they cost together is of no interest any more."""

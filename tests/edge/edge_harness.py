@@ -16,6 +16,7 @@ from edge.node.node import EdgeNode
 from edge.rights.sources import RuleBook
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from wire.messages.away import AwayListed, AwayRevoked, ListAway, RevokeAway
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.control import Control
 from wire.messages.hello import NodeIdentity
@@ -227,6 +228,8 @@ class Edge:
             RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
             ReleaseInbound: lambda m: InboundReleased(m.request),
             DeliverRetained: lambda m: RetainedDelivered(m.request),
+            ListAway: lambda m: AwayListed(m.request),
+            RevokeAway: lambda m: AwayRevoked(m.request, len(m.topic_filters)),
         }
         make = simple.get(type(message))
         return None if make is None else make(message)

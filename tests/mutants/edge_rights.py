@@ -4,9 +4,12 @@ from functools import partial
 from typing import Any
 
 from access.rules.rights import ConnectionRights
+from access.rules.rules import Rule
+from edge.rights.absent import AbsentUsers
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import Sweep
+from tests.edge import test_away_filters as _A
 from tests.edge.rights import test_resumed_filters as _F
 from tests.edge.rights import test_rules_of_clients as _R
 from tests.edge.rights import test_sweep as _S
@@ -20,7 +23,28 @@ def _forgets(sweep: Any) -> tuple[int, int]:
     return 0, 0
 
 
+def _by_an_older_view(self: AbsentUsers, away: Any, then: Any) -> bool:
+    names = [held.topic_filter for held in away.filters]
+    return _judge_filters(self, away, lambda refused: then(names if refused is None else refused))
+
+
+_judge_filters = AbsentUsers.judge_filters
+
 EDGE_RIGHTS: tuple[SeededBug, ...] = (
+    SeededBug(
+        "an absent client's filters are judged by an older policy than they are of",
+        "edge/rights/absent.py AbsentUsers.judge_filters",
+        lambda patch: patch.setattr(AbsentUsers, "judge_filters", _by_an_older_view),
+        _A.test_what_a_newer_policy_names_is_not_judged_by_an_older_one,
+        "test_what_a_newer_policy_names_is_not_judged_by_an_older_one",
+    ),
+    SeededBug(
+        "an absent client's filters are judged without the address that a rule asks for",
+        "access/rules/rules.py Rule.asks_connection",
+        lambda patch: patch.setattr(Rule, "asks_connection", False),
+        _A.test_rules_that_ask_for_more_than_names_take_nothing,
+        "test_rules_that_ask_for_more_than_names_take_nothing",
+    ),
     SeededBug(
         "bits of a class outlive an epoch",
         "edge/rights/client_rights.py ClientRights._follow",

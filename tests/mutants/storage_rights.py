@@ -7,10 +7,13 @@ from storage.messages.outbound import Outbound
 from storage.rights import owners
 from storage.rights.owners import Owner
 from storage.sessions import ownership, subscriptions
+from storage.sessions.away import AwaySessions
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import DurableSession
 from tests.mutants.seeded import SeededBug
+from tests.storage import test_away as _A
+from tests.storage import test_bounds_of_users as _B
 from tests.storage.rights import test_filters as _F
 from tests.storage.rights import test_given_up as _G
 from tests.storage.rights import test_owners as _O
@@ -46,6 +49,20 @@ def _finish_without_a_mark(self: DurableSession) -> None:
     self.recheck_below = 0
 
 
+def _of_any_connection(self: AwaySessions, request: Any, edge: str) -> None:
+    session = self._partition.sessions.get(request.away)
+    request.owner_epoch = session.owner_epoch if session is not None else 0
+    _revoke_away(self, request, edge)
+
+
+def _rows_without_bounds(cls: type[DurableSession], number: int, row: Any) -> DurableSession:
+    del cls
+    session = _from_row(number, row)
+    session.queue_bounds = None
+    return session
+
+
+_revoke_away = AwaySessions.revoke
 _finish = DurableSession.finish_restore
 _redispatch = Outbound._redispatch
 _restore = Subscriptions.restore
@@ -108,6 +125,20 @@ STORAGE_RIGHTS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(Outbound, "_redispatch", _from_members_too),
         partial(_G.test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member, is_member=True, qos=1),
         "test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member",
+    ),
+    SeededBug(
+        "a client that came since loses what it was granted",
+        "storage/sessions/away.py AwaySessions.revoke",
+        lambda patch: patch.setattr(AwaySessions, "revoke", _of_any_connection),
+        _A.test_a_client_that_came_since_keeps_what_it_was_granted,
+        "test_a_client_that_came_since_keeps_what_it_was_granted",
+    ),
+    SeededBug(
+        "the bound of a queue dies with its primary",
+        _ROWS,
+        lambda patch: patch.setattr(DurableSession, "from_row", classmethod(_rows_without_bounds)),
+        partial(_B.test_a_queue_is_as_small_as_its_sessions_connect_says, "drop_oldest", {"queue_messages_max": 2}),
+        "test_a_queue_is_as_small_as_its_sessions_connect_says",
     ),
     SeededBug(
         "a recheck mark is lost at promotion",

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from wire.messages import (
+    away,
     control,
     looks,
     nodes,
@@ -121,6 +122,10 @@ CELLS: dict[type, Cell] = {
     retained.RetainedNone: _cell("storage", "edge", Rule.ASKED),
     retained.DeliverRetained: _cell("edge", "storage", Rule.OWNER),
     retained.RetainedDelivered: _cell("storage", "edge", Rule.ASKED),
+    away.ListAway: _cell("edge", "storage"),
+    away.AwayListed: _cell("storage", "edge", Rule.ASKED),
+    away.RevokeAway: _cell("edge", "storage"),  # of a session that no edge has: it names the connection that ended
+    away.AwayRevoked: _cell("storage", "edge", Rule.ASKED),
     sessions.PollClaims: _cell("storage", "edge", Rule.PRIMARY),
     sessions.Claims: _cell("edge", "storage", Rule.ASKED),
     wills.FireWill: _cell("storage", "edge", Rule.PRIMARY),
@@ -173,6 +178,8 @@ ANSWERS: dict[type, tuple[type, ...]] = {
     sessions.ReleaseInbound: (sessions.InboundReleased,),
     retained.ReadRetained: (retained.RetainedPage,),
     retained.DeliverRetained: (retained.RetainedDelivered,),
+    away.ListAway: (away.AwayListed,),
+    away.RevokeAway: (away.AwayRevoked,),
 }
 
 RELAYED = (sessions.KickSession, sessions.SessionKicked)

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from wire.decoding import Payload, strictly
+from wire.messages.away import AwayListed, AwayRevoked, ListAway, RevokeAway
 from wire.messages.looks import Look, Seen, StartTrace, StopTrace
 from wire.messages.nodes import (
     Changed,
@@ -133,6 +134,10 @@ Control = (
     | RetainedPage
     | RetainedNone
     | DeliverRetained
+    | ListAway
+    | AwayListed
+    | RevokeAway
+    | AwayRevoked
     | RetainedDelivered
     | PollClaims
     | Claims

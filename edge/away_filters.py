@@ -1,0 +1,172 @@
+"""Filters of stored sessions whose clients are away, and whose users may not have them any more.
+
+A step of the policy that takes rights from users has the edges look: each partition is one edge's, so what it holds is
+judged once. That edge reads its sessions in pages, judges each filter by the user as it is now, and has the refused
+ones removed, with their routes. One that becomes a partition's looks at all of it, because the former one may have died
+over its work. No verb waits for this: what waits in such a queue is judged when it is delivered.
+Decision: docs/adr/0131-filters-of-the-absent.md.
+"""
+
+import math
+from collections import deque
+from collections.abc import Collection
+from functools import partial
+
+from edge.cluster.partition_requests import PartitionRequests
+from edge.node.node import EdgeNode
+from edge.rights.absent import AbsentUsers
+from wire.messages.away import AWAY_USERS_MAX, AwayListed, AwayRevoked, AwaySession, ListAway, RevokeAway
+from wire.messages.control import Control
+from wire.messages.hello import TIER_EDGE
+
+__all__ = ["AwayFilters"]
+
+JUDGED_OF_TURN = 200  # filters, some 5 us each
+REVOKED_AT_ONCE = 32  # filters of one request: a broad one is told to the owner of every shard
+AGAIN_S = 1.0  # where too many requests wait
+PAGE_S = 30.0  # for the users of a page; then it is read again
+
+
+class AwayFilters:
+    """The looks of one edge.
+
+    Args:
+        node: This edge.
+        requests: To partitions.
+        absent: Judges users who are not here.
+    """
+
+    def __init__(self, node: EdgeNode, requests: PartitionRequests, absent: AbsentUsers) -> None:
+        self._node = node
+        self._requests = requests
+        self._absent = absent
+        self._mine: frozenset[int] = frozenset()  # partitions, by the map of ``_map_epoch``
+        self._map_epoch = -1
+        self._due: dict[int, frozenset[str]] = {}  # partition -> users to look at, none: all
+        self._partition = -1  # that is looked at
+        self._users: frozenset[str] = frozenset()
+        self._first, self._skip = 0, 0  # where the page at hand begins
+        self._page: AwayListed | None = None
+        self._left: deque[AwaySession] = deque()  # of the page, to be judged
+        self._judging = 0  # sessions whose users are asked for
+        self._revoking = 0  # requests that are not answered
+        self._undecided = False  # something of the page: it is read again
+        self._number = 0  # of the page: what is told of a former one is void
+        self._until = math.inf  # for the users of the page at hand
+        self._next_at = 0.0
+
+    def taken(self, users: Collection[str] = ()) -> None:
+        """Note that the policy took something from users; none: whoever it was, look at all."""
+        for number in self._mine if self._absent.judges_users else ():
+            self._look_at(number, frozenset(users))
+        self._node.wake()
+
+    def _look_at(self, number: int, users: frozenset[str]) -> None:
+        if number in self._due and users:
+            users = users | self._due[number] if self._due[number] else frozenset()
+        self._due[number] = users if len(users) <= AWAY_USERS_MAX else frozenset()
+
+    def _follow_map(self) -> None:
+        cluster_map = self._node.map
+        self._map_epoch = cluster_map.epoch
+        names = [entry.node for entry in cluster_map.live(TIER_EDGE)]
+        place = names.index(self._node.name) if self._node.name in names else -1
+        count = len(cluster_map.partitions)
+        mine = frozenset(range(place, count, len(names))) if place >= 0 else frozenset()
+        for number in sorted(mine - self._mine):
+            self._due[number] = frozenset()
+        for number in self._due.keys() - mine:
+            del self._due[number]
+        self._mine = mine
+
+    # --- a part of edge/access.py
+
+    def step(self, now: float) -> None:
+        """Go on with the page at hand, or with the next one."""
+        if not self._absent.judges_users:
+            return
+        if self._map_epoch != self._node.map.epoch:
+            self._follow_map()
+        if not self._node.may_admit() or now < self._next_at:  # it decides, and by a policy that is not older than it
+            return
+        if self._partition < 0 and self._due:
+            self._partition = next(iter(self._due))
+            self._users = self._due.pop(self._partition)
+            self._first = self._skip = 0
+            self._ask(now)
+        elif self._page is not None:
+            self._judge_some()
+            self._turn_page(self._page, now)
+
+    def _ask(self, now: float) -> None:
+        self._page, self._judging, self._undecided = None, 0, False
+        self._number += 1
+        self._left.clear()
+        asked = self._requests.next_number(), self._partition, 0
+        request = ListAway(*asked, self._first, self._skip, sorted(self._users))
+        if not self._requests.ask(request, self._listed, now):
+            self._look_at(self._partition, self._users)
+            self._partition, self._next_at = -1, now + AGAIN_S
+
+    def _listed(self, answer: Control) -> None:
+        if isinstance(answer, AwayListed):
+            self._page, self._until = answer, self._node.now + PAGE_S
+            self._left.extend(answer.sessions)
+
+    def _judge_some(self) -> None:
+        judged = 0
+        while self._left and judged < JUDGED_OF_TURN:
+            one = self._left.popleft()
+            judged += 1 + len(one.filters)
+            self._judging += 1
+            if not self._absent.judge_filters(one, partial(self._judged, self._number, one)):
+                self._judging -= 1
+                self._undecided = True  # too many wait for users
+
+    def _judged(self, number: int, one: AwaySession, refused: list[str] | None) -> None:
+        page = self._page
+        if number != self._number or page is None:
+            return
+        self._judging -= 1
+        if refused is None:
+            self._undecided = True
+            return
+        if page.next_first == one.session:  # its next page begins behind what stays of this one
+            page.next_skip = max(0, page.next_skip - len(refused))
+        for at in range(0, len(refused), REVOKED_AT_ONCE):
+            head = self._requests.next_number(), self._partition, 0, one.session, one.owner_epoch
+            request = RevokeAway(*head, refused[at : at + REVOKED_AT_ONCE])
+            if self._requests.ask(request, self._revoked, self._node.now):
+                self._revoking += 1
+            else:
+                self._undecided = True
+
+    def _revoked(self, answer: Control) -> None:
+        self._revoking -= 1
+        if isinstance(answer, AwayRevoked):
+            self._node.count("revoked_filters_away", answer.removed)
+
+    def _turn_page(self, page: AwayListed, now: float) -> None:
+        is_late = now >= self._until
+        if self._left or self._revoking or (self._judging and not is_late):
+            return
+        if self._undecided or self._judging:
+            self._node.count("away_filters_asked_again")
+            self._next_at = now + AGAIN_S
+            self._ask(now)
+            return
+        self._first, self._skip, self._page = page.next_first, page.next_skip, None
+        if page.next_first and self._partition in self._mine:
+            self._ask(now)
+        else:
+            self._partition = -1
+
+    def next_deadline(self) -> float:
+        """Return when this goes on: at once while something can be judged."""
+        if not self._node.may_admit() or not self._absent.judges_users:
+            return math.inf
+        if self._left or (self._due and self._partition < 0) or self._map_epoch != self._node.map.epoch:
+            return self._next_at
+        if self._page is not None:
+            return self._until if self._judging or self._revoking else self._next_at
+        return math.inf

@@ -1,0 +1,79 @@
+"""Filters of stored sessions whose clients are away: told to an edge in pages, removed when it says so.
+
+The edge judges; here it is only certain that the client is still away, by the same connection that ended. A page is
+bounded in filters, bytes and sessions passed, so none holds the loop. What is queued stays: it is judged at delivery.
+Decision: docs/adr/0131-filters-of-the-absent.md.
+"""
+
+from bisect import bisect_left
+from itertools import islice
+
+from storage.sessions.subscriptions import Subscriptions
+from storage.state.durable_sessions import ENDING, DurableSession
+from storage.state.partition import Partition
+from wire.messages.away import AwayListed, AwayRevoked, AwaySession, HeldFilter, ListAway, RevokeAway
+
+__all__ = ["AwaySessions"]
+
+PAGE_FILTERS = 500
+PAGE_BYTES = 256 * 1024  # of text; a character may take four
+PAGE_SESSIONS = 2_000  # that are passed: about a millisecond
+
+
+class AwaySessions:
+    """The sessions of one partition that have no connection."""
+
+    def __init__(self, partition: Partition, subscriptions: Subscriptions) -> None:
+        self._partition = partition
+        self._subscriptions = subscriptions
+        self._numbers: list[int] = []  # of a pass that is under way; a session that is made meanwhile needs none
+
+    def list_some(self, request: ListAway, edge: str) -> None:
+        """Answer with the next page."""
+        if not request.first or not self._numbers:
+            self._numbers = sorted(self._partition.sessions)
+        at = bisect_left(self._numbers, request.first)
+        users = frozenset(request.users)
+        answer = AwayListed(request.request)
+        room, octets = PAGE_FILTERS, PAGE_BYTES
+        for number in islice(self._numbers, at, at + PAGE_SESSIONS):
+            session = self._partition.sessions.get(number)
+            if session is None or not _is_away(session) or (users and session.owner not in users):
+                continue
+            if room <= 0 or octets <= 0:
+                answer.next_first = number
+                break
+            skip = request.skip if number == request.first else 0
+            one = AwaySession(number, session.owner_epoch, session.client_id, session.owner, session.owner_made)
+            octets -= 4 * (len(session.client_id) + len(session.owner))
+            for name, subscription in islice(session.subscriptions.items(), skip, None):
+                if one.filters and (room <= 0 or octets <= 0):
+                    answer.next_first, answer.next_skip = number, skip + len(one.filters)
+                    break
+                one.filters.append(HeldFilter(name, subscription.qos))
+                room -= 1
+                octets -= 4 * len(name)
+            answer.sessions.append(one)
+            if answer.next_first:
+                break
+        else:
+            if at + PAGE_SESSIONS < len(self._numbers):
+                answer.next_first = self._numbers[at + PAGE_SESSIONS]
+        if not answer.next_first:
+            self._numbers = []
+        self._partition.tell(edge, answer)
+
+    def revoke(self, request: RevokeAway, edge: str) -> None:
+        """Remove filters of a session whose client has not come since they were told."""
+        partition = self._partition
+        session = partition.sessions.get(request.away)
+        removed = 0
+        if session is not None and _is_away(session) and session.owner_epoch == request.owner_epoch:
+            removed = self._subscriptions.remove(session, request.topic_filters, revoked=True).count(0)
+        partition.tell(edge, AwayRevoked(request.request, removed))
+
+
+def _is_away(session: DurableSession) -> bool:
+    """Return whether a session of a user of the cluster has filters, and no connection."""
+    stands = not session.edge and session.deadline != ENDING and session.owner_made > 0
+    return stands and bool(session.made("subscriptions"))

@@ -1,0 +1,131 @@
+"""Filters of stored sessions whose clients are away: those that their user may not have any more are removed.
+
+NIST: protect.
+"""
+
+from msgspec.structs import replace
+
+from access.limits.bans import Ban
+from access.policy import commands as c
+from access.policy.records import Rule
+from edge.away_filters import REVOKED_AT_ONCE
+from edge.rights.sources import RuleBook, Sources
+from tests.edge.edge_harness import PARTITIONS, cluster_map
+from tests.edge.rights.ruled import roles
+from tests.edge.test_cluster_policy import HASH, Cluster
+from wire.messages.away import AwayListed, AwayRevoked, AwaySession, HeldFilter, ListAway, RevokeAway
+from wire.messages.map_pages import map_pages
+
+MAY = c.PutRole("device", (Rule(True, 0x1F, "down/%u/#"), Rule(True, 0x1F, "all")))
+ANN = c.AddUser("ann", HASH, roles=("device",))
+FEWER = c.PutRole("device", (Rule(True, 0x1F, "all"),))
+MINE = (0, 2)  # e0 and e1 are the edges
+
+
+class Away:
+    """A cluster whose partitions have sessions of ann that are away."""
+
+    def __init__(self, *names: str) -> None:
+        self.cluster = Cluster(MAY, ANN, roles=True)
+        self.edge = self.cluster.edge
+        self.edge.seen.clear()
+        user = self.cluster.machine.tables.users.get("ann")
+        assert user is not None
+        self.made = user.made
+        filters = [HeldFilter(name, 1) for name in names or ("down/ann/x", "all", "$share/g/down/ann/y")]
+        self.session = AwaySession(5, 9, "c", "ann", self.made, filters)
+        self.edge.held |= {ListAway, RevokeAway}
+        self.removed: list[RevokeAway] = []
+        self.asked: list[ListAway] = []
+
+    def answer(self, *sessions: AwaySession) -> list[ListAway]:
+        """Answer all that is asked, with these sessions in the first partition alone; return the questions."""
+        asked: list[ListAway] = []
+        for _ in range(4 * PARTITIONS):
+            self.cluster.run()
+            lists = self.edge.take(ListAway)
+            for one in lists:
+                asked.append(one)
+                there = list(sessions) if one.partition == 0 and not one.first else []
+                self.edge.storage(AwayListed(one.request, there))
+            orders = self.edge.take(RevokeAway)
+            self.removed += orders
+            for order in orders:
+                self.edge.storage(AwayRevoked(order.request, len(order.topic_filters)))
+        return asked
+
+    def after(self, *commands: c.SimpleCommand, session: AwaySession | None = None) -> list[str]:
+        """Commit commands; return the filters that are removed."""
+        self.removed = []
+        self.cluster.order(*commands)
+        self.asked = self.answer(session or self.session)
+        return [name for order in self.removed for name in order.topic_filters]
+
+
+def test_a_right_that_is_taken_takes_the_filters_of_those_who_are_away() -> None:
+    """With the connection that ended named, so that one that came meanwhile keeps what it was granted."""
+    away = Away()
+    assert away.after(FEWER) == ["down/ann/x", "$share/g/down/ann/y"]
+    assert [(one.partition, one.away, one.owner_epoch) for one in away.removed] == [(0, 5, 9)]
+    assert sorted(one.partition for one in away.asked) == list(MINE) and not any(one.users for one in away.asked)
+    assert away.edge.core.counts["revoked_filters_away"] == 2
+
+
+def test_roles_of_one_user_have_that_user_looked_at_alone() -> None:
+    away = Away()
+    assert away.after(c.ChangeUser("ann", roles=())) == ["down/ann/x", "all", "$share/g/down/ann/y"]
+    assert [one.users for one in away.asked] == [["ann"]] * len(MINE)
+
+
+def test_what_only_gives_has_nobody_looked_at() -> None:
+    away = Away()
+    assert away.after(c.AddUser("bob", HASH), c.PutRole("other", (Rule(True, 0x1F, "x"),))) == []
+    assert not away.asked
+
+
+def test_a_user_that_is_gone_has_no_filters_and_one_that_may_come_back_keeps_them() -> None:
+    assert Away().after(c.SetDisabled("ann", True)) == []
+    assert Away().after(c.AddBan(Ban("user", "ann", 0.0, ""))) == []
+    names = ["down/ann/x", "all", "$share/g/down/ann/y"]
+    assert Away().after(c.DeleteUser("ann")) == names
+    assert Away().after(c.DeleteUser("ann"), ANN) == names, "another user has the name"
+
+
+def test_what_a_newer_policy_names_is_not_judged_by_an_older_one() -> None:
+    """A session that was made, or a user that was changed, behind this edge's view: it waits, and loses nothing."""
+    away = Away()
+    later = replace(away.session, owner_made=away.made + 99)
+    assert away.after(FEWER, session=later) == []
+    assert away.edge.core.counts["away_filters_asked_again"] >= 1
+
+
+def test_rules_that_ask_for_more_than_names_take_nothing() -> None:
+    """An address is not kept of who is away, so what such a rule may have granted stays until the next CONNECT."""
+    away = Away()
+    there = Rule(True, 0x1F, "down/%u/#", network="10.0.0.0/8")
+    assert away.after(c.PutRole("device", (there,))) == []
+
+
+def test_a_filter_that_some_listener_grants_stays() -> None:
+    away = Away()
+    of_file = Sources(of_cluster=True, roles=roles(wide={"subscribe": ["down/#"]}).roles, authenticated=("wide",))
+    away.edge.core.replace_rules(RuleBook({"plain": Sources(of_cluster=True), "tls": of_file}))
+    assert away.after(c.PutRole("device", ())) == ["all"]
+
+
+def test_many_filters_go_in_pieces() -> None:
+    away = Away(*(f"down/ann/{at}" for at in range(70)))
+    assert len(away.after(FEWER)) == 70
+    assert [len(order.topic_filters) for order in away.removed] == [REVOKED_AT_ONCE, REVOKED_AT_ONCE, 6]
+
+
+def test_who_becomes_a_partitions_edge_looks_at_all_of_it() -> None:
+    """The former one may have died over its work."""
+    away = Away()
+    away.after(FEWER)
+    away.removed = []
+    moved = cluster_map(2)
+    del moved.nodes["e1"]
+    away.edge.router(*map_pages(moved))
+    asked = away.answer(replace(away.session, owner_made=away.made))
+    assert sorted(one.partition for one in asked) == [1, 3] and not any(one.users for one in asked)

@@ -1,0 +1,110 @@
+"""Sessions whose clients are away are told to an edge in pages, and lose the filters that it names.
+
+NIST: protect.
+"""
+
+import pytest
+
+from storage.sessions import away
+from tests.storage.requests import message
+from tests.storage.scripted_edge import Connection, Edge
+from tests.storage.storage_cluster import Cluster, with_edge
+from wire.messages.away import AwayListed, AwayRevoked, AwaySession, ListAway, RevokeAway
+
+ANN, BOB = ("ann", 3), ("bob", 4)
+
+
+def pages(edge: Edge, *users: str) -> list[AwayListed]:
+    """Return every page of partition 0."""
+    found: list[AwayListed] = []
+    first = skip = 0
+    while True:
+        request = edge.ask(ListAway(*edge.head(0), first, skip, list(users)))
+        edge.cluster.settle()
+        (page,) = (one for one in edge.answers(AwayListed) if one.request == request)
+        found.append(page)
+        if not page.next_first:
+            return found
+        first, skip = page.next_first, page.next_skip
+
+
+def told(edge: Edge, *users: str) -> dict[str, list[str]]:
+    """Return the filters of each session that is told."""
+    filters: dict[str, list[str]] = {}
+    for page in pages(edge, *users):
+        for one in page.sessions:
+            filters.setdefault(one.client_id, []).extend(held.topic_filter for held in one.filters)
+    return filters
+
+
+def revoke(edge: Edge, one: AwaySession, *names: str) -> int:
+    request = edge.ask(RevokeAway(*edge.head(0), one.session, one.owner_epoch, list(names)))
+    edge.cluster.settle()
+    (answer,) = (answer for answer in edge.answers(AwayRevoked) if answer.request == request)
+    return int(answer.removed)
+
+
+def left(cluster: Cluster, client_id: str) -> list[str]:
+    return sorted(cluster.primary(0).core.partitions[0].partition.by_client[client_id].subscriptions)
+
+
+def gone(edge: Edge, client_id: str, *filters: str, owner: tuple[str, int] = ANN) -> Connection:
+    connection = edge.open(client_id, *filters, owner=owner)
+    edge.close(connection)
+    return connection
+
+
+def test_sessions_of_the_clusters_users_are_told_while_their_clients_are_away() -> None:
+    cluster, edge = with_edge(partitions=1)
+    gone(edge, "a", "x", "y")
+    gone(edge, "b", "z", owner=BOB)
+    gone(edge, "empty")
+    gone(edge, "nobody", "x", owner=("", 0))
+    gone(edge, "by-file", "x", owner=("file", 0))
+    edge.open("here", "x", owner=ANN)
+    assert told(edge) == {"a": ["x", "y"], "b": ["z"]}
+    assert told(edge, "bob") == {"b": ["z"]}
+    cluster.crash_all()
+    assert told(edge) == {"a": ["x", "y"], "b": ["z"]}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_an_edge_names_is_removed_with_its_route(crash: bool) -> None:
+    """What was queued before stays: it is judged when it is delivered. Of a group, it goes to another member."""
+    cluster, edge = with_edge(partitions=1)
+    gone(edge, "a", "x", "y")
+    edge.publish(message("before", "x"), 0)
+    cluster.settle()
+    (page,) = pages(edge)
+    assert revoke(edge, page.sessions[0], "x", "never") == 1
+    if crash:
+        cluster.crash_all()
+    assert left(cluster, "a") == ["y"] and revoke(edge, page.sessions[0], "x") == 0
+    edge.publish(message("behind", "x"), 0)
+    cluster.settle()
+    assert [push.payload for push in edge.open("a", owner=ANN).received] == [b"before"]
+
+
+def test_a_client_that_came_since_keeps_what_it_was_granted() -> None:
+    """Whether it is still here or away again: its CONNECT had its filters judged."""
+    cluster, edge = with_edge(partitions=1)
+    gone(edge, "a", "x")
+    (page,) = pages(edge)
+    connection = edge.open("a", owner=ANN)
+    assert revoke(edge, page.sessions[0], "x") == 0
+    edge.close(connection)
+    assert revoke(edge, page.sessions[0], "x") == 0
+    assert left(cluster, "a") == ["x"]
+
+
+def test_pages_are_bounded_and_tell_each_filter_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(away, "PAGE_FILTERS", 4)
+    monkeypatch.setattr(away, "PAGE_SESSIONS", 3)
+    _, edge = with_edge(partitions=1)
+    wanted: dict[str, list[str]] = {}
+    for at, count in enumerate((1, 0, 0, 0, 0, 11, 4, 3, 3)):
+        wanted[f"c{at}"] = [f"{at}/{number}" for number in range(count)]
+        gone(edge, f"c{at}", *wanted[f"c{at}"])
+    found = pages(edge)
+    assert all(sum(len(one.filters) for one in page.sessions) <= 4 for page in found)
+    assert told(edge) == {name: filters for name, filters in wanted.items() if filters}
