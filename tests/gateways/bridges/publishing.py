@@ -63,14 +63,15 @@ class Gatherer:
 
 
 @asynccontextmanager
-async def gathering(port: int, name: str, *filters: str, version: int = 5) -> AsyncIterator[Gatherer]:
-    """Run a client of one broker; it has its subscriptions when the block begins."""
+async def gathering(port: int, name: str, *filters: str, version: int = 5, login: str = "") -> AsyncIterator[Gatherer]:
+    """Run a client of one broker; it has its subscriptions when the block begins. ``login``: user name and password."""
     user = Gatherer()
     asked = tuple(SubscriptionRequest(each, 1, False, True) for each in filters)
+    username, password = (login, login.encode()) if login else (None, None)
     properties = {PropertyId.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else {}
     options = GatewayClientOptions(
         (parse_address(f"127.0.0.1:{port}"),),
-        lambda: Connect(name, False, 30, version, properties=dict(properties.items())),
+        lambda: Connect(name, False, 30, version, None, username, password, dict(properties.items())),
         asked,
     )
     user.client = GatewayClient(options, user, Random(1))
@@ -82,9 +83,9 @@ async def gathering(port: int, name: str, *filters: str, version: int = 5) -> As
         nursery.cancel_scope.cancel()
 
 
-async def publish_all(port: int, packets: list[Publish], version: int = 5) -> None:
+async def publish_all(port: int, packets: list[Publish], version: int = 5, login: str = "") -> None:
     """Publish at a broker, and wait until each is acknowledged."""
-    async with gathering(port, "publisher", version=version) as user:
+    async with gathering(port, "publisher", version=version, login=login) as user:
         assert user.client is not None
         with trio.fail_after(30):
             await user.standing.wait()

@@ -24,6 +24,7 @@ from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
 COUNT, WINDOW = 200, 16
+LOGINS = {"ejabberd": "somebody"}  # it takes any, but not none
 CONSUMER = """
 const {Kafka, logLevel} = require('kafkajs');
 const kafka = new Kafka({brokers: [process.argv[1]], logLevel: logLevel.NOTHING});
@@ -75,11 +76,12 @@ async def test_a_line_both_ways_to_a_broker_of_others(kind: str, tmp_path: Path)
 
     Killed once: what was open then may come twice, its echo too, for who awaited it is dead; it does not go round.
     """
+    login = LOGINS.get(kind, "")
     with BROKERS[kind](tmp_path) as port:
         async with (
             running_mosquitto(tmp_path) as near,
             gathering(near.port, "near", "f/#") as here,
-            gathering(port, "far", "f/#", version=4) as there,
+            gathering(port, "far", "f/#", version=4, login=login) as there,
         ):
             text = f"""
 [bridge.foreign]
@@ -93,17 +95,24 @@ notifications = false
 addresses = ["mqtt://127.0.0.1:{port}"]
 protocol = "3.1.1"
 """
+            if login:
+                secret = tmp_path / "secret"
+                secret.touch(0o600)
+                secret.write_text(login)
+                text += f'username = "{login}"\npassword_file = "{secret}"\n'
             bridge = BridgeProcess(tmp_path, text)
             bridge.start()
             try:
                 await bridge.ready()
                 with trio.fail_after(30):
                     while not any(packet.payload == b"probe" for packet in here.messages):  # its filter is granted
-                        await publish_all(port, [Publish("f/probe", b"probe", 1)], version=4)
+                        await publish_all(port, [Publish("f/probe", b"probe", 1)], version=4, login=login)
                 for half in (0, 1):
                     numbers = range(half * COUNT // 2, (half + 1) * COUNT // 2)
                     await publish_all(near.port, [Publish(f"f/{n % 4}", b"near-%d" % n, 1) for n in numbers])
-                    await publish_all(port, [Publish(f"f/{n % 4}", b"far-%d" % n, 1) for n in numbers], version=4)
+                    await publish_all(
+                        port, [Publish(f"f/{n % 4}", b"far-%d" % n, 1) for n in numbers], version=4, login=login
+                    )
                     if half == 0:
                         await there.payloads(COUNT + 1)
                         await here.payloads(COUNT + 1)
