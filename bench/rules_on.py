@@ -2,6 +2,7 @@
 
     python -m bench.rules_on                       every row, five turns
     python -m bench.rules_on --only "QoS 1"        rows whose name contains it
+    python -m bench.rules_on --names               on: edge.publisher_properties names filters of other topics
 
 On is a cluster as `stratamq up` starts it: each message, subscription and delivery is judged by a role. No edge starts
 without rules, so off is a cluster whose edges are given none by a module that their interpreters load first; it exists
@@ -29,6 +30,8 @@ if "edge" in sys.orig_argv[:6]:
     {}
 """
 LEAVE_OUT = "edge.rights.rule_files.read_rules = lambda _: None"
+NAME_OTHERS = """import os
+    os.environ["STRATAMQ_EDGE__PUBLISHER_PROPERTIES"] = '["never/#", "+/never/+"]'"""
 
 
 def main() -> int:
@@ -36,12 +39,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=RUNS, help="turns of each row")
     parser.add_argument("--only", default="", help="rows whose name contains it")
+    parser.add_argument("--names", action="store_true", help="what publishers' names on other topics cost")
     arguments = parser.parse_args()
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-"))
     try:
         make_certificate(folder)
-        for name, text in {"with": RULES.format("pass"), "without": RULES.format(LEAVE_OUT)}.items():
+        on, off = (NAME_OTHERS, "pass") if arguments.names else ("pass", LEAVE_OUT)
+        for name, text in {"with": RULES.format(on), "without": RULES.format(off)}.items():
             (folder / name).mkdir()
             (folder / name / "sitecustomize.py").write_text(text)
         mqload = build_mqload(folder)

@@ -11,7 +11,9 @@ from typing import Any
 from conf.errors import ExitCode, UserError
 from gateways.bridges.doors import read_secret
 
-__all__ = ["kafka_library", "kafka_settings"]
+__all__ = ["Complaints", "kafka_library", "kafka_settings"]
+
+TELLING = ("_SSL", "_AUTHENTICATION", "_RESOLVE", "SASL_AUTHENTICATION_FAILED")
 
 
 def kafka_library(name: str) -> Any:
@@ -38,3 +40,24 @@ def kafka_settings(where: str, brokers: Sequence[str], further: Mapping[str, str
         secret = value.startswith("file:")
         told[key] = read_secret(f"{where}.kafka", Path(value[5:])).decode() if secret else value
     return told
+
+
+class Complaints:
+    """The latest error of the library's connections that says why no broker answers; from any thread."""
+
+    def __init__(self, library: Any) -> None:
+        self._codes = {getattr(library.KafkaError, name) for name in TELLING}
+        self._text = ""
+
+    def hear(self, error: Any) -> None:
+        """Note an error that concerns no single record."""
+        if error.code() in self._codes:
+            self._text = error.str()
+
+    def forget(self) -> None:
+        """Note that a broker answers."""
+        self._text = ""
+
+    def add_to(self, text: str) -> str:
+        """Return what happened with its reason, where there is one."""
+        return f"{text}: {self._text}" if self._text else text

@@ -15,7 +15,7 @@ import trio
 from conf.bridge_settings import GatewaySettings, KafkaSink
 from conf.errors import ExitCode, UserError
 from gateways.bridges.flow import Flow
-from gateways.bridges.kafka_library import kafka_library, kafka_settings
+from gateways.bridges.kafka_library import Complaints, kafka_library, kafka_settings
 from gateways.bridges.map_bridge import build_sink
 from gateways.bridges.message import user_properties
 from gateways.bridges.pump import Sending
@@ -71,6 +71,7 @@ class KafkaProducer:
         self.is_up = False
         self.reason = "not connected yet"
         self._library, self._told, self._topics, self._flow = library, dict(told), topics, flow
+        self._complaints = Complaints(library)
         self._producer: Any = None
         self._verdicts: list[tuple[int, Any]] = []  # of the present poll
         self._sent = trio.Event()
@@ -132,8 +133,9 @@ class KafkaProducer:
         try:
             self._producer.list_topics(timeout=LOOK_S)
         except self._library.KafkaException as error:
-            self._tell(False, _words(error))
+            self._tell(False, self._complaints.add_to(_words(error)))
         else:
+            self._complaints.forget()
             self._tell(True, "")
 
     def _tell(self, is_up: bool, reason: str) -> None:
@@ -142,8 +144,9 @@ class KafkaProducer:
 
     def _failed(self, error: Any) -> None:
         """Hear an error that concerns no single record."""
+        self._complaints.hear(error)
         if error.code() == self._library.KafkaError._ALL_BROKERS_DOWN:
-            self._tell(False, "all brokers are down")
+            self._tell(False, self._complaints.add_to("all brokers are down"))
         elif error.fatal():
             self._tell(False, f"the producer cannot go on: {error.str()}")
 
@@ -188,12 +191,14 @@ class KafkaProducer:
 
     def _check(self) -> list[Finding]:
         where = f"kafka {self._told['bootstrap.servers']}"
+        complaints = Complaints(self._library)
+        admin = self._library.Producer({**self._told, "error_cb": complaints.hear})
         try:
-            admin = self._library.Producer(self._told)
             found = [admin.list_topics(topic, timeout=LOOK_S).topics[topic] for topic in self._topics]
             count = len(admin.list_topics(timeout=LOOK_S).brokers)
         except self._library.KafkaException as error:
-            return [Finding(False, where, _words(error))]
+            admin.poll(0)  # for its complaints
+            return [Finding(False, where, complaints.add_to(_words(error)))]
         findings = [Finding(True, where, f"{count} brokers")]
         for topic in found:
             text = f"{len(topic.partitions)} partitions" if topic.error is None else topic.error.str()

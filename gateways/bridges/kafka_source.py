@@ -6,6 +6,7 @@ When partitions are taken away it waits a moment for what is open, commits, and 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import threading
 import time
@@ -18,21 +19,31 @@ import trio
 from conf.bridge_settings import GatewaySettings, KafkaSource
 from conf.errors import ExitCode, UserError
 from gateways.bridges.flow import Flow
-from gateways.bridges.kafka_library import kafka_library, kafka_settings
+from gateways.bridges.kafka_library import Complaints, kafka_library, kafka_settings
 from gateways.bridges.map_bridge import build_source
 from gateways.bridges.message import BridgeMessage, mqtt_text
 from gateways.bridges.offsets import Offsets, Partition
 from gateways.bridges.running import Bridge, Finding
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["KafkaConsumer", "build_kafka_source"]
+__all__ = ["KafkaConsumer", "build_kafka_source", "judge_group"]
 
 POLL_S = 0.1
 BATCH = 500  # records of one poll
 COMMIT_S = 1.0
 COMMIT_RECORDS = 1000
+UNASSIGNED_S = 10.0  # from the start, after which a group that gives no partition is named
 REVOKE_S = 5.0  # for what is open, before partitions are let go
 LOOK_S = 5.0
+SHOWN_MAX = 3  # members of a group
+CONSUMER_ONLY = (
+    "group.id",
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "partition.assignment.strategy",
+    "queued.max.messages.kbytes",
+)
 HAND_OVER_S = 0.02  # between two looks at a full window
 FIELDS = {"key": lambda message: (message.key or b"").decode(errors="replace")}
 
@@ -50,6 +61,7 @@ def build_kafka_source(name: str, settings: KafkaSource, gateway: GatewaySetting
             raise UserError(f"bridge.{name}.map {number}: topic is missing", ExitCode.USAGE)
     told = {
         "group.id": settings.consumer_group,
+        "client.id": settings.client_id,
         "auto.offset.reset": settings.begin,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -74,6 +86,7 @@ class KafkaConsumer:
         self.is_up = False
         self.reason = "not connected yet"
         self._library, self._told, self._topics, self._flow = library, dict(told), topics, flow
+        self._complaints = Complaints(library)
         self._lock = threading.Lock()
         self._offsets = Offsets()
         self._references: dict[int, tuple[Partition, int]] = {}
@@ -97,7 +110,7 @@ class KafkaConsumer:
     def _consume(self, token: trio.lowlevel.TrioToken) -> None:
         consumer = self._library.Consumer({**self._told, "error_cb": self._failed})
         consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
-        committed_at = time.monotonic()
+        began = committed_at = time.monotonic()
         try:
             while not self._stopping.is_set():
                 self._pause(consumer, not self._flow.has_room)
@@ -112,6 +125,10 @@ class KafkaConsumer:
                         pass  # the loop is busy: not one batch more
                 with self._lock:
                     many = self._offsets.finished_since >= COMMIT_RECORDS
+                if not self.is_up and not consumer.assignment() and time.monotonic() - began > UNASSIGNED_S:
+                    group = self._told["group.id"]
+                    text = f"group {group} gives this bridge no partition: does another program use it?"
+                    self.reason = self._complaints.add_to(text)
                 if many or time.monotonic() - committed_at >= COMMIT_S:
                     self._commit(consumer, asynchronous=True)
                     committed_at = time.monotonic()
@@ -196,23 +213,25 @@ class KafkaConsumer:
             self._offsets.committed(moved)
 
     def _failed(self, error: Any) -> None:
+        self._complaints.hear(error)
         if error.code() == self._library.KafkaError._ALL_BROKERS_DOWN:
-            self.is_up, self.reason = False, "all brokers are down"
+            self.is_up, self.reason = False, self._complaints.add_to("all brokers are down")
 
     async def check(self) -> list[Finding]:
-        """Ask for the topics; the group is not joined."""
+        """Ask for the topics, and who is in the group; it is not joined."""
         return await trio.to_thread.run_sync(self._check, abandon_on_cancel=True)
 
     def _check(self) -> list[Finding]:
-        where = f"kafka {self._told['bootstrap.servers']}"
-        consumer = self._library.Consumer(self._told)
+        where, complaints = f"kafka {self._told['bootstrap.servers']}", Complaints(self._library)
+        consumer = self._library.Consumer({**self._told, "error_cb": complaints.hear})
         try:
             found = [consumer.list_topics(topic, timeout=LOOK_S).topics[topic] for topic in self._topics]
         except self._library.KafkaException as error:
-            return [Finding(False, where, str(error))]
+            consumer.consume(1, 0.0)  # for its complaints
+            return [Finding(False, where, complaints.add_to(str(error)))]
         finally:
             consumer.close()
-        return [
+        findings = [
             Finding(
                 each.error is None,
                 f"{where} {each.topic}",
@@ -220,6 +239,35 @@ class KafkaConsumer:
             )
             for each in found
         ]
+        return [*findings, *self._look_at_group(f"{where} group {self._told['group.id']}")]
+
+    def _look_at_group(self, where: str) -> list[Finding]:
+        """Name members of the group that are not this bridge: they would take partitions of it."""
+        group, own = self._told["group.id"], self._told["client.id"]
+        shared = {key: value for key, value in self._told.items() if key not in CONSUMER_ONLY}
+        admin = importlib.import_module("confluent_kafka.admin").AdminClient(shared)
+        try:
+            described = admin.describe_consumer_groups([group], request_timeout=LOOK_S)[group].result(LOOK_S)
+        except (self._library.KafkaException, TimeoutError):
+            return []  # a server that does not tell; who reads there is not known
+        return [judge_group(described, own, where)]
+
+
+def judge_group(described: Any, own: str, where: str) -> Finding:
+    """Return what the description of a group means for a bridge that wants its partitions alone.
+
+    Args:
+        described: By the library, with ``state`` and ``members``.
+        own: Client ID of the bridge, which may be running.
+        where: For people.
+    """
+    others = [each for each in described.members if each.client_id != own]
+    shown = ", ".join(f"{each.client_id} at {each.host}" for each in others[:SHOWN_MAX])
+    if others:
+        return Finding(False, where, f"another program reads there: {shown}; take another consumer_group")
+    if described.state.name == "STABLE" and not described.members:
+        return Finding(True, where, "in use; the server does not tell by whom")
+    return Finding(True, where, "no other program")
 
 
 def _message(record: Any) -> BridgeMessage:

@@ -55,6 +55,7 @@ client_id = "kafka-1"
 brokers = ["{mock.bootstraps}"]
 window_messages = 64
 dead_letter = "file:{folder}/rejected.jsonl"
+kafka = {{ "topic.metadata.propagation.max.ms" = "500" }}
 [[bridge.telemetry.map]]
 filter = "upload/+/#"
 topic = "upload"
@@ -67,12 +68,16 @@ format = "json"
 [[bridge.telemetry.map]]
 filter = "nowhere/#"
 topic = "denied"
+[[bridge.telemetry.map]]
+filter = "elsewhere/#"
+topic = "missing"
 """
 
 
 async def test_a_sink_loses_nothing_and_keeps_the_order_of_keys(tmp_path: Path, kafka: kafka_mock.KafkaMock) -> None:
     """Killed twice, one broker down for a while, leaders moved, produce requests refused."""
     kafka.refuse_topic("denied", 29)  # topic authorization failed
+    kafka.refuse_topic("missing", 3)  # unknown topic
     async with running_mosquitto(tmp_path) as broker:
         bridge = BridgeProcess(tmp_path, sink(broker.port, kafka, tmp_path))
         bridge.start()
@@ -103,11 +108,13 @@ async def test_a_sink_loses_nothing_and_keeps_the_order_of_keys(tmp_path: Path, 
             bridge.start()
             await publish(200)
             kafka.up(3)
-            await publish_all(broker.port, [Publish("nowhere/x", b"lost?", 1)])
+            refused = [Publish("nowhere/x", b"lost?", 1), Publish("elsewhere/x", b"lost?", 1)]
+            await publish_all(broker.port, [*refused, Publish("upload/large", bytes(1_100_000), 1)])
             records = await trio.to_thread.run_sync(read_topic, kafka, "upload", 600)
             copies = await trio.to_thread.run_sync(read_topic, kafka, "all", 120)
-            with trio.fail_after(20):
-                while not (tmp_path / "rejected.jsonl").exists():
+            rejected = tmp_path / "rejected.jsonl"
+            with trio.fail_after(40):
+                while not rejected.exists() or rejected.read_bytes().count(b"\n") < 3:
                     await trio.sleep(0.1)
         finally:
             bridge.kill()
@@ -120,7 +127,12 @@ async def test_a_sink_loses_nothing_and_keeps_the_order_of_keys(tmp_path: Path, 
     assert headers["mqtt-qos"] == b"1" and headers["u-car"] == b"blue" and headers["site"] == b"north"
     assert headers["stratamq-ref"].startswith(b"kafka-1:")
     assert b'"topic": "upload/k0/t"' in copies[0].value() and len({each.value() for each in copies}) >= 120
-    assert '"reason": "not_authorized", "topic": "nowhere/x"' in (tmp_path / "rejected.jsonl").read_text()
+    for reason, topic in (
+        ("not_authorized", "nowhere/x"),
+        ("unknown_topic", "elsewhere/x"),
+        ("too_large", "upload/large"),
+    ):
+        assert f'"reason": "{reason}", "topic": "{topic}"' in rejected.read_text()
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])  # the group waits for the dead
