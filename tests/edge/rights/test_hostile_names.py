@@ -91,6 +91,14 @@ def test_a_refused_name_ends_no_line(name: str, log: io.StringIO) -> None:
     assert len(log.getvalue().splitlines()) == 1
 
 
+def test_a_token_in_the_place_of_a_name_is_in_no_line() -> None:
+    """NIST: protect. Some brokers take it there; who reads the audit could use it."""
+    session = Edge().accept()
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
+    assert refusal_record(session.client, 0x86, "unknown to all", token).actor == "(a token)"
+    assert refusal_record(session.client, 0x86, "unknown to all", "eyJ.b").actor == "eyJ.b"
+
+
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_a_line_of_json_is_one_line(name: str) -> None:
     """NIST: detect. Printable, and whoever parses it reads the name as it was."""
