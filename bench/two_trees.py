@@ -9,7 +9,7 @@ generator; every second turn begins with the other tree. After every few turns b
 two processes of one program differ too. A row is judged by the median of the turns' ratios: the speed of a shared
 machine drifts between turns, and less within one. The smallest values of both say what the trees cost when nothing
 disturbs; where the two judgements differ, the machine was not quiet. The exit code is 1 if a row is slower than
-``--tolerance`` by both.
+``--tolerance`` by both, or was not measured.
 """
 
 import argparse
@@ -50,7 +50,9 @@ def main() -> int:
         slower = [row.name for row in rows if not _within(row, mqload, folder, other, arguments)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"{len(slower)} of {len(rows)} rows are slower" + (f": {', '.join(slower)}" if slower else ""))
+    print(
+        f"{len(slower)} of {len(rows)} rows are slower or not measured" + (f": {', '.join(slower)}" if slower else "")
+    )
     return 1 if slower else 0
 
 
@@ -90,10 +92,11 @@ def _within(row: Row, mqload: Path, folder: Path, other: Path, arguments: argpar
     """Run the turns of a row, print its line, and return whether this tree is no slower than allowed."""
     ours, others = (lambda edges: Cluster(folder, edges)), (lambda edges: Cluster(folder, edges, other))
     here, there = take_turns(row, mqload, arguments.runs, (ours, others))
-    by_turns = (
-        statistics.median(mine / its for mine, its in zip(here, there, strict=True) if its) if any(there) else 1.0
-    )
-    by_least = min(here) / min(there) if min(there) else 1.0
+    if not (min(here) and min(there)):
+        print(f"{row.name:40} not measured: a turn of {'this tree' if not min(here) else 'the other tree'} failed")
+        return False
+    by_turns = statistics.median(mine / its for mine, its in zip(here, there, strict=True))
+    by_least = min(here) / min(there)
     limit = 1 + arguments.tolerance
     slower = by_turns > limit and by_least > limit
     print(

@@ -31,7 +31,7 @@ from gateways.datagrams.sealed import QUEUED_MAX, SESSION_S_MAX, SILENCE_S
 from gateways.datagrams.sockets import BATCH, Received
 from gateways.datagrams.subscribers import Peer
 
-__all__ = ["DtlsFiles", "DtlsSocket"]
+__all__ = ["DTLS_BYTES", "DtlsFiles", "DtlsSocket"]
 
 DTLS_BYTES = 37  # added to a packet: record head 13, nonce 8, tag 16
 HANDSHAKE_S = 20.0

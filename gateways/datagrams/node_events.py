@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from gateways.datagrams.messages import Code, Endpoint, Packet
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Endpoint, Packet
 from gateways.datagrams.subscribers import Peer
 
 __all__ = [
@@ -46,6 +46,7 @@ class NodeSettings(Struct, frozen=True):
             session with those alone that it opened one with.
         attached: The node is a client of a cluster, which takes part in each message.
         first_number: Of what it sends, greater than of its incarnations before.
+        packet_bytes_max: Of a packet, so that with what security adds it is one datagram.
     """
 
     subtree: str
@@ -60,6 +61,7 @@ class NodeSettings(Struct, frozen=True):
     subscriptions_per_address_max: int = 64
     publishers_max: int = 10_000
     joins_per_second_max: int = 50
+    packet_bytes_max: int = DATAGRAM_BYTES_MAX
 
 
 class Arrived(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from gateways.datagrams.deliveries import Waiting
-from gateways.datagrams.messages import Code, Packet, PubAck, Publish
+from gateways.datagrams.messages import Code, Packet, PubAck, Publish, encode
 from gateways.datagrams.node_events import Arrived, ClusterMessage, ClusterPublish
 from gateways.datagrams.number_windows import NumberWindows, Seen
 from gateways.datagrams.parts import Parts
@@ -21,6 +21,8 @@ __all__ = ["Publishing"]
 
 TOPIC_NUMBERS_MAX = 16_384
 CLUSTER_WINDOW = 1_000  # messages that wait for the cluster
+LONGEST_NUMBER = (1 << 63) - 1  # what a number may take in a packet
+OTHER_BYTES_MAX = 64  # of a packet besides topic and payload
 
 
 class Publishing:
@@ -73,6 +75,9 @@ class Publishing:
     ) -> None:
         """Distribute a message, unless its number was seen, or a subscriber has no room for it."""
         parts, number = self._parts, message.number
+        if not self._fits(message):
+            parts.refuse(arrived, Code.TOO_LARGE)
+            return
         publisher: Hashable = arrived.peer.session or arrived.peer.endpoint
         seen = self._windows.look(publisher, number) if number or message.qos else Seen.NEW
         if seen is Seen.UNDER_WAY:
@@ -110,14 +115,17 @@ class Publishing:
         """Distribute a message of the cluster; a child's topics are the child's to distribute."""
         parts = self._parts
         waiting = Waiting(None, 0, 0, open=1, token=message.token)
-        if (
+        taken = Publish(message.topic, message.payload, message.qos)
+        if not self._fits(taken):  # no subscriber could be sent it: nobody is waited for, and none given up
+            parts.counts["messages_too_large"] += 1
+        elif (
             is_within(message.topic, parts.settings.subtree)
             and parts.holds(now)
             and parts.jurisdiction.child_for(message.topic) is None
         ):
             parts.counts["messages_of_cluster"] += 1
             subscribers = parts.subscribers.matching(message.topic)
-            self._distribute(now, Publish(message.topic, message.payload, message.qos), subscribers, waiting)
+            self._distribute(now, taken, subscribers, waiting)
         self._settle(waiting)
 
     def cluster_answered(self, token: int, refusal: Code | None) -> None:
@@ -156,6 +164,14 @@ class Publishing:
         for waiting in ended:
             if not waiting.open:
                 self._finish(waiting)
+
+    def _fits(self, message: Publish) -> bool:
+        """Return whether a message, under its topic and with any number, is one datagram."""
+        bytes_max, topic = self._parts.settings.packet_bytes_max, message.topic or ""
+        if 4 * len(topic) + len(message.payload) + OTHER_BYTES_MAX <= bytes_max:
+            return True
+        packet = Packet(LONGEST_NUMBER, Publish(topic, message.payload, message.qos, LONGEST_NUMBER))
+        return len(encode(packet)) <= bytes_max
 
     def _distribute(self, now: float, message: Publish, subscribers: list[Subscription], waiting: Waiting) -> None:
         parts = self._parts

@@ -19,15 +19,15 @@ from conf.gateway_config import GatewayConfig
 from conf.metrics import Metrics
 from conf.udp_settings import UdpSettings
 from gateways.datagrams.attached import ClusterEnd, make_cluster_end
-from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
+from gateways.datagrams.dtls import DTLS_BYTES, DtlsFiles, DtlsSocket
 from gateways.datagrams.jurisdiction import JOIN_LEASE_S
 from gateways.datagrams.keys import read_key, read_keys
-from gateways.datagrams.messages import Code, Endpoint, Packet
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Endpoint, Packet
 from gateways.datagrams.node import DatagramNode
 from gateways.datagrams.node_events import Arrived, Event, NodeSettings, Ready
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.rights import RoleRights
-from gateways.datagrams.sealed import SealedPort
+from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import Peer
 from gateways.process import open_pages
@@ -256,6 +256,7 @@ def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> NodeSet
         subscriptions_per_address_max=udp.subscriptions_per_address_max,
         publishers_max=udp.publishers_max,
         joins_per_second_max=udp.joins_per_second_max,
+        packet_bytes_max=DATAGRAM_BYTES_MAX - {"sealed": SEALED_BYTES, "dtls": DTLS_BYTES}.get(udp.security, 0),
     )
 
 

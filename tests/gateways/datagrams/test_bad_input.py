@@ -8,7 +8,7 @@ import pytest
 
 from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Endpoint, Join, Packet, PubConnect, Publish, Subscribe
 from gateways.datagrams.node import DatagramNode
-from gateways.datagrams.node_events import Arrived, NodeSettings
+from gateways.datagrams.node_events import Arrived, ClusterMessage, NodeSettings
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.sockets import DatagramSocket, bind_udp
 from gateways.datagrams.subscribers import Peer
@@ -167,3 +167,23 @@ def test_a_repeated_number_is_distributed_once() -> None:
     assert [codes(each) for each in sent] == [[Code.DISTRIBUTED]] * 3
     assert sum(isinstance(each.packet.body, Publish) for ready in sent for each in ready.send) == 1
     assert node.counts["repeats_answered"] == 2
+
+
+def test_a_message_of_the_cluster_that_is_no_datagram() -> None:
+    """Found by a fuzzer: it was owed to each subscriber, never left, and after five tries all was given up."""
+    node = made(attached=True)
+    say(node, DEVICE, Subscribe("a", 1))
+    out = node.handle(1.0, [ClusterMessage("a", bytes(DATAGRAM_BYTES_MAX), 1, 5)])
+    assert (out.send, out.done, node.counts["messages_too_large"]) == ([], [5], 1)
+    out = node.handle(1.1, [ClusterMessage("a", bytes(1_000), 1, 6)])
+    assert [sent.peer for sent in out.send] == [DEVICE] and not out.done
+
+
+def test_a_publish_that_is_a_datagram_under_its_number_only() -> None:
+    """Subscribers are sent the topic itself: with it there is no room, and the device is told."""
+    node = made()
+    topic = "a" * 300
+    (sent,) = say(node, DEVICE, PubConnect(topic)).send
+    number = getattr(sent.packet.body, "topic_number")  # noqa: B009  # of a union
+    assert codes(say(node, DEVICE, Publish("", bytes(1_000), 1, 7, number))) == [Code.TOO_LARGE]
+    assert codes(say(node, DEVICE, Publish("", bytes(100), 1, 8, number))) == [Code.DISTRIBUTED]
