@@ -7,24 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.rooms import ROOMS
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = DOCS / "adr"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DECISIONS.glob("*.md"))]
-ROOMS = (
-    "edge",
-    "router",
-    "storage",
-    "gateways",
-    "admin",
-    "membership",
-    "access",
-    "wire",
-    "mqtt",
-    "conf",
-    "jobs",
-    "stratamq",
-)
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 TESTED_PAGES = (
     "guarantees.md",

@@ -16,24 +16,11 @@ import msgspec
 import pytest
 
 from tests.golden.formats import FORMATS
+from tests.rooms import ROOMS
 from wire.messages import batches
 from wire.messages.hello import Hello
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = (
-    "edge",
-    "router",
-    "storage",
-    "gateways",
-    "admin",
-    "wire",
-    "mqtt",
-    "membership",
-    "access",
-    "jobs",
-    "conf",
-    "stratamq",
-)
 CODEC = "wire/messages/batches.py"  # it packs and unpacks field by field: that is no use of what they say
 BINARY = (batches.PublishMessage, batches.PublishRun, batches.PublishAck, batches.Push, batches.PushAck)
 WIDE = {"Any", "object", "Control", "Message", "Command", "T"}  # an annotation that may mean each class

@@ -4,21 +4,9 @@ import ast
 import re
 from pathlib import Path
 
+from tests.rooms import ROOMS
+
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = (
-    "edge",
-    "router",
-    "storage",
-    "gateways",
-    "admin",
-    "wire",
-    "mqtt",
-    "membership",
-    "access",
-    "jobs",
-    "conf",
-    "stratamq",
-)
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 # A name without a reader in Python, and why it stands.

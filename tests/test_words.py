@@ -12,21 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.rooms import ROOMS
+
 ROOT = Path(__file__).parent.parent
-ROOMS = (
-    "edge",
-    "router",
-    "storage",
-    "gateways",
-    "admin",
-    "membership",
-    "access",
-    "wire",
-    "mqtt",
-    "conf",
-    "jobs",
-    "stratamq",
-)
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 C_FORMS = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.pxd"))
 NO_SUBJECTS = {"What", "Who", "Whom", "Whoever", "Whatever"}

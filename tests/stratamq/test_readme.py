@@ -7,23 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.rooms import ROOMS
 from tests.stratamq.readme_lines import CANNOT, lines_of
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = (
-    "edge",
-    "router",
-    "storage",
-    "gateways",
-    "admin",
-    "membership",
-    "access",
-    "wire",
-    "mqtt",
-    "conf",
-    "jobs",
-    "stratamq",
-)
 
 
 @pytest.fixture(scope="module")
