@@ -440,6 +440,7 @@ class EdgeCore:
         self.access.step(now)
         self.connecting.claim_waiting(now)
         self.subscribing.next_turn()
+        self.retained.next_turn()
         self.held.next_turn(now)
         self.follower.next_turn()
         self.cache.flush(now)
@@ -465,13 +466,12 @@ class EdgeCore:
             self.links.tick(now)
         self.figures.tick(now)
         # A node that nobody asks anything sleeps: a look at timers costs a wake-up with cold caches.
-        self._next_tick = now + TICK_S if self._waits() else self._next_sweep
-        self._next_tick = min(self._next_tick, self.figures.next_deadline())
+        self._next_tick = min(now + TICK_S if self._waits() else self._next_sweep, self.figures.next_deadline())
 
     @property
     def busy(self) -> bool:
         """Whether work is under way that the next turn goes on with."""
-        return self.cache.busy or self.subscribing.busy or self.follower.busy
+        return self.cache.busy or self.subscribing.busy or self.follower.busy or self.retained.busy
 
     def _waits(self) -> bool:
         """Whether some part waits for an answer, or for a time of its own: then timers are looked at every TICK_S."""

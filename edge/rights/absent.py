@@ -19,7 +19,7 @@ from access.identity.principal import Principal
 from access.policy.records import User
 from access.policy.view import PolicyView, roles_of
 from access.rules.rules import Action
-from edge.rights.client_rights import ClientRights
+from edge.rights.client_rights import AbsentRights, ClientRights
 from wire.messages.away import AwaySession
 from wire.messages.batches import OPERATOR_MADE
 
@@ -28,6 +28,7 @@ __all__ = ["AbsentUsers", "Left"]
 LookUp = Callable[[str, Callable[[User | None], None]], bool]
 WILL = (Action.PUBLISH, Action.WILL)
 RETAINED = (Action.PUBLISH, Action.RETAIN)
+KNOWN_MAX = 1_000  # rights kept while a page is judged: its topics may have many levels
 
 
 class Left(NamedTuple):
@@ -62,9 +63,8 @@ class AbsentUsers:
         actions = (*WILL, Action.RETAIN) if retain else WILL
 
         def told(user: User | None) -> None:
-            principal = self._principal(will, client_id, user)
-            allowed = principal is not None and self._may(principal, client_id, actions, will)
-            then(allowed)
+            rights = self._rights_of(will, client_id, user)
+            then(rights is not None and rights.may(actions, will.topic, will.qos))
 
         return self._told(will, told)
 
@@ -74,7 +74,8 @@ class AbsentUsers:
         wanted = {(one.owner, one.made) for one in left if one.made not in (0, OPERATOR_MADE)}
 
         def judged() -> None:
-            then([self._may_stay(one, users.get((one.owner, one.made))) for one in left])
+            known = _Known(lambda one, client_id: self._rights_of(one, client_id, users.get((one.owner, one.made))))
+            then([_may_stay(one, known) for one in left])
 
         def told(owner: tuple[str, int], user: User | None) -> None:
             users[owner] = user
@@ -135,19 +136,40 @@ class AbsentUsers:
             return None
         return Principal(left.owner, "", client_id, roles_of(user, view), made=user.made)
 
-    def _may(self, principal: Principal, client_id: str, actions: Sequence[Action], left: Left) -> bool:
-        known = principal if principal.user else None
-        return self._rights.may_absent(known, client_id, actions, left.topic, left.qos)
+    def _rights_of(self, left: Left, client_id: str, user: User | None) -> AbsentRights | None:
+        """Return the rights of who left it, as he is now; None if he has none at all."""
+        principal = self._principal(left, client_id, user)
+        if principal is None:
+            return None
+        return self._rights.of_absent(principal if principal.user else None, client_id)
 
-    def _may_stay(self, left: Left, user: User | None) -> bool:
-        """Whether its user, with some client ID, may leave a message there now: which one it had is not kept."""
-        if left.made == OPERATOR_MADE:
+
+class _Known:
+    """Rights of those who left the messages of one page, each looked up once: most pages are of few users."""
+
+    def __init__(self, look: Callable[[Left, str], AbsentRights | None]) -> None:
+        self._look = look
+        self._known: dict[tuple[str, int, str], AbsentRights | None] = {}
+
+    def of(self, left: Left, client_id: str) -> AbsentRights | None:
+        """Return the rights of who left a message, with a client ID; None if he has none at all."""
+        key = (left.owner, left.made, client_id)
+        if key not in self._known:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = self._look(left, client_id)
+        return self._known[key]
+
+
+def _may_stay(left: Left, known: _Known) -> bool:
+    """Whether its user, with some client ID, may leave a message there now: which one it had is not kept."""
+    if left.made == OPERATOR_MADE:
+        return True
+    for client_id in ("", *dict.fromkeys(left.topic.split("/"))):
+        rights = known.of(left, client_id)
+        if rights is not None and rights.may(RETAINED, left.topic, left.qos):
             return True
-        for client_id in ("", *dict.fromkeys(left.topic.split("/"))):
-            principal = self._principal(left, client_id, user)
-            if principal is not None and self._may(principal, client_id, RETAINED, left):
-                return True
-        return False
+    return False
 
 
 def _sorted(owners: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

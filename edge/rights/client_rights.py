@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from access.identity.principal import Principal
 from access.policy.view import PolicyView
 from access.rules.rights import ConnectionRights, RightsClasses
-from access.rules.rules import Action, Grant
+from access.rules.rules import Action, Grant, Policy
 from access.rules.who import Who
 from edge.hot.state import Conn
 from edge.node.limits import EdgeLimits, ListenerPolicy
@@ -22,7 +22,7 @@ from edge.node.ports import RightsIO
 from edge.rights.bounds import Bounds, bounds_of_listener, stricter
 from edge.rights.sources import RuleBook, Sources
 
-__all__ = ["ClientRights", "Judged"]
+__all__ = ["AbsentRights", "ClientRights", "Judged"]
 
 EVERYTHING, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
 
@@ -287,27 +287,24 @@ class ClientRights:
         """Whether there are no rules."""
         return self._book is None
 
-    def may_absent(
-        self, principal: Principal | None, client_id: str, actions: Sequence[Action], topic: str, qos: int
-    ) -> bool:
-        """Return whether a listener here would let somebody do all of these, who is not here any more.
+    def of_absent(self, principal: Principal | None, client_id: str) -> "AbsentRights":
+        """Return the rights, of this moment, that each listener here would give somebody who is not here any more.
 
-        The listener that did may be at another edge. Rules that only credentials brought are gone with them: where
-        they may have been, what no other rule decides stays as it was decided then.
+        The listener that let it in may be at another edge. Rules that only credentials brought are gone with them:
+        where they may have been, what no other rule decides stays as it was decided then.
         """
         book, classes = self._book, self._classes
         if book is None or classes is None:
-            return True
+            return AbsentRights(None)
         user = principal.user if principal is not None else ""
+        listeners = []
         for name, sources in book.by_listener.items():
             joined = classes.join(book.key(name, principal, client_id), self._now)
             who = Who(client_id, user, listener=name)
-            decided = [joined.policy.decided(action, topic, who, qos) for action in actions]
+            listeners.append((joined.policy, who, sources.of_credentials and bool(user)))
             classes.leave(joined)
-            self._follow(classes)
-            if all(decided) or (sources.of_credentials and bool(user) and False not in decided):
-                return True
-        return False
+        self._follow(classes)
+        return AbsentRights(listeners)
 
     # --- turns
 
@@ -323,6 +320,29 @@ class ClientRights:
         """Forget a connection that is gone."""
         del why
         self.leave(client)
+
+
+class AbsentRights:
+    """Rights of somebody who is not here, at the moment at which they were asked for; not to be kept.
+
+    Args:
+        listeners: Of each its rules, who that would be there, and whether undecided stays allowed; None: no rules.
+    """
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self, listeners: Sequence[tuple[Policy, Who, bool]] | None) -> None:
+        self._listeners = listeners
+
+    def may(self, actions: Sequence[Action], topic: str, qos: int) -> bool:
+        """Return whether a listener would let it do all of these."""
+        if self._listeners is None:
+            return True
+        for policy, who, undecided_stays in self._listeners:
+            decided = [policy.decided(action, topic, who, qos) for action in actions]
+            if all(decided) or (undecided_stays and False not in decided):
+                return True
+        return False
 
 
 def _granted(rights: ConnectionRights, sources: Sources, topic_filter: str, qos: int) -> Grant:

@@ -1,7 +1,8 @@
 """Retained messages for a new subscription: read after the routes stand, delivered before what was held.
 
 A concrete filter asks one partition, a wildcard every storage node once. Copies carry RETAIN 1 [MQTT-3.3.1-8]. For a
-durable session they go through its queue, and the last of them ends the holding of live messages there.
+durable session they go through its queue, and the last of them ends the holding of live messages there. Pages are
+judged and delivered some in a turn, one of each client in turn: who reads everything again and again holds nobody up.
 Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
 """
 
@@ -18,6 +19,7 @@ from edge.rights.absent import AbsentUsers, Left
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import identifier_properties
 from edge.subscriptions.held_live import HeldMessages, Hold
+from edge.subscriptions.retained_pages import RetainedPages
 from edge.subscriptions.sys_scope import has_figures, is_routed
 from edge.subscriptions.sys_topics import SysTopics
 from mqtt.topics import has_wildcard
@@ -85,7 +87,7 @@ class _Page:
     def answered(self, answer: Control) -> None:
         """Deliver it, and go on behind it."""
         if isinstance(answer, RetainedPage):
-            self.reads.take_page(self.read, self.partition, answer)
+            self.reads.came(self.read, self.partition, answer)
 
 
 @dataclass(slots=True, frozen=True)
@@ -137,6 +139,7 @@ class RetainedReads:
         self._rights = rights
         self._absent = absent
         self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
+        self._pages = RetainedPages()
 
     @property
     def waits(self) -> bool:
@@ -248,7 +251,7 @@ class RetainedReads:
         read = self._reads.get(answer.request)
         if read is None or node not in read.nodes:
             return False
-        self.take_page(read, answer.partition, answer)
+        self.came(read, answer.partition, answer)
         return True
 
     def none(self, answer: RetainedNone, node: str) -> None:
@@ -259,9 +262,25 @@ class RetainedReads:
             if not read.partitions:
                 self._end(read)
 
-    def take_page(self, read: _Read, partition: int, answer: RetainedPage) -> None:
+    def came(self, read: _Read, partition: int, answer: RetainedPage) -> None:
+        """A page: it is taken now or in a later turn, or let go where nobody waits for it any more."""
+        self._pages.put(read.whole.client, answer, partial(self._take_page, read, partition, answer))
+
+    def next_turn(self) -> None:
+        """Go on with pages that wait."""
+        self._pages.next_turn()
+
+    @property
+    def busy(self) -> bool:
+        """Whether pages wait for the next turn."""
+        return len(self._pages) > 0
+
+    def _take_page(self, read: _Read, partition: int, answer: RetainedPage) -> None:
         """Deliver what a partition found, and ask for more."""
         if partition not in read.partitions:
+            return
+        if read.whole.client.conn.closed or not self._is_wanted(read):
+            self._done(read, partition)
             return
         messages = answer.messages[: max(0, read.left)]
         if len(messages) < len(answer.messages):

@@ -151,11 +151,11 @@ def test_a_responder_that_hangs(place: Place) -> None:
             clients = [come(place.edge.port(listener), shown=shown, trusted=trusted) for shown in fresh]
             for _, outcome in clients:
                 assert outcome.wait(TIMEOUT_S) and outcome.code == expected
-            assert time.monotonic() - began < 3.0
+            assert time.monotonic() - began < 8.0
             began = time.monotonic()
             clients.append(come(place.edge.port(listener), shown=place.device(f"late-{listener}"), trusted=trusted))
             assert clients[-1][1].wait(TIMEOUT_S) and clients[-1][1].code == expected
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < 1.8
             for client, _ in clients:
                 client.disconnect()
                 client.loop_stop()

@@ -275,7 +275,7 @@ def test_a_stopped_edge_costs_a_list_a_second(place: Place) -> None:
     assert {row["node"] for row in answer.shown["rows"]} == {"edge-0"}
     assert answer.shown["partial"] == [{"node": "edge-1", "why": "no answer in 1 s"}]
     print(f"a stopped edge cost the list {answer.took_s - start_s:.2f} s")
-    assert answer.took_s - start_s < 1.2 + start_s  # the spread of two starts on a busy machine
+    assert answer.took_s - start_s < 4.0 + start_s  # it waits for a second; the spread of two starts on a busy machine
 
 
 def test_zz_a_partition_without_primary(place: Place) -> None:

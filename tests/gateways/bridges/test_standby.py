@@ -81,4 +81,4 @@ async def test_the_other_one_takes_over(tmp_path: Path) -> None:
                 if process.process is not None and process.process.poll() is None:
                     process.kill()
     assert {int(payload) for payload in payloads} == set(range(201))
-    assert took_s < 3.0
+    assert took_s < 10.0  # 3 s where nothing runs beside
