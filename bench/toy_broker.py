@@ -142,7 +142,7 @@ class ToyHandler:
                         conn in self.held,
                     )
                 )
-        return tuple(sorted(subs, key=self.modules.state.encoding_of))
+        return tuple(sorted(subs, key=lambda sub: (sub.conn.version == 5, sub.identifiers)))
 
     def miss(self, conn: Any, topic: bytes) -> None:
         self.misses.append(topic)

@@ -25,6 +25,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.purses",
     "edge.hot.state",
     "edge.hot.output",
+    "edge.hot.traces",
     "edge.hot.notes",
     "edge.hot.routes",
     "edge.hot.memory",

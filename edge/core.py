@@ -34,8 +34,7 @@ from edge.links import Links
 from edge.login.certificate_facts import CertificateReader, shown_facts
 from edge.login.chains import Chains
 from edge.login.logins import Logins
-from edge.looks.operators import Operators
-from edge.looks.sources import edge_sources
+from edge.looks.sources import edge_operators
 from edge.map_follower import MapFollower
 from edge.node.limits import EdgeLimits
 from edge.node.node import NS, Counts, EdgeNode
@@ -163,8 +162,7 @@ class EdgeCore:
         self._join_subscriptions(SysTopics(version, node.name))
         self._join_publishing()
         self.claims = ClaimsPolls(node, clients)
-        shown = edge_sources(node, hot, clients, self.held, routes.local, self.rights, utc, peer_name)
-        self.operators = Operators(node, hot, peers, shown, lambda: int(utc() * 1000))
+        self.operators = edge_operators(node, hot, peers, clients, self.held, routes, self.rights, utc, peer_name)
         self.messages = self._join_messages()
         look, away = self.rebounding.look, AwayFilters(node, requests, self._absent)
         self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged)

@@ -23,6 +23,7 @@ from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, standing
+from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -188,6 +189,8 @@ class NodeMessages:
     def _ordered(self, router: str, order: OrderNode) -> None:
         if order.verb == "client kick":
             self._node.tell(router, self._leaving.end_by_operator(order))
+        elif order.verb in TRACE_VERBS:
+            self._operators.ordered(router, order)
         elif order.verb in SEND_VERBS:
             self._operator_messages.take(router, order)
         else:

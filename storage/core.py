@@ -118,7 +118,9 @@ class StorageCore:
         self._publishing = Publishing(turn, lease, self._partitions, self._early, self._dead)
         self._requests = Requests(turn, lease, self._partitions, self._early, self._scans)
         shown = storage_sources(self.node, self.placements, lambda: lease.map, self.served_ms, self.event_counts)
-        self.operators = Operators(self.node, turn, shown, lambda: lease.map.epoch)
+        self.operators = Operators(
+            self.node, turn, shown, self.placements.tracing.desk, lambda: lease.map.epoch
+        )
         self._control = ControlMessages(
             turn, lease, self._partitions, self._early, self._requests, self._reports, self.operators
         )
@@ -207,7 +209,7 @@ class StorageCore:
         self._go_on(idle=all(isinstance(event, Tick) for event in events))
         if len(self._reports):
             self._turn.sends.extend(self._reports.send(now, loading=self.loading))
-        self.operators.desk.turn(now)
+        self.operators.turn(now)
         return self._ready(now)
 
     def _begin(self, now: float) -> bool:
@@ -250,7 +252,7 @@ class StorageCore:
         """Whether a turn without events has nothing to do either."""
         turn = self._turn
         left = turn.sends or turn.condemned or turn.orders or self._partitions.active or self._settling or self._slices
-        left = left or now >= self.operators.desk.next_deadline()
+        left = left or now >= self.operators.next_deadline()
         return not left and not self._reports and now < self.placements.window.deadline and not self.placements.loading
 
     def _due_at(self) -> float:
@@ -454,7 +456,7 @@ class StorageCore:
                 return now + SYNC_REST_S if self._batches.synced < self._batches.newest else now
             due = min(due, max(min(self.placements.window.deadline, self._due_at()), self._next_sweep))
         due = min(due, self._settling.deadline(now))
-        due = min(due, self.operators.desk.next_deadline())
+        due = min(due, self.operators.next_deadline())
         return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), due)
 
     # --- the map

@@ -37,6 +37,7 @@ if not cython.compiled:
     from edge.hot.output import answer_unknown, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.state import PARK_QUOTA
+    from edge.hot.traces import trace_acked, trace_answered
 
 __all__: list[str] = []
 
@@ -127,6 +128,8 @@ def finish(hot: HotState, message: PendingAck) -> None:
         conn.ack_queue.popleft()
         if message.excess_bytes:
             end_excess(hot, conn, message)
+        if message.traced:
+            trace_answered(hot, conn, message)
         if message.reason_code >= FAILURE and (message.delivered or conn.version != 5):
             if _withhold(hot, conn, message):
                 return
@@ -219,6 +222,8 @@ def _ephemeral(
         return PROTOCOL_ERROR  # [MQTT-4.3.2-2] [MQTT-4.3.3-4]: no packet of that flow
     if state == 0:
         return answer_unknown(hot, conn, first, identifier, reason_code)
+    if outbound.traced is not None:
+        trace_acked(hot, conn, first >> 4, identifier, reason_code)
     if first == 0x50 and (state == 3 or reason_code < FAILURE):  # released before, or now
         set_state(outbound, identifier, 3)
         return write_short(hot, conn, 0x62, identifier, 0)

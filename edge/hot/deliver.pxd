@@ -9,6 +9,7 @@ from edge.hot.output cimport note_high, pending_output, output_of, send_now, wai
 from edge.hot.picks cimport drop_pick, keep_pick
 from edge.hot.records cimport record_of
 from edge.hot.state cimport Conn, HotState, Kept, Outbound, Packet, Route, Sub
+from edge.hot.traces cimport trace_drained, trace_waiting, trace_written
 
 
 cdef enum:

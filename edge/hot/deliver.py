@@ -22,6 +22,7 @@ if not cython.compiled:
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
     from edge.hot.records import record_of
+    from edge.hot.traces import trace_drained, trace_waiting, trace_written
 
 __all__: list[str] = []
 
@@ -96,7 +97,7 @@ def deliver_run(
             hot.dropped_slow += count
             note_drop(hot, conn, "slow", route.topic, None)
             continue
-        if conn.aliases_told is not None:
+        if conn.aliases_told is not None or conn.traced:
             _deliver_aliased(hot, conn, route.topic, five, data, start, end, sub.identifiers)
         elif (conn.version == 5) == five and not sub.identifiers and conn.client_packet_max >= packet_max:
             hot.publish_out_qos0 += count
@@ -137,7 +138,7 @@ def _deliver_aliased(
     end: cython.Py_ssize_t,
     identifiers: bytes,
 ) -> None:
-    """Deliver a run packet by packet: its copies differ from client to client."""
+    """Deliver a run packet by packet: its copies differ from client to client, or are told of."""
     packet: Packet = hot.second
     while start < end:
         start = load_plain(packet, data, start, five)
@@ -261,22 +262,29 @@ def deliver_to(
         write_copy(hot, conn, packet, 0, retain, False, 0, identifiers)
         hot.publish_out_qos0 += 1
         hot.turn_bytes += size
+        if packet.traced or conn.traced:
+            trace_written(hot, conn, packet, 0, 0, 0)
         return True
     if conn.outbound is None:
         conn.outbound = Outbound(conn.window)
     outbound = conn.outbound
     if outbound.inflight >= outbound.window or outbound.pending or pending_output(conn) > hot.output_high:
         if _pend(hot, outbound, packet, five, qos, retain, identifiers, size):
+            if packet.traced or conn.traced:
+                trace_waiting(hot, conn, packet, qos)
             return True
         hot.dropped_pending += 1
         note_drop(hot, conn, "window", packet.topic, packet)
         return False
-    write_copy(hot, conn, packet, qos, retain, False, take_identifier(outbound, qos), identifiers)
+    identifier: cython.int = take_identifier(outbound, qos)
+    write_copy(hot, conn, packet, qos, retain, False, identifier, identifiers)
     hot.turn_bytes += size
     if qos == 1:
         hot.publish_out_qos1 += 1
     else:
         hot.publish_out_qos2 += 1
+    if packet.traced or conn.traced:
+        trace_written(hot, conn, packet, qos, identifier, 0)
     return True
 
 
@@ -333,9 +341,14 @@ def drain_pending(hot: HotState, conn: Conn) -> None:
         entry: Waiting = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])
         assert outbound.pending_bytes >= 0
-        end_to_keep(hot, entry[6])
+        kept: Kept = entry[6]
+        end_to_keep(hot, kept)
         inflight = outbound.inflight
         _send_pending(hot, conn, outbound, entry[0], entry[1], entry[2], (hot.now_ns - entry[3]) // SECOND_NS)
+        if kept.origin is not None and outbound.inflight > inflight:
+            encoded: bytes = entry[0]
+            topic: bytes = encoded[varint_end(encoded, 1, len(encoded)) + 2 : entry[1]]
+            trace_drained(hot, conn, topic, (encoded[0] >> 1) & 3, kept.origin)
         if entry[5]:
             outbound.picks_bytes -= len(entry[5])
             if outbound.inflight > inflight:

@@ -314,6 +314,7 @@ def load_plain(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t, five
     packet.qos = 0
     packet.retain = False
     packet.dup = False
+    packet.traced = False
     packet.pending_key = -1
     if five:
         walk_properties(packet, data, at, end, end)

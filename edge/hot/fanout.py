@@ -20,6 +20,7 @@ if not cython.compiled:
     from edge.hot.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.hot.picks import keep_pick
     from edge.hot.records import load_record, owned, record_of, renumbered, topic_of
+    from edge.hot.traces import trace_sent
 
     PICK_BYTES = 4096  # of a turn's bound, for one choice: about as long as appending so much
 
@@ -45,6 +46,8 @@ def fan_out(
         retained_partition: The partition that retains the message, -1 for none.
     """
     record: bytes
+    if packet.traced:
+        trace_sent(hot, publisher, route, packet, message, retained_partition)
     if hot.ledger is not None and message is not None:
         message.route = route
         message.retained_partition = retained_partition

@@ -11,7 +11,7 @@ from edge.hot.layout cimport (
     NO_MEMBER, PLACE_BYTES, PUBLISH, PUBLISH_ACK, PUBLISH_ACK_BYTES, PUBLISH_ACK_CODE_AT, PUBLISH_ACK_PARTITION_AT,
     PUBLISH_ACK_TAG_AT, PUSH, QOS_BITS, QUOTA_EXCEEDED, RETAIN_FLAG, RUN_HEAD, RUN_PACKET_BYTES_AT, RUN_RECORD,
     RUN_TOPIC_BYTES_AT, RUN_VERSION_AT, SERVER_BUSY, SERVER_UNAVAILABLE, SHARE_FLAG,
-    SUPERSEDED
+    SUPERSEDED, TRACED_FLAG
 )
 from edge.hot.notes cimport note_drop
 from edge.hot.origins cimport take_origin, was_picked
@@ -22,6 +22,7 @@ from edge.hot.pushes cimport receive_pushes
 from edge.hot.refused_topics cimport note_refused
 from edge.hot.routes cimport local_route
 from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, Packet, PARK_HANDLER, Peer, Route, Sub
+from edge.hot.traces cimport trace_accepted
 
 
 cdef enum:

@@ -56,6 +56,7 @@ if not cython.compiled:
         SERVER_UNAVAILABLE,
         SHARE_FLAG,
         SUPERSEDED,
+        TRACED_FLAG,
     )
     from edge.hot.notes import note_drop
     from edge.hot.origins import take_origin, was_picked
@@ -65,6 +66,7 @@ if not cython.compiled:
     from edge.hot.refused_topics import note_refused
     from edge.hot.routes import local_route
     from edge.hot.state import PARK_HANDLER
+    from edge.hot.traces import trace_accepted
 
 __all__: list[str] = []
 
@@ -206,7 +208,8 @@ def _receive_message(
     flags: cython.int = data[at + MESSAGE_FLAGS_AT]
     tag: cython.ulonglong = get64(data, at + MESSAGE_TAG_AT)
     topic_at: cython.Py_ssize_t = at + MESSAGE_HEAD + PLACE_BYTES * get16(data, at + MESSAGE_PARTITIONS_AT)
-    if flags & ~(QOS_BITS | RETAIN_FLAG | SHARE_FLAG):  # a publisher's name is for a retained message alone
+    # A publisher's name is for a retained message alone.
+    if flags & ~(QOS_BITS | RETAIN_FLAG | SHARE_FLAG | TRACED_FLAG):
         raise ValueError("a message for storage, or of a format that is not known")
     if flags & SHARE_FLAG:
         if topic_at + 2 > end:
@@ -218,6 +221,7 @@ def _receive_message(
     packet.version = data[at + MESSAGE_VERSION_AT]
     packet.qos = flags & QOS_BITS
     packet.retain = flags & RETAIN_FLAG != 0
+    packet.traced = flags & TRACED_FLAG != 0
     packet.dup = False
     packet.pending_key = -1
     packet.expiry_s = get32(data, at + MESSAGE_EXPIRY_AT)
@@ -236,6 +240,8 @@ def _receive_message(
     packet.origin_a = get64(data, at + MESSAGE_ORIGIN_A_AT)
     packet.origin_b = get64(data, at + MESSAGE_ORIGIN_B_AT)
     hot.forwarded_in += 1
+    if packet.traced:
+        trace_accepted(hot, peer, packet)
     if share:
         _receive_pick(hot, peer, packet, share, tag)
     elif take_origin(hot, packet.origin_kind, packet.origin_a, packet.origin_b):

@@ -15,6 +15,7 @@ from edge.hot.outboxes cimport park_if_peers_full
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
 from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
+from edge.hot.traces cimport note_event, trace_refused
 from edge.hot.verdicts cimport allowed_route
 
 

@@ -37,6 +37,7 @@ if not cython.compiled:
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
+    from edge.hot.traces import note_event, trace_refused
     from edge.hot.verdicts import allowed_route
 
     INBOUND_BYTES = 64 * 1024  # of a turn's bound, for a message that the core takes
@@ -110,7 +111,11 @@ def _unless_refused(hot: HotState, conn: Conn, route: Route, qos: cython.int) ->
     if judged == ENDS:
         fail(hot, conn, QUOTA_EXCEEDED)
         return None
-    return route if judged == TAKES else Route(route.topic, reason_code=QUOTA_EXCEEDED)
+    if judged == TAKES:
+        return route
+    refusing: Route = Route(route.topic, reason_code=QUOTA_EXCEEDED)
+    refusing.traced = route.traced
+    return refusing
 
 
 # -- packets
@@ -166,6 +171,7 @@ def single(
         return False
     packet.topic = topic
     packet.data = data  # a Handler call may have used the record
+    packet.traced = conn.traced or route.traced
     hot.packets_in += 1
     _accept(hot, conn, route, packet)
     return True
@@ -282,6 +288,8 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     message: PendingAck | None = None
     qos: cython.int = packet.qos
     identifier: cython.int = packet.packet_identifier
+    if packet.traced and (route.reason_code != 0 or (route.empty and not packet.retain)):
+        trace_refused(hot, conn, route, packet)
     if qos == 0:
         hot.publish_in_qos0 += 1
         if route.reason_code != 0:
@@ -291,6 +299,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
             _give_to_core(hot, conn, route, packet)
         elif not route.empty:
             fan_out(hot, conn, route, packet, None, -1)
+            hot.origin_tag = 0
         return
     conn.quota += 1
     if qos == 1:
@@ -326,6 +335,9 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     answer(hot, conn, qos, identifier, code)
     if code == 0:
         fan_out(hot, conn, route, packet, None, -1)
+        if packet.traced:
+            hot.origin_tag = 0
+            note_event(hot, "acknowledged", conn, packet, identifier, qos, code)
 
 
 def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
@@ -342,6 +354,7 @@ def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> No
         packet.dup,
         conn,
     )
+    inbound.traced = packet.traced
     if packet.qos > 0:
         inbound.reserved_ack = new_message(hot, packet.qos, conn, packet.packet_identifier)
         inbound.reserved_ack.waiting = 1

@@ -1,5 +1,6 @@
 # C form of notes.py.
 from edge.hot.state cimport Conn, HotState, Packet
+from edge.hot.traces cimport trace_dropped
 
 
 cdef enum:

@@ -9,7 +9,9 @@ from edge.hot.state import Conn, HotState, Packet
 
 __all__: list[str] = []
 
-if not cython.compiled:  # compiled, this is a C constant: notes.pxd
+if not cython.compiled:  # compiled, the latter is a C constant: notes.pxd
+    from edge.hot.traces import trace_dropped
+
     NOTES_PER_TURN = 16
 
 
@@ -23,6 +25,8 @@ def note_drop(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packe
         topic: Of the message.
         packet: The message, if it carries its origin.
     """
+    if (packet is not None and packet.traced) or (conn is not None and conn.traced):
+        trace_dropped(hot, conn, reason, topic, packet)
     journal = hot.journal
     if journal is None:
         return

@@ -135,6 +135,9 @@ def parse(
                         at = stop
                     continue
             if run_at < 0:
+                if conn.traced or route.traced:
+                    at = stop if single(hot, conn, data, at, body, stop) else at
+                    continue
                 if route.empty:
                     hot.packets_in += 1
                     hot.publish_in_qos0 += 1

@@ -7,12 +7,13 @@ from edge.hot.layout cimport (
     PUSH_ACK_PARTITION_EPOCH_AT, PUSH_ACK_SESSION_AT, PUSH_ACK_SESSION_SEQ_AT, PUSH_ACK_TYPE_AT, PUSH_DUP_FLAG,
     PUSH_EXPIRY_AT, PUSH_FLAGS_AT, PUSH_HEAD, PUSH_IDENTIFIER_AT, PUSH_OWNER_EPOCH_AT, PUSH_PARTITION_EPOCH_AT,
     PUSH_PAYLOAD_BYTES_AT, PUSH_PROPERTY_BYTES_AT, PUSH_PUBREL_FLAG, PUSH_SESSION_AT, PUSH_SESSION_SEQ_AT,
-    PUSH_TOPIC_BYTES_AT, QOS_BITS, RETAIN_FLAG
+    PUSH_TOPIC_BYTES_AT, PUSH_TRACED_FLAG, QOS_BITS, RETAIN_FLAG
 )
 from edge.hot.notes cimport note_drop
 from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.hot.batches cimport push_acks_of
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
+from edge.hot.traces cimport trace_acked, trace_written
 
 
 cdef enum:

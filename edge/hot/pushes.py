@@ -41,11 +41,13 @@ if not cython.compiled:
         PUSH_SESSION_AT,
         PUSH_SESSION_SEQ_AT,
         PUSH_TOPIC_BYTES_AT,
+        PUSH_TRACED_FLAG,
         QOS_BITS,
         RETAIN_FLAG,
     )
     from edge.hot.notes import note_drop
     from edge.hot.output import answer_unknown, note_high, pending_output, write_short
+    from edge.hot.traces import trace_acked, trace_written
 
 __all__: list[str] = []
 
@@ -78,6 +80,7 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
     packet.alias_at = -1
     packet.expiry_at = -1
     packet.version = 5
+    packet.origin_kind = packet.origin_a = packet.origin_b = 0  # a push names the entry of a queue
     while at < end:
         if at + PUSH_HEAD > end:
             raise ValueError("push ends outside its frame")
@@ -92,6 +95,7 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
         packet.topic = payload[at + PUSH_HEAD : at + PUSH_HEAD + topic_bytes]
         packet.expiry_s = get32(data, at + PUSH_EXPIRY_AT)
         packet.qos = data[at + PUSH_FLAGS_AT] & QOS_BITS
+        packet.traced = data[at + PUSH_FLAGS_AT] & PUSH_TRACED_FLAG != 0
         conn = hot.sessions.get(get64(data, at + PUSH_SESSION_AT))
         partition = get64(data, at + PUSH_SESSION_AT) >> 48
         if partition >= len(hot.primaries) or hot.primaries[partition] is not peer:
@@ -139,6 +143,8 @@ def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> 
     else:
         write_copy(hot, conn, packet, 0, flags & RETAIN_FLAG != 0, False, 0, b"")
         hot.publish_out_qos0 += 1
+        if packet.traced or conn.traced:
+            trace_written(hot, conn, packet, 0, 0, 0)
 
 
 def _is_judged(hot: HotState, conn: Conn, packet: Packet) -> cython.bint:
@@ -198,6 +204,8 @@ def _push(
         hot.publish_out_qos1 += 1
     else:
         hot.publish_out_qos2 += 1
+    if packet.traced or conn.traced:
+        trace_written(hot, conn, packet, packet.qos, identifier, session_seq)
 
 
 def _push_release(
@@ -229,6 +237,8 @@ def push_acknowledged(
         answer_unknown(hot, conn, packet_type << 4, packet_identifier, reason_code)
         return
     session_seq, partition_epoch, state = known
+    if outbound.traced is not None:
+        trace_acked(hot, conn, packet_type, packet_identifier, reason_code)
     if packet_type == 4:
         if state != 1:
             hot.acks_unknown += 1

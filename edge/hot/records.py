@@ -32,6 +32,7 @@ if not cython.compiled:
         OWNER_FLAG,
         QOS_BITS,
         RETAIN_FLAG,
+        TRACED_FLAG,
     )
 
 __all__: list[str] = []
@@ -51,7 +52,9 @@ def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
     reserve(record, size)
     record.data[0] = MESSAGE_RECORD
     record.data[MESSAGE_VERSION_AT] = 5 if packet.version == 5 else 4
-    record.data[MESSAGE_FLAGS_AT] = packet.qos | (RETAIN_FLAG if packet.retain else 0)
+    record.data[MESSAGE_FLAGS_AT] = (
+        packet.qos | (RETAIN_FLAG if packet.retain else 0) | (TRACED_FLAG if packet.traced else 0)
+    )
     record.data[MESSAGE_ORIGIN_KIND_AT] = packet.origin_kind
     put64(record, MESSAGE_TAG_AT, tag)
     put64(record, MESSAGE_ORIGIN_A_AT, packet.origin_a if packet.origin_kind else hot.incarnation)
@@ -116,6 +119,7 @@ def load_record(packet: Packet, record: bytes) -> None:
     packet.version = record[MESSAGE_VERSION_AT]
     packet.qos = record[MESSAGE_FLAGS_AT] & QOS_BITS
     packet.retain = record[MESSAGE_FLAGS_AT] & RETAIN_FLAG != 0
+    packet.traced = record[MESSAGE_FLAGS_AT] & TRACED_FLAG != 0
     packet.dup = False
     packet.pending_key = -1
     packet.expiry_s = get32(packet.data, MESSAGE_EXPIRY_AT)

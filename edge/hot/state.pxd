@@ -46,6 +46,7 @@ cdef class Conn:
     cdef readonly int rights_number
     cdef long long rights_epoch
     cdef readonly bint judge_pushes
+    cdef public bint traced
     cdef list aliases
     cdef int alias_max
     # acknowledging what it publishes
@@ -102,6 +103,7 @@ cdef class Conn:
 cdef class Kept:
     cdef Py_ssize_t bytes
     cdef int holders
+    cdef tuple origin
 
 
 cdef class Outbound:
@@ -118,6 +120,7 @@ cdef class Outbound:
     cdef readonly dict pushes
     cdef dict answered
     cdef object unsent_acks
+    cdef dict traced
 
 
 cdef class Sub:
@@ -152,6 +155,7 @@ cdef class Route:
     cdef readonly bint empty
     cdef readonly object audience
     cdef public bint named
+    cdef public bint traced
     cdef long long generation
     cdef list targets
     cdef long long targets_version
@@ -172,6 +176,7 @@ cdef class Inbound:
     cdef public int packet_identifier
     cdef public bint dup
     cdef public Conn conn
+    cdef public bint traced
     cdef readonly PendingAck reserved_ack
 
 
@@ -185,6 +190,7 @@ cdef class PendingAck:
     cdef public bint done
     cdef bint counted
     cdef readonly bint delivered
+    cdef bint traced
     cdef object on_done
     cdef readonly bytes record
     cdef readonly long long at_ns
@@ -255,6 +261,7 @@ cdef class Packet:
     cdef int origin_kind
     cdef unsigned long long origin_a
     cdef unsigned long long origin_b
+    cdef bint traced
     cdef unsigned long long session
     cdef unsigned long long owner_epoch
     cdef tuple pending
@@ -275,6 +282,7 @@ cdef class HotState(Counters):
     cdef readonly Durations delivered
     cdef readonly Durations acks_in
     cdef public object journal
+    cdef public object trace
     cdef long long noted_ns
     cdef long notes
     cdef long long lease_until_ns

@@ -38,7 +38,6 @@ __all__ = [
     "Remote",
     "Route",
     "Sub",
-    "encoding_of",
 ]
 
 CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
@@ -93,6 +92,7 @@ class Conn:
         self.rights_number = -1  # of its class of rights: its bit in Route.decided and Route.allowed; -1: it has none
         self.rights_epoch = 0  # HotState.rights_epoch that its number and verdicts are of
         self.judge_pushes = False  # each PUSH is shown to the core before it is written
+        self.traced = False  # a trace names it; the core sets it, as of a Route
         self.aliases: list[bytes | None] | None = None
         self.alias_max = 0
         self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished
@@ -190,11 +190,6 @@ class Group:
         self.share = b""  # b"share name/topic filter"
 
 
-def encoding_of(sub: Sub) -> tuple[bool, bytes]:
-    """Return what copies for a subscriber have in common with those for others: they share one conversion."""
-    return sub.conn.version == 5, sub.identifiers
-
-
 class Route:
     """Where messages of one topic go. Immutable; the core replaces it when subscriptions or peers changed.
 
@@ -215,7 +210,7 @@ class Route:
 
         Args:
             topic: The topic name, valid UTF-8.
-            subs: Local ephemeral subscribers, one per connection; neighbours share an ``encoding_of``, so that a run is
+            subs: Local ephemeral subscribers, one per connection; neighbours share an encoding, so that a run is
                 converted once per class. Routes with equal subscribers share one tuple.
             edges: Other edges with ephemeral subscribers; never this one.
             partitions: Partitions with durable subscribers; their primaries are looked up when a message is sent.
@@ -233,6 +228,7 @@ class Route:
         self.empty = not (subs or edges or partitions or groups)
         self.audience = audience
         self.named = False
+        self.traced = False  # a trace names the topic
         self.generation = 0  # HotState.generation when it was known to be right; an older one: Handler.refresh
         self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
@@ -269,6 +265,7 @@ class Inbound:
         self.packet_identifier = packet_identifier
         self.dup = dup
         self.conn = conn
+        self.traced = False
         self.reserved_ack: PendingAck | None = None
 
 
@@ -278,6 +275,7 @@ class Kept:
     def __init__(self, count: cython.Py_ssize_t) -> None:
         self.bytes = count
         self.holders = 0
+        self.origin: tuple[int, int, int] | None = None  # of a traced message
 
 
 # Packet, positions of its identifier and its expiry (0: none), arrival; of a shared group's copy its share and record;
@@ -308,6 +306,7 @@ class Outbound:
         self.pushes: dict[int, tuple[int, int, int]] | None = None  # identifier: session_seq, partition_epoch, state
         self.answered: dict[int, int] | None = None  # session_seq: last packet type of the client
         self.unsent_acks: deque[bytes] | None = None
+        self.traced: dict[int, Any] | None = None  # identifier: topic, origin, session_seq, marked, of what is told of
 
 
 class PendingAck:
@@ -331,6 +330,7 @@ class PendingAck:
         self.done = False
         self.counted = False  # in the publisher's quota
         self.delivered = False  # somebody may have it: no answer may say that it was not accepted
+        self.traced = False
         self.on_done: Callable[[int], object] | None = None
         self.record: bytes = b""  # MSG without partitions and share, for outboxes
         self.at_ns = 0
@@ -396,8 +396,7 @@ class Packet:
         self.keep = b""  # owner of data where it is not the receive buffer
         self.version = 4
         self.qos = 0
-        self.retain = False
-        self.dup = False
+        self.retain = self.dup = self.traced = False
         self.packet_identifier = 0
         self.expiry_s = NO_EXPIRY
         self.alias = 0
@@ -431,6 +430,7 @@ class HotState(Counters):
         self.delivered = Durations()  # turns, from first byte to last send, for each PUBLISH to a client
         self.acks_in = Durations()  # from PUBLISH to PUBACK or PUBREC, of those that were not answered at once
         self.journal: Any = None
+        self.trace: Any = None
         self.noted_ns = self.notes = 0  # turn of the last note, and how many it had
         self.lease_until_ns = 0
         self.leased = False

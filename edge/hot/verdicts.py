@@ -31,7 +31,9 @@ def allowed_route(hot: HotState, conn: Conn, route: Route, topic: bytes, qos: cy
         conn.last_version = -1
     if verdicts >> (qos + RETAINED_SHIFT if retain else qos) & 1:
         return route
-    return Route(topic, reason_code=TOPIC_NAME_INVALID if verdicts & TOO_DEEP else NOT_AUTHORIZED)
+    refusing: Route = Route(topic, reason_code=TOPIC_NAME_INVALID if verdicts & TOO_DEEP else NOT_AUTHORIZED)
+    refusing.traced = route.traced
+    return refusing
 
 
 def _verdicts(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.bint) -> cython.int:

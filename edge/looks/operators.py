@@ -10,6 +10,7 @@ from collections.abc import Callable
 from access.operators.verbs import Refusal, operator_of
 from conf.events import say
 from edge.cluster.peer_table import PeerTable
+from edge.looks.traces import EdgeTraces
 from edge.node.node import EdgeNode
 from edge.node.ports import LinkIO
 from wire.looks.desk import LookDesk
@@ -17,8 +18,9 @@ from wire.looks.pace import LookBounds
 from wire.looks.source import Source
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, PeerKey
-from wire.messages.looks import Look
+from wire.messages.looks import Look, StartTrace, StopTrace
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.orders import OrderNode
 
 __all__ = ["EDGE_BOUNDS", "Operators"]
 
@@ -35,6 +37,7 @@ class Operators:
         loop: Where links end.
         peers: Their links.
         sources: What each kind of look shows.
+        traces: Its traces.
         utc_ms: Milliseconds since the epoch.
 
     Attributes:
@@ -48,20 +51,27 @@ class Operators:
         loop: LinkIO,
         peers: PeerTable,
         sources: dict[str, Source],
+        traces: EdgeTraces,
         utc_ms: Callable[[], int],
     ) -> None:
         self._node = node
         self._loop = loop
         self._peers = peers
+        self.traces = traces
+        sources = sources | traces.desk.sources()
         self.desk = LookDesk(node.name, TIER_EDGE, EDGE_BOUNDS, sources, self.tell, lambda: node.map.epoch, utc_ms)
+        self.desk.traces = traces.desk
         self.verbs: Callable[[PeerKey, Admin], AdminReply | None] = _no_verbs
 
     def take(self, key: PeerKey, message: Control) -> None:
         """Take a message of an operator."""
         self._node.wake()
+        operator = operator_of(key)
+        role = operator.role.name.lower() if operator is not None else ""
         if isinstance(message, Look):
-            operator = operator_of(key)
-            self.desk.ask(self._node.now, key.node, operator.role.name.lower() if operator is not None else "", message)
+            self.desk.ask(self._node.now, key.node, role, message)
+        elif isinstance(message, StartTrace | StopTrace):
+            self.tell(key.node, self.traces.desk.asked(self._node.now, role, message))
         elif isinstance(message, Admin):
             try:
                 reply = self.verbs(key, message)
@@ -71,6 +81,10 @@ class Operators:
                 self.tell(key.node, reply)
         else:
             self._node.count("messages_unknown")
+
+    def ordered(self, router: str, order: OrderNode) -> None:
+        """Take an order about a trace that a router has judged and passed on."""
+        self._node.tell(router, self.traces.desk.ordered(self._node.now, order))
 
     def tell(self, node: str, message: Control) -> None:
         """Answer an operator; one that does not read what it asked for loses its link."""
@@ -87,13 +101,15 @@ class Operators:
         self._peers.forget_operator(key)
 
     def turn(self, now: float) -> None:
-        """Answer looks at the end of a turn."""
+        """Answer looks at the end of a turn, and go on with traces."""
+        if now >= self.traces.next_deadline():
+            self.traces.step(now)
         if len(self.desk):
             self.desk.turn(now)
 
     def next_deadline(self) -> float:
         """Return when ``turn`` has something to do; infinity while nobody asks."""
-        return self.desk.next_deadline()
+        return min(self.desk.next_deadline(), self.traces.next_deadline())
 
 
 def _no_verbs(key: PeerKey, question: Admin) -> AdminReply:

@@ -108,6 +108,7 @@ class Sending:
     def send(self, item: Outgoing, route: Route) -> None:
         """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the retained partition first."""
         publish = item.publish
+        publish.traced = publish.traced or route.traced
         item.retained_partition = self._node.map.partition_for(item.name) if publish.retain else -1
         if not publish.qos or item.retained_partition < 0 or _others(route, item.retained_partition).empty:
             if item.waits_for_retained:
@@ -128,8 +129,9 @@ class Sending:
         self._routes.cache.retained_started(item.name)
         copy = Inbound(
             publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version, publish.expiry_s,
-            conn=publish.conn,
+            publish.packet_identifier, conn=publish.conn,
         )  # fmt: skip
+        copy.traced = publish.traced
         item.tag = self._loop.publish(
             Route(publish.topic), copy, item.retained_partition, *item.origin, item.stands, owner=item.owner
         )

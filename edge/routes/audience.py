@@ -6,7 +6,7 @@ Routes hold the tuple and its ``Audience``; the count falls when the last of the
 
 from edge.hot.state import Sub
 
-__all__ = ["NOBODY", "Account", "Audience"]
+__all__ = ["NOBODY", "Account", "Audience", "encoding_of"]
 
 TUPLE_BYTES = 56  # of an empty one, with what the collector adds
 POINTER_BYTES = 8
@@ -45,3 +45,8 @@ class Audience:
 
 
 NOBODY = Audience((), Account(), 0)
+
+
+def encoding_of(sub: Sub) -> tuple[bool, bytes]:
+    """Return what copies for a subscriber have in common with those for others: they share one conversion."""
+    return sub.conn.version == 5, sub.identifiers

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 
 from edge.clients.client import Client
-from edge.hot.state import Sub, encoding_of
+from edge.hot.state import Sub
 from edge.rights.client_rights import ClientRights
-from edge.routes.audience import NOBODY, Account, Audience
+from edge.routes.audience import NOBODY, Account, Audience, encoding_of
 from mqtt.filter_costs import FilterCosts
 from mqtt.properties import encode_subscription_identifiers
 from mqtt.topic_trie import TopicTrie

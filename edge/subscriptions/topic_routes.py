@@ -35,6 +35,7 @@ class TopicRoutes:
         answers: Makes one object of equal answers.
         shared_bytes: Of what Routes share.
         named: Topics on which a message names its publisher.
+        traced: Whether a trace names a topic; None while none names any.
 
     Args:
         node: This edge.
@@ -54,6 +55,7 @@ class TopicRoutes:
     ) -> None:
         self._limits = node.limits
         self.named = NamedTopics(node.limits.publisher_properties)
+        self.traced: Callable[[str], bool] | None = None
         self._loop = loop
         self.shared_bytes = Account()
         self.local = EphemeralSubscriptions(self._local_changed, self.shared_bytes, rights)
@@ -108,6 +110,7 @@ class TopicRoutes:
             and fresh.edges is route.edges
             and fresh.partitions is route.partitions
             and fresh.groups is route.groups
+            and fresh.traced == route.traced
         ):
             self._loop.keep_route(route)
             return route
@@ -143,4 +146,6 @@ class TopicRoutes:
         route = Route(name, audience.subs, answer.edges, answer.partitions, answer.groups, 0, audience)
         if self.named.has(topic):
             route.named = True
+        if self.traced is not None:
+            route.traced = self.traced(topic)
         return route

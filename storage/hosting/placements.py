@@ -66,6 +66,7 @@ class Placements:
     ) -> None:
         self._ledger = ledger
         self.journal = Journal()
+        self.tracing = Tracing(node, cluster_map, self._traces_changed)
         self.hosted: dict[int, HostedPartition] = {}
         self.left_counts: dict[str, int] = {}  # of partitions that were served here
         self.window = RouteWindow()
@@ -220,11 +221,16 @@ class Placements:
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
         hosted.partition.since, hosted.placed_at = since, placed_at
         hosted.partition.ledger, hosted.partition.journal = self._ledger(number), self.journal
+        hosted.partition.tracing = self.tracing
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.partition, self._node)
         replication.configure(placement, cluster_map.min_in_sync, former)
         self._promoting[number] = next_batch
         return hosted
+
+    def _traces_changed(self) -> None:
+        for hosted in self.hosted.values():
+            hosted.lane.forget_routes()
 
     def demote(self, number: int) -> None:
         """Serve a partition no longer: this node is not its primary any more."""

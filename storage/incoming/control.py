@@ -13,9 +13,10 @@ from storage.incoming.requests import Requests
 from storage.incoming.session_orders import SESSION_VERBS, carry_out
 from storage.looks.operators import Operators
 from wire.links.allowed import RELAYED, TIER, fault_of
+from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.messages.looks import Look
+from wire.messages.looks import Look, StartTrace, StopTrace
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
 from wire.messages.orders import NodeOrdered, OrderNode
@@ -91,7 +92,7 @@ class ControlMessages:
                 hosted.subscriptions.routes_added(message)
         elif isinstance(message, Moved):
             self._moved(message)
-        elif isinstance(message, Look):
+        elif isinstance(message, Look | StartTrace | StopTrace):
             self._operators.take(peer, message)
         elif isinstance(message, OrderNode):
             self._ordered(peer.node, message)
@@ -99,6 +100,9 @@ class ControlMessages:
             self._turn.count("messages_unknown")
 
     def _ordered(self, router: str, order: OrderNode) -> None:
+        if order.verb in TRACE_VERBS:
+            self._operators.ordered(router, order)
+            return
         if order.verb not in SESSION_VERBS:
             self._turn.orders.append((router, order))
             return

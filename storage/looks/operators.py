@@ -7,8 +7,10 @@ from storage.hosting.turn import Turn
 from wire.looks.desk import LookDesk
 from wire.looks.pace import LookBounds
 from wire.looks.source import Source
+from wire.looks.trace_desk import TraceDesk
 from wire.messages.hello import TIER_STORAGE, PeerKey
-from wire.messages.looks import Look
+from wire.messages.looks import Look, StartTrace, StopTrace
+from wire.messages.orders import OrderNode
 
 __all__ = ["Operators"]
 
@@ -21,18 +23,41 @@ class Operators:
     Args:
         node: Its name.
         turn: Time, and the way out.
-        sources: What each kind of look shows.
+        traces: Its traces.
         map_epoch: Of the map as this node has it.
     """
 
-    def __init__(self, node: str, turn: Turn, sources: dict[str, Source], map_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self, node: str, turn: Turn, sources: dict[str, Source], traces: TraceDesk, map_epoch: Callable[[], int]
+    ) -> None:
         self._turn = turn
+        self._traces = traces
+        sources = sources | traces.sources()
         self.desk = LookDesk(node, TIER_STORAGE, STORAGE_BOUNDS, sources, turn.tell, map_epoch)
+        self.desk.traces = traces
 
-    def take(self, peer: PeerKey, look: Look) -> None:
-        """Take a look; it is answered at the end of a turn."""
+    def take(self, peer: PeerKey, message: Look | StartTrace | StopTrace) -> None:
+        """Take a look, which is answered at the end of a turn, or an order about a trace."""
         operator = operator_of(peer)
-        self.desk.ask(self._turn.now, peer.node, operator.role.name.lower() if operator is not None else "", look)
+        role = operator.role.name.lower() if operator is not None else ""
+        if isinstance(message, Look):
+            self.desk.ask(self._turn.now, peer.node, role, message)
+        else:
+            self._turn.tell(peer.node, self._traces.asked(self._turn.now, role, message))
+
+    def ordered(self, router: str, order: OrderNode) -> None:
+        """Take an order about a trace that a router has judged and passed on."""
+        self._turn.tell(router, self._traces.ordered(self._turn.now, order))
+
+    def turn(self, now: float) -> None:
+        """Answer looks at the end of a turn, and end traces whose time is over."""
+        if now >= self._traces.next_deadline():
+            self._traces.step(now)
+        self.desk.turn(now)
+
+    def next_deadline(self) -> float:
+        """Return when ``turn`` has something to do."""
+        return min(self.desk.next_deadline(), self._traces.next_deadline())
 
     def gone(self, peer: PeerKey) -> None:
         """Forget an operator whose link ended."""

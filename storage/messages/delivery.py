@@ -31,6 +31,7 @@ from storage.state.rows import (
     decode_entry,
     encode_entry,
 )
+from wire.looks.traces import Origin
 from wire.messages.batches import NO_EXPIRY, PublishMessage, encode_publish_ack
 from wire.messages.frames import FrameKind
 from wire.messages.retained import RetainedMessage
@@ -57,6 +58,7 @@ class Delivery:
         self.ack_lane = AckLane(partition, self.consumed, self.outbound)
         self.given_up = GivenUpCopies(partition, self.consumed, self.outbound, self.redispatches)
         self.purges = Purges(partition, self.consumed)
+        self._told: Origin | None = None  # of the message at hand, where a trace is told of it
 
     # --- in
 
@@ -78,13 +80,25 @@ class Delivery:
             return
         if message.qos:
             self.origins.remember(message, node, incarnation)
+        self._told = self._traced(message, incarnation)
         deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
         body = self._shared_body(message, targets)
         for session, subscription, identifiers in targets:
             self._enqueue(session, message, subscription, identifiers, deadline, body, node)
         if partition.ledger is not None:
             partition.ledger.taken(message, node)
+        if self._told is not None:
+            partition.tell_committed(message.topic, self._told)
+            self._told = None
         self.acknowledge(message, node, ReasonCode.SUCCESS)
+
+    def _traced(self, message: PublishMessage, incarnation: int) -> Origin | None:
+        """Return the origin of a message of which a trace is told."""
+        tracing = self._partition.tracing
+        if tracing is None or not tracing.active:
+            return None
+        origin = message.origin_kind, message.origin_a or incarnation, message.origin_b or message.tag
+        return origin if tracing.wants(message, origin) else None
 
     def acknowledge(self, message: PublishMessage, node: str, reason_code: int) -> None:
         """Tell the edge that this partition has finished a message, behind the operation being built."""
@@ -136,7 +150,7 @@ class Delivery:
         if qos == 0:
             if message.retain and not message.share and session.edge:
                 self._overtake(session, message.topic)  # not held back itself: an older retained copy may not follow
-            self.outbound.push_qos0(session, message, retain, properties)
+            self.outbound.push_qos0(session, message, retain, properties, self._told)
             return
         if message.retain and not message.share:
             if (message.origin_kind, message.origin_a, message.origin_b or message.tag) in session.retained_origins:
@@ -201,6 +215,8 @@ class Delivery:
         entry.arrived = max(1, partition.served_ms)
         if not session.aged:
             partition.ages.note(session, entry.arrived)
+        if self._told is not None and partition.tracing is not None:
+            partition.tracing.queued(partition.number, session, entry, self._told)
         session.next_seq += 1
         session.queue_bytes += size
         if session.window_open and session.caught_up:

@@ -19,6 +19,7 @@ from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, Entry, InflightRow, decode_entry, pack
 from storage.state.session_reads import SessionReads
 from storage.state.timers import EndHold
+from wire.looks.traces import Origin
 from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, encode_push
 from wire.messages.frames import FrameKind
 from wire.messages.retained import RetainedMessage
@@ -48,8 +49,17 @@ class Outbound:
         self._redispatches = redispatches
         self.freed: dict[int, DurableSession] = {}  # sessions whose window may have room: for ``pump_freed``
 
-    def push_qos0(self, session: DurableSession, message: PublishMessage, retain: bool, properties: bytes) -> None:
-        """Send a QoS 0 message to the connection, if there is one."""
+    def push_qos0(
+        self,
+        session: DurableSession,
+        message: PublishMessage,
+        retain: bool,
+        properties: bytes,
+        told: Origin | None = None,
+    ) -> None:
+        """Send a QoS 0 message to the connection, if there is one; ``told``: its origin, where a trace is told of it."""
+        if told is not None and self._partition.tracing is not None:
+            self._partition.tracing.pushed_qos0(self._partition.number, session, message, told)
         if not session.edge:
             return  # QoS 0 is pushed but never queued for the absent
         push = Push(
@@ -66,6 +76,7 @@ class Outbound:
             False,
             False,
             message.expiry_s,
+            told is not None,
         )
         self._partition.push(session, encode_push(push))
 
@@ -77,6 +88,10 @@ class Outbound:
         expiry_s = NO_EXPIRY
         if entry.deadline != NEVER:
             expiry_s = max(0, (entry.deadline - partition.served_ms + 999) // 1000)
+        tracing = partition.tracing
+        flight.traced = tracing is not None and tracing.active and tracing.is_told(session, entry)
+        if flight.traced and tracing is not None:
+            tracing.pushed(partition.number, session, entry, flight)
         payload = entry.payload
         if entry.body and not payload:
             payload = self._bodies.read(entry.body)
@@ -94,6 +109,7 @@ class Outbound:
             dup,
             False,
             expiry_s,
+            flight.traced,
         )
         partition.push(session, encode_push(push), settled=settled)
 
@@ -346,6 +362,8 @@ class Outbound:
             return  # a repeat of one that is recorded already, or not what this message is finished with
         if ack.packet_type == 7 and flight.state != STATE_RELEASED:
             return
+        if flight.traced and partition.tracing is not None:
+            partition.tracing.acked(partition.number, session, ack.session_seq, ack.packet_type, ack.reason_code)
         if ack.packet_type == 5 and ack.reason_code < 0x80:
             if flight.state != STATE_RELEASED:
                 session.received(flight)

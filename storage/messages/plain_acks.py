@@ -89,7 +89,7 @@ def take_puback(
         return False
     session_seq: cython.ulonglong = get64(data, at + SEQ_AT)
     flight: InFlight | None = session.inflight.get(session_seq)
-    if flight is None or flight.qos != 1 or flight.body:
+    if flight is None or flight.qos != 1 or flight.body or flight.traced:
         return False
     del session.inflight[session_seq]
     session.identifiers.release(flight.packet_identifier)

@@ -196,7 +196,9 @@ def find_route(lane: PlainLane, topic: bytes) -> PlainRoute:
     matches = lane.partition.trie.match(topic.decode())
     if len(matches) == 1:
         session, subscription = matches[0]
-        if subscription.qos and not subscription.no_local:
+        tracing = lane.partition.tracing
+        told = tracing is not None and tracing.wants_session(session)
+        if subscription.qos and not subscription.no_local and not told:
             route = PlainRoute()
             route.session = session
             route.identifiers = encode_subscription_identifiers([subscription.identifier])

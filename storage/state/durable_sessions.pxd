@@ -12,3 +12,4 @@ cdef class InFlight:
     cdef public bint out
     cdef public bint sent
     cdef public bint stored
+    cdef public bint traced

@@ -25,6 +25,7 @@ from storage.state.row_lists import cut
 from storage.state.rows import LocalRow, LogRow, MetaRow, pack
 from storage.state.settings import PartitionSettings
 from storage.state.timers import Timer, Work
+from storage.state.tracing import Tracing
 from wire.looks.journal import Journal
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
@@ -80,10 +81,12 @@ class Partition:
         self.crowded = False  # since its node looked: an entry of a connected session waits for room in a window
         self.ledger: PartitionLedger | None = None
         self.journal: Journal | None = None
+        self.tracing: Tracing | None = None
         self.building = 1  # number of the operation being built, counted here and in this incarnation only
         self.released = 0  # everything emitted behind operations up to this number has left
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
+        self._told: deque[tuple[int, bytes, tuple[int, int, int]]] = deque()  # number, topic, origin: of traced messages
         self._gated: deque[tuple[int, int, list[Output]]] = deque()  # op_index, number, outputs
         self.work: deque[Work] = deque()  # like timers that are due: done some at a time, in order
         self._timers: list[tuple[int, int, Timer]] = []  # deadline, number, timer: a heap
@@ -183,6 +186,8 @@ class Partition:
         detail: str = "",
     ) -> None:
         """Write down what happened, for operators."""
+        if self.tracing is not None and self.tracing.active:
+            self.tracing.noted(self.number, event, reason, client_id, topic, origin, detail)
         if self.journal is not None:
             text = topic.decode("utf-8", "replace")
             self.journal.note(event, reason, client_id, text, origin, detail or f"partition {self.number}")
@@ -317,7 +322,18 @@ class Partition:
         while gated and gated[0][0] <= self.commit_index:
             _, self.released, released = gated.popleft()
             outputs.extend(released)
+        if self._told and self.tracing is not None:
+            self._tell_committed(self.tracing)
         return outputs
+
+    def tell_committed(self, topic: bytes, origin: tuple[int, int, int]) -> None:
+        """Have a trace told of a message when the operation being built is committed."""
+        self._told.append((self.building, topic, origin))
+
+    def _tell_committed(self, tracing: Tracing) -> None:
+        while self._told and self._told[0][0] <= self.released:
+            _, topic, origin = self._told.popleft()
+            tracing.committed(self.number, self.commit_index, topic, origin)
 
     @property
     def dirty(self) -> bool:

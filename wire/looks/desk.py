@@ -12,6 +12,7 @@ import msgspec
 
 from wire.looks.pace import Clocks, LookBounds, Pace
 from wire.looks.source import FAILED, USAGE, Ask, Columns, LookRefused, Place, Source
+from wire.looks.trace_desk import TraceDesk
 from wire.looks.wildcards import is_literal, matcher
 from wire.messages.look_kinds import LOOK_KINDS, LookKind, columns_of, lower_role, may_look
 from wire.messages.looks import Look, Seen
@@ -58,6 +59,9 @@ class LookDesk:
         map_epoch: Of the map as this node has it.
         utc_ms: Milliseconds since the epoch, by this node's clock.
         clocks: Of the process.
+
+    Attributes:
+        traces: Those that have the same clock.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class LookDesk:
         self._utc_ms = utc_ms
         self._clocks = clocks or Clocks()
         self._pace = Pace(self._clocks.processor)
+        self.traces: TraceDesk | None = None
         self._ready: deque[_Waiting] = deque()
         self._news: list[_Waiting] = []  # that wait for something new
         self._news_at = 0.0
@@ -95,9 +100,11 @@ class LookDesk:
         """Show one more kind, or another source of it."""
         self._sources[what] = source
 
-    def set_clocks(self, clocks: Clocks, utc_ms: Callable[[], int]) -> None:
+    def set_clocks(self, clocks: Clocks, utc_us: Callable[[], int]) -> None:
         """Take the clocks of the process."""
-        self._clocks, self._utc_ms = clocks, utc_ms
+        self._clocks, self._utc_ms = clocks, lambda: utc_us() // 1000
+        if self.traces is not None:
+            self.traces.utc_us = utc_us
         self._pace = Pace(clocks.processor)
 
     def ask(self, now: float, node: str, role: str, look: Look) -> None:

@@ -13,7 +13,8 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          u64 owner_epoch | u32 expiry_s | u16 partitions | u16 topic bytes | u32 property bytes | u32 payload bytes |
          (u16 partition, u32 partition_epoch) each | topic | properties | payload
 
-         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 owner.
+         flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 owner,
+                bit 5 traced: what becomes of it is told to the traces of the nodes on its way.
          version: 5 when ``properties`` holds an MQTT 5 property block (without its length, without Topic Alias and
          Message Expiry Interval), 4 when empty. expiry_s: seconds left, NO_EXPIRY for none.
          tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
@@ -34,7 +35,8 @@ PUSH (storage to edge):
     u32 expiry_s | u16 topic bytes | u32 property bytes | u32 payload bytes | topic | properties | payload
     partition_epoch: since which the sender has been the primary without a break. All that it pushes meanwhile is good,
     in whatever order it comes; what a former primary pushed is not.
-    flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 DUP, bit 4: PUBREL only (no topic, properties, payload).
+    flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 DUP, bit 4: PUBREL only (no topic, properties, payload),
+    bit 5: traced.
     properties: MQTT 5 block without length (subscription identifiers included), empty towards 3.1.1 readers too.
 
 PUSH_ACK (edge to storage):
@@ -77,8 +79,10 @@ NO_EXPIRY = 0xFFFFFFFF
 FLAG_RETAIN = 0x04
 FLAG_SHARE = 0x08
 FLAG_OWNER = 0x10
+FLAG_TRACED = 0x20
 PUSH_DUP = 0x08
 PUSH_PUBREL = 0x10
+PUSH_TRACED = 0x20
 
 RUN_TYPE = 0
 MESSAGE_TYPE = 1
@@ -130,6 +134,7 @@ class PublishMessage(msgspec.Struct, gc=False):
     owner: bytes = b""  # the publisher's user, only towards the partition that retains the topic
     owner_made: int = 0
     owner_max: int = 0  # retained topics that this user may have in a partition; 0: the partition's own bound
+    traced: bool = False
 
 
 class PublishAck(msgspec.Struct, gc=False):
@@ -156,6 +161,7 @@ class Push(msgspec.Struct, gc=False):
     dup: bool = False
     pubrel: bool = False
     expiry_s: int = NO_EXPIRY
+    traced: bool = False
 
 
 class PushAck(msgspec.Struct, gc=False):
@@ -195,6 +201,8 @@ def encode_message(message: PublishMessage) -> bytes:
     share = b""
     if message.retain:
         flags |= FLAG_RETAIN
+    if message.traced:
+        flags |= FLAG_TRACED
     if message.share:
         flags |= FLAG_SHARE
         share = struct.pack(">H", len(message.share)) + message.share
@@ -322,6 +330,7 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         owner,
         owner_made,
         owner_max,
+        bool(flags & FLAG_TRACED),
     )
     return message, payload_end
 
@@ -388,6 +397,8 @@ def encode_push(push: Push) -> bytes:
         flags |= PUSH_DUP
     if push.pubrel:
         flags |= PUSH_PUBREL
+    if push.traced:
+        flags |= PUSH_TRACED
     head = _PUSH.pack(
         push.session,
         push.owner_epoch,
@@ -448,6 +459,7 @@ def _push_records(data: bytes) -> Iterator[Push]:
             bool(flags & PUSH_DUP),
             bool(flags & PUSH_PUBREL),
             expiry_s,
+            bool(flags & PUSH_TRACED),
         )
         offset = payload_end
 

@@ -196,3 +196,4 @@ class SeenTraceEvent(msgspec.Struct, omit_defaults=True):
     reason: str | None = None
     detail: str | None = None
     payload: bytes | None = None
+    carried: bool | None = None  # known by the message's mark alone: of this trace if its origin is

@@ -22,9 +22,11 @@ __all__ = [
     "WAIT_MS_MAX",
     "WHERE_MAX",
     "Look",
+    "Pattern",
     "Seen",
     "StartTrace",
     "StopTrace",
+    "TraceName",
 ]
 
 LOOK_ROWS_MAX = 1_000  # of one answer

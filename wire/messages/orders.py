@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from wire.decoding import strictly
+from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.message import Message
 from wire.messages.ranges import U64, Detail, UserText, Verb
 
@@ -21,8 +22,10 @@ __all__ = [
     "NodeOrdered",
     "OrderNode",
     "SendOrder",
+    "TraceOrder",
     "read_kick",
     "read_sent",
+    "read_trace",
 ]
 
 LINES_MAX = 256  # of an answer; a reload tells 201 at most
@@ -46,7 +49,8 @@ class OrderNode(Message, tag="OrderNode"):
     """Router to a node: a verb and what it is about.
 
     ``reload``; to an edge ``client kick`` by a KickOrder, ``client drain`` by a DrainOrder, ``msg send`` and
-    ``retained clear`` by a SendOrder; to the primary of a client ID ``session delete``, ``session expire``,
+    ``retained clear`` by a SendOrder; to edges and storage nodes ``trace start`` and ``trace stop`` by a TraceOrder; to
+    the primary of a client ID ``session delete``, ``session expire``,
     ``queue purge``.
     """
 
@@ -80,8 +84,21 @@ class SendOrder(Struct, frozen=True, forbid_unknown_fields=True):
     expiry_s: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1  # -1: none
 
 
+class TraceOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """A trace that a node begins, as JSON in an order's ``subject``; one that it stops is known by its name alone."""
+
+    trace: TraceName
+    kind: str = ""  # of StartTrace, as all below
+    pattern: Pattern = ""
+    for_s: Annotated[int, Meta(ge=1, le=TRACE_S_MAX)] = 600
+    events_max: Annotated[int, Meta(ge=1, le=TRACE_EVENTS_MAX)] = 10_000
+    payload_bytes: Annotated[int, Meta(ge=0, le=TRACE_PAYLOAD_MAX)] = 0
+    actor: str = ""
+
+
 read_kick = strictly(msgspec.json.Decoder(KickOrder).decode, "order to kick")
 read_sent = strictly(msgspec.json.Decoder(SendOrder).decode, "order of messages")
+read_trace = strictly(msgspec.json.Decoder(TraceOrder).decode, "order of a trace")
 
 
 class NodeOrdered(Message, tag="NodeOrdered"):

@@ -30,7 +30,7 @@ Setting = tuple[str, object, str]  # name, value, source
 
 def show_process(desk: LookDesk, process: NodeProcess, journal: Journal) -> None:
     """Give a core's desk and journal the clocks of its process, and show the process and what the journal left out."""
-    desk.set_clocks(Clocks(time.perf_counter, time.thread_time), _utc_ms)
+    desk.set_clocks(Clocks(time.perf_counter, time.thread_time), _utc_us)
     journal.utc_ms = _utc_ms
     process.metrics.counter(
         "journal_left_out_total",
@@ -43,6 +43,10 @@ def show_process(desk: LookDesk, process: NodeProcess, journal: Journal) -> None
 
 def _utc_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _utc_us() -> int:
+    return time.time_ns() // 1_000
 
 
 def _sources(process: NodeProcess) -> dict[str, Source]:

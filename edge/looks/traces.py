@@ -1,0 +1,218 @@
+"""Traces at an edge: marks on connections and Routes, and the loop's events as a trace keeps them.
+
+A trace of clients or addresses marks connections, some in each turn, and those that open meanwhile; a trace of topics
+has every Route looked at before it is used again, which marks it (``edge/subscriptions/topic_routes.py``). The loop
+looks at marks, never at traces (``edge/hot/traces.py``). Decision: docs/adr/0170-traces.md.
+"""
+
+from collections.abc import Callable, Sequence
+
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.hot.engine import Engine
+from edge.hot.state import Peer, Route
+from edge.node.node import EdgeNode
+from edge.subscriptions.topic_routes import TopicRoutes
+from wire.looks.trace_desk import TraceDesk
+from wire.looks.traces import NO_ORIGIN, Origin
+from wire.messages.sessions import SessionOpened, Subscription
+
+__all__ = ["EdgeTraces"]
+
+MARKED_PER_TURN = 200  # connections
+NAMED_MAX = 8  # filters in one event
+ACKS = {4: "PUBACK", 5: "PUBREC", 7: "PUBCOMP"}
+
+
+class EdgeTraces:
+    """The traces of one edge; the loop's ``trace`` while one runs.
+
+    Args:
+        node: This edge.
+        hot: The loop.
+        clients: Connections, which bear marks.
+        routes: Makes Routes, which bear marks.
+        utc: Seconds since the epoch.
+
+    Attributes:
+        desk: The traces.
+    """
+
+    def __init__(
+        self, node: EdgeNode, hot: Engine, clients: Clients, routes: TopicRoutes, utc: Callable[[], float]
+    ) -> None:
+        self._node = node
+        self._hot = hot
+        self._clients = clients
+        self._routes = routes
+        self._unmarked: list[int] = []  # connections whose marks may be old
+        self._marks_clients = self._marks_topics = False
+        self.desk = TraceDesk(node.name, lambda: node.map, self._changed)
+        self.desk.utc_us = lambda: int(utc() * 1e6)
+        clients.lifecycle.watch(self)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of a message, which events take along."""
+        return self.desk.payload_bytes
+
+    # --- marks
+
+    def _changed(self) -> None:
+        """Traces began or ended."""
+        desk = self.desk
+        by_clients, by_topics = bool(desk.of_kind("client", "address")), bool(desk.of_kind("topic"))
+        if by_clients or self._marks_clients:
+            self._unmarked = self._clients.numbers()
+        if by_topics or self._marks_topics:
+            self._routes.traced = desk.wants_topic if by_topics else None
+            self._hot.refresh_routes()
+            self._routes.cache.look_again()
+        self._marks_clients, self._marks_topics = by_clients, by_topics
+        self._hot.trace = self if desk.running else None
+        self._node.wake()
+
+    def step(self, now: float) -> None:
+        """End traces whose time is over, and mark some connections; at the end of a turn."""
+        if now >= self.desk.next_deadline():
+            self.desk.step(now)
+        for number in self._unmarked[-MARKED_PER_TURN:]:
+            client = self._clients.get(number)
+            if client is not None:
+                self._mark(client)
+        del self._unmarked[-MARKED_PER_TURN:]
+
+    def next_deadline(self) -> float:
+        """Return when ``step`` has something to do; infinity while nothing is traced."""
+        return 0.0 if self._unmarked else self.desk.next_deadline()
+
+    def _mark(self, client: Client) -> None:
+        client.conn.traced = self._marks_clients and self.desk.wants_client(client.client_id, _address(client))
+
+    # --- clients come and go
+
+    def connected(self, client: Client, opened: SessionOpened) -> None:
+        """Mark a connection that opened."""
+        if self._marks_clients:
+            self._mark(client)
+            self._about(client, "connected", detail=f"session {'resumed' if opened.session_present else 'new'}")
+
+    def disconnected(self, client: Client) -> None:
+        """Tell of one that ended."""
+        if self._marks_clients:
+            self._about(client, "disconnected", reason=f"{client.end_code:#04x}" if client.end_code >= 0 else "")
+
+    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+        """Tell of filters that were granted."""
+        if self._marks_clients:
+            self._about(client, "subscribed", detail=_few([one.topic_filter for one in taken]))
+
+    def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
+        """Tell of filters that are gone."""
+        if self._marks_clients:
+            self._about(client, "unsubscribed", detail=_few(names))
+
+    def _about(self, client: Client, stage: str, *, reason: str = "", detail: str = "") -> None:
+        self.desk.note(stage, NO_ORIGIN, client.client_id, _address(client), reason=reason, detail=detail)
+        self._end_stale()
+
+    # --- the loop's events
+
+    def event(
+        self,
+        stage: str,
+        context: object,
+        topic: bytes,
+        origin: Origin,
+        identifier: int,
+        qos: int,
+        marked: bool,
+        detail: object,
+        payload: bytes,
+    ) -> None:
+        """Take an event of a message; ``detail`` is a text, a reason code, an entry's number, a Peer, or a Route."""
+        client = context if isinstance(context, Client) else None
+        reason, text, seq = "", "", -1
+        if isinstance(detail, tuple):
+            text = self._destinations(*detail)
+        elif isinstance(detail, Peer):
+            text = f"from {getattr(detail.key, 'node', detail.node)}"
+        elif stage in ("refused", "acknowledged"):
+            reason = f"{detail:#04x}" if isinstance(detail, int) else str(detail)
+        elif stage == "dropped":
+            reason = str(detail)
+        elif isinstance(detail, int):
+            seq = detail or -1
+        else:
+            text = str(detail)
+        if stage == "received" and client is None:
+            text = "by this node"
+        self.desk.note(
+            stage,
+            origin,
+            client.client_id if client is not None else "",
+            _address(client) if client is not None else "",
+            topic.decode("utf-8", "replace"),
+            packet=identifier or -1,
+            qos=qos,
+            session=client.session if client is not None and seq >= 0 else -1,
+            seq=seq,
+            reason=reason,
+            detail=text,
+            payload=payload,
+            marked=marked,
+        )
+        self._end_stale()
+
+    def acked(
+        self,
+        context: object,
+        topic: bytes,
+        origin: Origin,
+        identifier: int,
+        packet_type: int,
+        marked: bool,
+        reason_code: int,
+        session_seq: int,
+    ) -> None:
+        """Take a client's acknowledgement of a copy."""
+        client = context if isinstance(context, Client) else None
+        self.desk.note(
+            "acked",
+            origin,
+            client.client_id if client is not None else "",
+            _address(client) if client is not None else "",
+            topic.decode("utf-8", "replace"),
+            packet=identifier,
+            session=client.session if client is not None and session_seq else -1,
+            seq=session_seq or -1,
+            reason=f"{reason_code:#04x}" if reason_code else "",
+            detail=ACKS.get(packet_type, ""),
+            marked=marked,
+        )
+        self._end_stale()
+
+    def _end_stale(self) -> None:
+        if self.desk.stale:
+            self._node.wake()
+
+    def _destinations(self, route: Route, retained_partition: int) -> str:
+        edges = [getattr(peer.key, "node", str(peer.node)) for peer in route.edges]
+        partitions = sorted({*route.partitions, *([retained_partition] if retained_partition >= 0 else [])})
+        parts = (
+            ("edges", edges),
+            ("partitions", [str(number) for number in partitions]),
+            ("groups", [group.share.decode("utf-8", "replace") for group in route.groups]),
+        )
+        return "; ".join(f"{what} {_few(names)}" for what, names in parts if names)
+
+
+def _address(client: Client) -> str:
+    if client.address is not None:
+        return client.address[0]
+    return client.seat.address if client.seat is not None else ""
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -1,0 +1,365 @@
+"""The traces of one node: begun and stopped by operators, ended by themselves, and the events that each one keeps.
+
+| a trace is | its events | way out |
+|---|---|---|
+| running | are added | ``time``, ``events``: as many as it was to have; ``too_much``: too fast in three seconds; ``stopped`` |
+| ended | stay as they are | another trace wants its place |
+
+The desk knows nothing of what marks a message or a connection: the tier asks ``wants`` about clients and topics, looks
+at its marks where it looks anyway, and brings events. ``changed`` tells it that marks are to be set anew. Sans-IO.
+Decision: docs/adr/0170-traces.md.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from wire.decoding import Unreadable
+from wire.looks.origins import origin_text
+from wire.looks.source import FAILED, OPERATOR, USAGE, Ask, Columns, LookRefused, Place, Source
+from wire.looks.traces import ADDRESS, CLIENT, NO_ORIGIN, ORIGIN, TOPIC, Origin, TraceRefused, judge_of
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.look_kinds import lower_role
+from wire.messages.looks import Seen, StartTrace, StopTrace
+from wire.messages.orders import NodeOrdered, OrderNode, TraceOrder, read_trace
+
+__all__ = ["RUNNING", "TRACE_VERBS", "TRACES_MAX", "Event", "Trace", "TraceDesk"]
+
+TRACE_VERBS = ("trace start", "trace stop")
+TRACES_MAX = 16  # of a node, those that ended among them while nobody else wants their place
+KEPT_MAX = 4_096  # events of a trace, the oldest of which go: all traces together hold some 32 MiB at most
+FAST = 1_000  # events in a second
+FAST_SECONDS = 3  # with so many, until a trace ends by itself
+TEXT_MAX = 256  # characters of a client ID, a topic or a detail
+RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "events", "too_much"
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Event(NamedTuple):
+    """An event as a trace keeps it; columns of ``SeenTraceEvent``, absent ones -1, "" or None."""
+
+    number: int
+    at_us: int
+    stage: str
+    origin: Origin
+    client_id: str
+    topic: str
+    packet: int
+    qos: int
+    session: int
+    seq: int
+    partition: int
+    reason: str
+    detail: str
+    payload: bytes
+    carried: bool
+
+
+class Trace:
+    """One trace of a node."""
+
+    __slots__ = ("_second", "_this_second", "events", "fast", "judge", "number", "order", "started_ms", "state", "until")
+
+    def __init__(self, order: TraceOrder, now: float, started_ms: int) -> None:
+        """Begin it.
+
+        Raises:
+            TraceRefused: Its pattern is none.
+        """
+        self.order = order
+        self.judge = judge_of(order.kind, order.pattern)
+        self.state = RUNNING
+        self.started_ms = started_ms
+        self.until = now + order.for_s
+        self.events: deque[Event] = deque(maxlen=KEPT_MAX)
+        self.number = 0  # of the newest event
+        self.fast = 0  # seconds with too many of them
+        self._second = -1
+        self._this_second = 0
+
+    def add(self, event: Event) -> None:
+        """Keep an event; the trace may end by it."""
+        self.number += 1
+        self.events.append(event._replace(number=self.number))
+        second = event.at_us // 1_000_000
+        if second != self._second:
+            self._second, self._this_second = second, 0
+        self._this_second += 1
+        if self._this_second == FAST:
+            self.fast += 1
+        if self.number >= self.order.events_max:
+            self.state = BY_EVENTS
+        elif self.fast >= FAST_SECONDS:
+            self.state = TOO_MUCH
+
+
+class TraceDesk:
+    """The traces of one node.
+
+    Args:
+        node: Its name.
+        cluster_map: Names edges in origins.
+        changed: Called after traces began or ended: marks are to be set anew.
+
+    Attributes:
+        utc_us: Microseconds since the epoch, by this node's clock.
+        running: Those that take events.
+        payload_bytes: Of the running one that keeps most of a payload.
+        stale: One has ended by its events, and its marks stand still.
+    """
+
+    def __init__(self, node: str, cluster_map: Callable[[], ClusterMap], changed: Callable[[], None]) -> None:
+        self._node = node
+        self._map = cluster_map
+        self._changed = changed
+        self._traces: dict[str, Trace] = {}
+        self.utc_us: Callable[[], int] = lambda: 0
+        self.running: list[Trace] = []
+        self.payload_bytes = 0
+        self.stale = False
+
+    # --- operators
+
+    def begin(self, order: TraceOrder, now: float) -> Trace:
+        """Begin a trace; one of the same name and pattern that runs goes on.
+
+        Raises:
+            TraceRefused: Nothing has changed.
+        """
+        self.step(now)
+        trace = Trace(order, now, self.utc_us() // 1000)
+        known = self._traces.get(order.trace)
+        if known is not None and known.state == RUNNING:
+            if (known.order.kind, known.order.pattern) == (order.kind, order.pattern):
+                return known
+            raise TraceRefused(f"a trace {order.trace} of {known.order.kind} {known.order.pattern[:64]!r} runs already")
+        if known is None and len(self._traces) >= TRACES_MAX:
+            ended = next((name for name, each in self._traces.items() if each.state != RUNNING), "")
+            if not ended:
+                raise TraceRefused(f"{TRACES_MAX} traces run at {self._node}: `trace stop` one of them first")
+            del self._traces[ended]
+        self._traces.pop(order.trace, None)  # the newest ones stand behind
+        self._traces[order.trace] = trace
+        self._count()
+        return trace
+
+    def stop(self, name: str, now: float) -> Trace:
+        """End a trace; one that has ended stays as it is.
+
+        Raises:
+            TraceRefused: There is none of this name.
+        """
+        self.step(now)
+        trace = self._traces.get(name)
+        if trace is None:
+            raise TraceRefused(f"{self._node} has no trace {name!r}: see `trace list`")
+        if trace.state == RUNNING:
+            trace.state = STOPPED
+            self._count()
+        return trace
+
+    def asked(self, now: float, role: str, message: StartTrace | StopTrace) -> Seen:
+        """Take an operator's message; ``role`` is the certificate's."""
+        role = lower_role(role, message.role)
+        seen = Seen(message.request, map_epoch=self._map().epoch, at_ms=self.utc_us() // 1000)
+        try:
+            if lower_role(OPERATOR, role) != OPERATOR:
+                raise TraceRefused(f"traces want the role operator; what counts here is {role}")
+            if isinstance(message, StopTrace):
+                trace = self.stop(message.trace, now)
+            else:
+                values = {name: getattr(message, name) for name in TraceOrder.__struct_fields__}
+                trace = self.begin(TraceOrder(**values), now)
+        except TraceRefused as refusal:
+            seen.error, seen.exit_code = str(refusal), FAILED
+        else:
+            columns = self._trace_columns()
+            row = {name: value for name, read in columns.items() if (value := read(trace)) is not None}
+            seen.rows = [_encoder.encode(row)]
+        return seen
+
+    def ordered(self, now: float, order: OrderNode) -> NodeOrdered:
+        """Take an order that a router has judged and passed on."""
+        try:
+            wanted = read_trace(order.subject.encode())
+            if order.verb == "trace stop":
+                done = self.stop(wanted.trace, now) if not order.dry_run else self._named(wanted.trace)
+            elif order.dry_run:
+                done = Trace(wanted, now, 0)
+            else:
+                done = self.begin(wanted, now)
+        except (TraceRefused, Unreadable) as refusal:
+            return NodeOrdered(order.request, error=str(refusal)[:500])
+        return NodeOrdered(order.request, done.number, [f"{wanted.trace}: {done.state}"])
+
+    def _named(self, name: str) -> Trace:
+        trace = self._traces.get(name)
+        if trace is None:
+            raise TraceRefused(f"{self._node} has no trace {name!r}: see `trace list`")
+        return trace
+
+    # --- time
+
+    def step(self, now: float) -> None:
+        """End the traces whose time is over."""
+        over = [trace for trace in self.running if now >= trace.until]
+        for trace in over:
+            trace.state = BY_TIME
+        if over or self.stale:
+            self._count()
+
+    def next_deadline(self) -> float:
+        """Return when ``step`` has something to do; infinity while nothing is traced."""
+        return 0.0 if self.stale else min((trace.until for trace in self.running), default=float("inf"))
+
+    def _count(self) -> None:
+        self.stale = False
+        self.running = [trace for trace in self._traces.values() if trace.state == RUNNING]
+        self.payload_bytes = max((trace.order.payload_bytes for trace in self.running), default=0)
+        self._changed()
+
+    # --- what is traced
+
+    def of_kind(self, *kinds: str) -> list[Trace]:
+        """Return the running traces of some kinds."""
+        return [trace for trace in self.running if trace.order.kind in kinds]
+
+    def wants_client(self, client_id: str, address: str) -> bool:
+        """Return whether a connection is to be marked."""
+        return any(_is_about(trace, client_id, address, "") for trace in self.of_kind(CLIENT, ADDRESS))
+
+    def wants_topic(self, topic: str) -> bool:
+        """Return whether a topic's messages are to be marked."""
+        return any(trace.judge(topic) for trace in self.of_kind(TOPIC))
+
+    def wants_origin(self, origin: Origin) -> bool:
+        """Return whether a message is traced by its origin."""
+        found = self.of_kind(ORIGIN)
+        return bool(found) and any(trace.judge(origin_text(*origin, self._map())) for trace in found)
+
+    def note(
+        self,
+        stage: str,
+        origin: Origin = NO_ORIGIN,
+        client_id: str = "",
+        address: str = "",
+        topic: str = "",
+        *,
+        packet: int = -1,
+        qos: int = -1,
+        session: int = -1,
+        seq: int = -1,
+        partition: int = -1,
+        reason: str = "",
+        detail: str = "",
+        payload: bytes = b"",
+        marked: bool = False,
+    ) -> None:
+        """Add an event to the traces that it is about.
+
+        Args:
+            marked: The message bears a mark: a trace of clients, which cannot know another node's, gets it as well.
+        """
+        texts = client_id[:TEXT_MAX], topic[:TEXT_MAX]
+        numbers = packet, qos, session, seq, partition
+        at_us = self.utc_us()
+        ended = False
+        named = ""
+        for trace in self.running:
+            kind = trace.order.kind
+            if kind == ORIGIN:
+                named = named or (origin_text(*origin, self._map()) if origin != NO_ORIGIN else "")
+                about = bool(named) and trace.judge(named)
+            else:
+                about = _is_about(trace, client_id, address, topic)
+            carried = not about and marked and kind in (CLIENT, ADDRESS)
+            if not about and not carried:
+                continue
+            kept = payload[: trace.order.payload_bytes]
+            trace.add(Event(0, at_us, stage, origin, *texts, *numbers, reason, detail[:TEXT_MAX], kept, carried))
+            ended = ended or trace.state != RUNNING
+        if ended:  # what it marked is looked at in ``step``: this may be the middle of a message
+            self.running = [trace for trace in self.running if trace.state == RUNNING]
+            self.stale = True
+
+    # --- looks
+
+    def sources(self) -> dict[str, Source]:
+        """Return the looks at traces and at the events of one."""
+        return {
+            "traces": Source(self._walk_traces, self._trace_columns(), lambda: len(self._traces)),
+            "trace": Source(self._walk_events, self._event_columns(), newest=self._newest),
+        }
+
+    def _walk_traces(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+        (after,) = ask.numbers(1)
+        for place, trace in enumerate(list(self._traces.values()), 1):
+            if place > after:
+                yield place, trace
+
+    def _asked(self, ask: Ask) -> Trace:
+        trace = self._traces.get(ask.where["trace"])
+        if trace is None:
+            raise LookRefused(f"{self._node} has no trace {ask.where['trace'][:64]!r}: see `trace list`", USAGE)
+        return trace
+
+    def _newest(self, ask: Ask) -> int:
+        return self._asked(ask).number
+
+    def _walk_events(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+        trace = self._asked(ask)
+        (after,) = ask.numbers(1)
+        events = trace.events
+        skipped = max(0, after - events[0].number + 1) if events else 0
+        for event in islice(events, skipped, None):
+            yield event.number, (trace, event)
+
+    def _trace_columns(self) -> Columns:
+        return {
+            "trace": lambda trace: trace.order.trace,
+            "node": lambda _: self._node,
+            "kind": lambda trace: trace.order.kind,
+            "pattern": lambda trace: trace.order.pattern,
+            "state": lambda trace: trace.state,
+            "started_at_ms": lambda trace: trace.started_ms,
+            "until_ms": lambda trace: trace.started_ms + 1000 * trace.order.for_s,
+            "events": lambda trace: trace.number,
+            "events_max": lambda trace: trace.order.events_max,
+            "payload_bytes": lambda trace: trace.order.payload_bytes,
+            "actor": lambda trace: trace.order.actor or None,
+        }
+
+    def _event_columns(self) -> Columns:
+        def origin(pair: tuple[Trace, Event]) -> str | None:
+            return origin_text(*pair[1].origin, self._map()) if pair[1].origin != NO_ORIGIN else None
+
+        def number(name: str) -> Callable[[tuple[Trace, Event]], object]:
+            return lambda pair: found if (found := getattr(pair[1], name)) >= 0 else None
+
+        def text(name: str) -> Callable[[tuple[Trace, Event]], object]:
+            return lambda pair: getattr(pair[1], name) or None
+
+        return {
+            "trace": lambda pair: pair[0].order.trace,
+            "number": lambda pair: pair[1].number,
+            "at_us": lambda pair: pair[1].at_us,
+            "node": lambda _: self._node,
+            "stage": lambda pair: pair[1].stage,
+            "origin": origin,
+            **{name: text(name) for name in ("client_id", "topic")},
+            **{name: number(name) for name in ("packet", "qos", "session", "seq", "partition")},
+            **{name: text(name) for name in ("reason", "detail", "payload", "carried")},
+        }
+
+
+def _is_about(trace: Trace, client_id: str, address: str, topic: str) -> bool:
+    kind = trace.order.kind
+    if kind == CLIENT:
+        return bool(client_id) and trace.judge(client_id)
+    if kind == TOPIC:
+        return bool(topic) and trace.judge(topic)
+    return kind == ADDRESS and bool(address) and trace.judge(address)
