@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from conf.limit_names import LIMIT_NAMES
+from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, SENT_TOPICS_MAX
 from wire.messages.ranges import NodeName, SomeNode
 
@@ -34,6 +35,8 @@ __all__ = [
     "TokenCheck",
     "TokenCreate",
     "TokenRevoke",
+    "TraceStart",
+    "TraceStop",
     "Unrevoke",
     "UserAdd",
     "UserChange",
@@ -254,6 +257,27 @@ class DrainClients(_Arguments):
     node: NodeName
     rate: Annotated[int, Meta(ge=0, le=100_000)] = 0
     redirect: bool = False
+    dry_run: bool = False
+
+
+class TraceStart(_Arguments):
+    """``trace start``: every edge and storage node, or one, notes what happens to what it names."""
+
+    trace: TraceName
+    kind: Literal["client", "topic", "address", "origin"]
+    pattern: Pattern
+    for_s: Annotated[int, Meta(ge=1, le=TRACE_S_MAX)] = 600
+    events_max: Annotated[int, Meta(ge=1, le=TRACE_EVENTS_MAX)] = 10_000
+    payload_bytes: Annotated[int, Meta(ge=0, le=TRACE_PAYLOAD_MAX)] = 0
+    node: SomeNode = ""
+    dry_run: bool = False
+
+
+class TraceStop(_Arguments):
+    """``trace stop``: what it has noted stays readable until another trace wants its place."""
+
+    trace: TraceName
+    node: SomeNode = ""
     dry_run: bool = False
 
 

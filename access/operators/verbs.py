@@ -143,6 +143,8 @@ VERBS: dict[str, Verb] = {
     "session delete": _row(Role.ADMIN, our.AboutSession),
     "session expire": _row(Role.ADMIN, our.AboutSession),
     "client drain": _row(Role.OPERATOR, our.DrainClients),
+    "trace start": _row(Role.OPERATOR, our.TraceStart),
+    "trace stop": _row(Role.OPERATOR, our.TraceStop),
     "reload": _row(Role.OPERATOR, our.Reload),
 }
 
@@ -160,6 +162,7 @@ SHOWN = frozenset(
         "drain",
         "dry_run",
         "epoch",
+        "events_max",
         "expiry_s",
         "filter",
         "folder",
@@ -178,6 +181,8 @@ SHOWN = frozenset(
         "now_ms",
         "partition",
         "partitions",
+        "pattern",
+        "payload_bytes",
         "pin",
         "prefix",
         "priority",
@@ -195,6 +200,7 @@ SHOWN = frozenset(
         "throttle_bytes_s",
         "topic",
         "topics",
+        "trace",
         "user",
         "value",
     }

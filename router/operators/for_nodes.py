@@ -5,17 +5,27 @@ from typing import TypeAlias
 
 import msgspec
 
-from access.operators.arguments import AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear
+from access.operators.arguments import (
+    AboutSession,
+    DrainClients,
+    Kick,
+    MsgSend,
+    Reload,
+    RetainedClear,
+    TraceStart,
+    TraceStop,
+)
+from wire.looks.traces import judge_of
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.hello import TIER_EDGE
-from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, DrainOrder, KickOrder, SendOrder
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE
+from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, DrainOrder, KickOrder, SendOrder, TraceOrder
 
 __all__ = ["FOR_NODES", "ForNodes", "for_nodes"]
 
 SUBJECT_MAX = 65_535  # characters of an order's subject
 
-ForSome: TypeAlias = AboutSession | DrainClients | Kick | MsgSend | Reload | RetainedClear
-FOR_NODES = (AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear)
+ForSome: TypeAlias = AboutSession | DrainClients | Kick | MsgSend | Reload | RetainedClear | TraceStart | TraceStop
+FOR_NODES = (AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear, TraceStart, TraceStop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +58,26 @@ def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
             raise ValueError("an empty retained message takes one away: `retained clear`, which wants the role admin")
         sent = SendOrder([judged.topic], judged.payload, judged.qos, judged.retain, judged.expiry_s)
         return ForNodes(tuple(node for node in edges if judged.node in ("", node))[:1], _sent(sent), judged.dry_run)
+    if isinstance(judged, TraceStart | TraceStop):
+        return _about_trace(judged, cluster_map)
     alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
     return ForNodes(tuple(node for node in alive if judged.node in ("", node)), "", judged.dry_run)
 
 
-def _text(order: DrainOrder | KickOrder | SendOrder) -> str:
+def _about_trace(judged: TraceStart | TraceStop, cluster_map: ClusterMap) -> ForNodes:
+    """Return the order about a trace: to every edge and storage node, or to one."""
+    if isinstance(judged, TraceStart):
+        judge_of(judged.kind, judged.pattern)  # refused here, it has begun nowhere
+        order = TraceOrder(
+            judged.trace, judged.kind, judged.pattern, judged.for_s, judged.events_max, judged.payload_bytes
+        )
+    else:
+        order = TraceOrder(judged.trace)
+    there = [entry.node for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster_map.live(tier)]
+    return ForNodes(tuple(node for node in there if judged.node in ("", node)), _text(order), judged.dry_run)
+
+
+def _text(order: DrainOrder | KickOrder | SendOrder | TraceOrder) -> str:
     return msgspec.json.encode(order).decode()
 
 

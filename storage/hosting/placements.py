@@ -20,6 +20,7 @@ from storage.sessions.route_window import RouteWindow
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Overlay, Reads
 from storage.state.settings import PartitionSettings
+from storage.state.tracing import Tracing
 from wire.links.allowed import Standing, standing
 from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry

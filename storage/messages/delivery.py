@@ -236,10 +236,12 @@ class Delivery:
         body = self._body_of(session, session.push_seq)
         if self._partition.ledger is not None:
             self._partition.ledger.dropped("dropped", session.number, session.push_seq, "queue full")
+        known_seq = session.push_seq
+        known = self._partition.known_of(session, known_seq)
         session.drop_oldest_waiting()
         session.dropped += 1
         self._partition.count("dropped_queue_full")
-        self._partition.note("drop", "queue_full", session.client_id, detail=f"entry {session.push_seq}, the oldest")
+        self._partition.note("drop", "queue_full", session.client_id, *known, f"entry {known_seq}, the oldest")
         self.consumed.note(session, body)
 
     # --- retained copies and their live twins

@@ -57,7 +57,7 @@ class Outbound:
         properties: bytes,
         told: Origin | None = None,
     ) -> None:
-        """Send a QoS 0 message to the connection, if there is one; ``told``: its origin, where a trace is told of it."""
+        """Send a QoS 0 message to the connection, if there is one; ``told``: its origin, where a trace wants it."""
         if told is not None and self._partition.tracing is not None:
             self._partition.tracing.pushed_qos0(self._partition.number, session, message, told)
         if not session.edge:
@@ -259,7 +259,8 @@ class Outbound:
         session.consume(session_seq)
         self._partition.count("shares_revoked" if handed else "pushes_refused")
         if not handed:
-            self._partition.note("drop", "not_authorized", session.client_id, detail=f"entry {session_seq}")
+            known = self._partition.known_of(session, session_seq)
+            self._partition.note("drop", "not_authorized", session.client_id, *known, f"entry {session_seq}")
         self._consumed.note(session, flight.body)
         self.free(session)
 

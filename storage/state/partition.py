@@ -86,7 +86,9 @@ class Partition:
         self.released = 0  # everything emitted behind operations up to this number has left
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
-        self._told: deque[tuple[int, bytes, tuple[int, int, int]]] = deque()  # number, topic, origin: of traced messages
+        self._told: deque[tuple[int, bytes, tuple[int, int, int]]] = (
+            deque()
+        )  # number, topic, origin: of traced messages
         self._gated: deque[tuple[int, int, list[Output]]] = deque()  # op_index, number, outputs
         self.work: deque[Work] = deque()  # like timers that are due: done some at a time, in order
         self._timers: list[tuple[int, int, Timer]] = []  # deadline, number, timer: a heap
@@ -191,6 +193,12 @@ class Partition:
         if self.journal is not None:
             text = topic.decode("utf-8", "replace")
             self.journal.note(event, reason, client_id, text, origin, detail or f"partition {self.number}")
+
+    def known_of(self, session: DurableSession, session_seq: int) -> tuple[bytes, tuple[int, int, int]]:
+        """Return topic and origin of an entry that a trace is told of, b"" of another one."""
+        if self.tracing is None or not self.tracing.active:
+            return b"", (0, 0, 0)
+        return self.tracing.known_of(session, session_seq)
 
     def emit(self, node: str, kind: int, payload: bytes) -> None:
         """Send whole records to a node once this operation is committed."""

@@ -72,6 +72,10 @@ class Tracing:
         if len(self._entries) > ENTRIES_MAX:
             del self._entries[next(iter(self._entries))]
 
+    def known_of(self, session: DurableSession, session_seq: int) -> tuple[bytes, Origin]:
+        """Return topic and origin of an entry that is told of, b"" of another one."""
+        return self._entries.get((session.number, session_seq), (b"", NO_ORIGIN))
+
     # --- events
 
     def queued(self, partition: int, session: DurableSession, entry: Entry, origin: Origin) -> None:
@@ -143,7 +147,7 @@ class Tracing:
         reason: str = "",
         detail: str = "",
     ) -> None:
-        topic, origin = self._entries.get((session.number, session_seq), (b"", NO_ORIGIN))
+        topic, origin = self.known_of(session, session_seq)
         self.desk.note(
             stage,
             origin,

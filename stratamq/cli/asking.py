@@ -7,6 +7,7 @@ is the router's business.
 import secrets
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,11 +74,19 @@ def show_list(verb: str, what: str, listing: "Listing", options: Options) -> Non
         typer.echo(f"stratamq: {len(rows)} of {passed} {what} are shown: --limit or --all shows more", err=True)
 
 
-def show_nodes(verb: str, arguments: dict[str, object], options: Options, *, only_counted: bool = False) -> Any:
+def show_nodes(
+    verb: str,
+    arguments: dict[str, object],
+    options: Options,
+    *,
+    only_counted: bool = False,
+    about: Mapping[str, object] | None = None,
+) -> Any:
     """Ask for an order to nodes, print what each of them said, and end with the reply's exit code.
 
     Args:
         only_counted: Leave out nodes that had nothing to do.
+        about: Facts that are printed first.
     Returns:
         The result, of an order that every node carried out.
     """
@@ -87,7 +96,7 @@ def show_nodes(verb: str, arguments: dict[str, object], options: Options, *, onl
     if isinstance(reply.result, dict):
         rows = [row for row in reply.result["nodes"] if row["count"] or not only_counted]
         if rows or not only_counted:
-            print_result(reply.result | {"nodes": rows}, options.output)
+            print_result({**(about or {}), **reply.result, "nodes": rows}, options.output)
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     return reply.result

@@ -42,6 +42,7 @@ from stratamq.cli import (
     token,
     top,
     topic,
+    trace,
     up,
     worst,
 )
@@ -72,6 +73,7 @@ for room in (
     subscription,
     topic,
     message,
+    trace,
     retained,
     share,
     worst,

@@ -2,7 +2,7 @@
 
 | a trace is | its events | way out |
 |---|---|---|
-| running | are added | ``time``, ``events``: as many as it was to have; ``too_much``: too fast in three seconds; ``stopped`` |
+| running | are added | ``time``; ``events``: it has as many as it may; ``too_much`` in three seconds; ``stopped`` |
 | ended | stay as they are | another trace wants its place |
 
 The desk knows nothing of what marks a message or a connection: the tier asks ``wants`` about clients and topics, looks
@@ -26,7 +26,7 @@ from wire.messages.look_kinds import lower_role
 from wire.messages.looks import Seen, StartTrace, StopTrace
 from wire.messages.orders import NodeOrdered, OrderNode, TraceOrder, read_trace
 
-__all__ = ["RUNNING", "TRACE_VERBS", "TRACES_MAX", "Event", "Trace", "TraceDesk"]
+__all__ = ["RUNNING", "TRACES_MAX", "TRACE_VERBS", "Event", "Trace", "TraceDesk"]
 
 TRACE_VERBS = ("trace start", "trace stop")
 TRACES_MAX = 16  # of a node, those that ended among them while nobody else wants their place
@@ -62,7 +62,18 @@ class Event(NamedTuple):
 class Trace:
     """One trace of a node."""
 
-    __slots__ = ("_second", "_this_second", "events", "fast", "judge", "number", "order", "started_ms", "state", "until")
+    __slots__ = (
+        "_second",
+        "_this_second",
+        "events",
+        "fast",
+        "judge",
+        "number",
+        "order",
+        "started_ms",
+        "state",
+        "until",
+    )
 
     def __init__(self, order: TraceOrder, now: float, started_ms: int) -> None:
         """Begin it.

@@ -1,0 +1,156 @@
+"""Traces of a running cluster: the events that its nodes kept of one, put together and ordered by cause.
+
+Events of one message are told by its origin, those of a push by the session and entry that it names. Within a message
+the order is that of its way (received before forwarded before committed), whatever clocks say; messages follow each
+other by the time of their first event. A trace of clients gets, at nodes that cannot know them, the events of every
+marked message: those of other messages are left out here.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from admin.cursors import Position
+from admin.explain.message import STAGES
+from admin.gather import Gather, Missing, Question, Target
+from admin.queries import PLACE_ROWS, Cluster, place
+from conf.errors import ExitCode, UserError
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE
+from wire.messages.look_rows_nodes import SeenTraceEvent
+
+__all__ = ["Clock", "Read", "Told", "clocks_of", "in_order", "read", "still_running"]
+
+NO_TRACE = " has no trace "  # an answer: it was not begun there, or has made room for others
+Row = tuple[str, SeenTraceEvent]
+
+
+class Clock(NamedTuple):
+    """How far a node's clock is ahead of ours, and by how much that may be wrong."""
+
+    ahead_us: int
+    error_us: int
+
+
+class Told(NamedTuple):
+    """An event with the node that told it, its time by our clock, and how wrong that may be."""
+
+    node: str
+    event: SeenTraceEvent
+    at_us: int
+    error_us: int
+
+
+class Read(NamedTuple):
+    """Events of a trace behind some places, and where each node's end."""
+
+    rows: tuple[Row, ...]
+    after: dict[str, str]
+    missing: tuple[Missing, ...]
+
+
+async def read(cluster: Cluster, name: str, after: Mapping[str, str]) -> Read:
+    """Return the events that nodes have behind the given places.
+
+    Raises:
+        UserError: No node has a trace of this name.
+    """
+    rows: list[Row] = []
+    places = dict(after)
+    missing: list[Missing] = []
+    without = 0
+    entries = [entry for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster.map.live(tier)]
+    for entry in entries:
+        found, silent = await _of_node(cluster, name, entry.node, entry.incarnation, places.get(entry.node, ""))
+        rows += [(entry.node, row) for row in found]
+        if found and found[-1].number is not None:
+            places[entry.node] = str(found[-1].number)
+        if any(NO_TRACE in one.why for one in silent):
+            without += 1
+        else:
+            missing += silent
+    if entries and without == len(entries):
+        raise UserError(f"no node has a trace {name[:64]!r}: see `trace list`", ExitCode.USAGE)
+    return Read(tuple(rows), places, tuple(missing))
+
+
+async def _of_node(
+    cluster: Cluster, name: str, node: str, incarnation: int, after: str
+) -> tuple[list[SeenTraceEvent], tuple[Missing, ...]]:
+    rows: list[SeenTraceEvent] = []
+    while True:
+        target = [Target(node, incarnation)]
+        gather = Gather(target, PLACE_ROWS, after=Position(node, incarnation, after), total_s=cluster.total_s)
+        question = Question("trace", {"trace": name}, (), cluster.actor, cluster.role)
+        page = await cluster.links.gather(gather, question)
+        found = [row for _, row in page.rows]
+        rows += found
+        if len(found) < PLACE_ROWS or page.partial or found[-1].number is None:
+            return rows, page.partial
+        after = str(found[-1].number)
+
+
+async def still_running(cluster: Cluster, name: str) -> bool:
+    """Return whether a trace runs at any node that answers."""
+    for tier in (TIER_EDGE, TIER_STORAGE):
+        for entry in cluster.map.live(tier):
+            traces, _ = await place(cluster, entry.node, "traces", {"trace": name, "state": "running"}, 1)
+            if traces:
+                return True
+    return False
+
+
+async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, Clock]:
+    """Return the clocks of nodes that answer, by the time that an answer took."""
+    found: dict[str, Clock] = {}
+    for node in sorted(set(nodes)):
+        entry = cluster.map.nodes.get(node)
+        if entry is None:
+            continue
+        gather = Gather([Target(node, entry.incarnation)], 1, total_s=cluster.total_s)
+        began_us = time.time_ns() // 1_000
+        page = await cluster.links.gather(gather, Question("stats", {}, ("at_ms",), cluster.actor, cluster.role))
+        ended_us = time.time_ns() // 1_000
+        if page.rows and page.rows[0][1].at_ms:
+            middle_us = (began_us + ended_us) // 2
+            ahead_us = page.rows[0][1].at_ms * 1_000 + 500 - middle_us  # it tells whole milliseconds
+            error_us = (ended_us - began_us) // 2 + 500
+            # Less than the error is nothing that is known.
+            found[node] = Clock(ahead_us if abs(ahead_us) > error_us else 0, error_us)
+    return found
+
+
+def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock]) -> list[Told]:
+    """Return events ordered by cause, without those of messages that the trace is not about."""
+    named = _with_origins(rows)
+    own = {event.origin for _, event in named if event.origin and not event.carried}
+    told = []
+    for node, event in named:
+        if event.carried and event.origin not in own:
+            continue
+        clock = clocks.get(node, Clock(0, 0))
+        told.append(Told(node, event, (event.at_us or 0) - clock.ahead_us, clock.error_us))
+    first: dict[str, int] = {}
+    for one in told:
+        if one.event.origin:
+            first[one.event.origin] = min(first.get(one.event.origin, one.at_us), one.at_us)
+    return sorted(told, key=lambda one: _key(one, first))
+
+
+def _key(one: Told, first: Mapping[str, int]) -> tuple[int, str, int, int, int]:
+    event = one.event
+    begins = first.get(event.origin or "", one.at_us)
+    return begins, event.origin or "", rank(event.stage), one.at_us, event.number or 0
+
+
+def rank(stage: str | None) -> int:
+    """Return the place of a stage on a message's way."""
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
+
+
+def _with_origins(rows: Sequence[Row]) -> list[Row]:
+    """Give events of pushes the origin of the entry that they name."""
+    of_entry = {(event.session, event.seq): event.origin for _, event in rows if event.origin and event.seq is not None}
+    for _, event in rows:
+        if not event.origin and event.seq is not None:
+            event.origin = of_entry.get((event.session, event.seq))
+    return list(rows)

@@ -1,0 +1,199 @@
+"""``stratamq trace ...``: what happens to one client, topic, network or message, told by edges and storage nodes."""
+
+import secrets
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratamq.cli import cells
+from stratamq.cli.asking import Options, show_nodes
+from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
+from stratamq.cli.durations import seconds_of
+from stratamq.cli.listing import add_list
+from stratamq.cli.output import OutputFormat, print_result, printable
+from stratamq.cli.verbs import asks, group
+
+if TYPE_CHECKING:
+    from admin.queries import Cluster
+    from admin.traces import Read, Told
+
+__all__ = ["event_row", "line_of", "payload_bytes", "register"]
+
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+EVERY_S = 0.5
+SHOWN = ("at", "node", "stage", "client_id", "topic", "packet", "qos", "partition", "seq", "reason", "detail", "origin")
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `trace start` and `trace list` print it.")]
+NodeOption = Annotated[str, typer.Option("--node", help="Only this edge or storage node.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only say what nodes would answer.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    traces = group(app, "trace", "What happens to one client, topic, network or message, on its way through the nodes.")
+    traces.command("start")(start)
+    add_list(traces, "list", "trace")
+    traces.command("tail")(tail)
+    traces.command("export")(export)
+    traces.command("stop")(stop)
+
+
+@asks
+def start(
+    options: Options,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="client, topic, address or origin.")],
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Client ID with * and ?; topic filter; network; origin.")
+    ] = "",
+    for_s: Annotated[str, typer.Option("--for", help="How long, as 10m; at most 1h.")] = "10m",
+    events_max: Annotated[
+        int, typer.Option("--events", min=1, max=100_000, help="It ends at a node with these.")
+    ] = 10_000,
+    payload: Annotated[
+        str, typer.Option("--payload", help="none, or head:N for the first N bytes, up to 64.")
+    ] = "none",
+    name: Annotated[str, typer.Option("--name", help="For tail and stop; default: one that is made.")] = "",
+    node: NodeOption = "",
+    dry_run: DryOption = False,
+) -> None:
+    """Begin a trace at every edge and storage node; it ends by itself."""
+    from conf.errors import ExitCode, UserError
+    from wire.looks.traces import TraceRefused, judge_of
+
+    seconds = int(seconds_of(for_s))
+    if not 1 <= seconds <= 3_600:
+        raise UserError(f"--for {for_s!r}: at most 1h", ExitCode.USAGE)
+    try:
+        judge_of(kind, pattern)
+    except TraceRefused as refusal:
+        raise UserError(str(refusal), ExitCode.USAGE) from None
+    name = name or f"t-{secrets.token_hex(3)}"
+    arguments: dict[str, object] = {"trace": name, "kind": kind, "pattern": pattern, "for_s": seconds, "node": node}
+    arguments |= {"events_max": events_max, "payload_bytes": payload_bytes(payload), "dry_run": dry_run}
+    show_nodes("trace start", arguments, options, about={"trace": name})
+
+
+def payload_bytes(text: str) -> int:
+    """Return the bytes of ``--payload``.
+
+    Raises:
+        UserError: The text is none.
+    """
+    from conf.errors import ExitCode, UserError
+    from wire.messages.looks import TRACE_PAYLOAD_MAX
+
+    if text == "none":
+        return 0
+    head, colon, number = text.partition(":")
+    if head != "head" or (colon and not (number.isascii() and number.isdigit())):
+        raise UserError(f"--payload {text!r}: none, or head:N", ExitCode.USAGE)
+    count = int(number) if colon else TRACE_PAYLOAD_MAX
+    if not 1 <= count <= TRACE_PAYLOAD_MAX:
+        raise UserError(f"--payload {text!r}: 1 to {TRACE_PAYLOAD_MAX} bytes", ExitCode.USAGE)
+    return count
+
+
+@asks
+def stop(options: Options, name: NameArgument, node: NodeOption = "", dry_run: DryOption = False) -> None:
+    """End a trace; what nodes have noted stays readable until another trace wants its place."""
+    show_nodes("trace stop", {"trace": name, "node": node, "dry_run": dry_run}, options, about={"trace": name})
+
+
+@asks
+def export(options: Options, name: NameArgument) -> None:
+    """Print all events that nodes have of a trace, ordered by cause; -o jsonl for programs."""
+    from admin.traces import clocks_of, in_order, read
+
+    async def ask(cluster: "Cluster") -> "tuple[list[Told], Read]":
+        found = await read(cluster, name, {})
+        return in_order(found.rows, await clocks_of(cluster, [node for node, _ in found.rows])), found
+
+    told, found = with_cluster(options, ask)
+    rows = [event_row(one) for one in told]
+    if options.output in TABLES:
+        shown = [{column.upper(): row[column] for column in SHOWN if column in row} for row in rows]
+        if shown:
+            print_result(shown, OutputFormat.TABLE)
+        _say_clocks(told)
+    elif rows or options.output not in (OutputFormat.JSONL, OutputFormat.CSV):
+        print_result(rows, options.output)
+    end_partial(found.missing)
+
+
+@asks
+def tail(
+    options: Options,
+    name: NameArgument,
+    every_s: Annotated[float, typer.Option("--every", min=0.1, max=60, help="s; between two looks.")] = EVERY_S,
+    once: Annotated[bool, typer.Option("--once", help="Print what there is, and end.")] = False,
+) -> None:
+    """Print the events of a trace as they come, until it has ended everywhere, or until Ctrl-C."""
+    import trio
+
+    from admin.traces import clocks_of, in_order, read, still_running
+
+    async def follow(cluster: "Cluster") -> None:
+        after: dict[str, str] = {}
+        said: set[str] = set()
+        while True:
+            runs = not once and await still_running(cluster, name)
+            found = await read(cluster, name, after)
+            after = found.after
+            clocks = await clocks_of(cluster, [node for node, _ in found.rows]) if found.rows else {}
+            for one in in_order(found.rows, clocks):
+                typer.echo(line_of(one) if options.output in TABLES else _json_line(one))
+            sys.stdout.flush()
+            new = [missing for missing in found.missing if missing.node not in said]
+            say_partial(new)
+            said |= {missing.node for missing in new}
+            if not runs:
+                return
+            await trio.sleep(every_s)
+
+    with_cluster(options, follow)
+
+
+def _json_line(one: "Told") -> str:
+    from stratamq.cli.output import render
+
+    return render([event_row(one)], OutputFormat.JSONL)
+
+
+def event_row(one: "Told") -> dict[str, Any]:
+    """Return an event for programs: its time by our clock, and how wrong that may be."""
+    row = cells.fields_of(one.event) or {}
+    at = {"at": _iso_us(one.at_us), "error_us": one.error_us, "node": one.node}
+    return at | {name: value for name, value in row.items() if name not in ("at_us", "node", "carried")}
+
+
+def line_of(one: "Told") -> str:
+    """Return an event as one line."""
+    event = one.event
+    parts = [_iso_us(one.at_us), one.node, event.stage or "?"]
+    for word, value in (
+        ("", repr(event.client_id) if event.client_id else None),
+        ("", repr(event.topic) if event.topic else None),
+        ("packet ", event.packet),
+        ("QoS ", event.qos),
+        ("partition ", event.partition),
+        ("entry ", event.seq),
+        ("because of ", event.reason),
+        ("", event.detail),
+        ("payload ", repr(event.payload) if event.payload else None),
+        ("of ", event.origin),
+    ):
+        if value is not None:
+            parts.append(f"{word}{value}")
+    return printable(" ".join(parts))
+
+
+def _iso_us(at_us: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_us // 1_000_000)) + f".{at_us % 1_000_000:06d}Z"
+
+
+def _say_clocks(told: "list[Told]") -> None:
+    """Say how wrong times of different nodes may be against each other."""
+    worst = max((one.error_us for one in told), default=0)
+    if worst:
+        typer.echo(f"stratamq: times of different nodes are right to {worst / 1000:.1f} ms", err=True)
