@@ -33,14 +33,7 @@ WITHOUT_READER = {
         "how an export was made, for whoever reads it without StrataMQ (docs/jobs.md)",
     ),
     **dict.fromkeys(("JobEntry.inputs", "FileEntry.live_bytes"), "the same: which job made it of what"),
-    **dict.fromkeys(
-        [
-            "Seen.visited",
-            *("StartTrace.events_max", "StartTrace.for_s", "StartTrace.pattern"),
-            *("StartTrace.payload_bytes", "StartTrace.trace", "StopTrace.trace"),
-        ],
-        "the desks and the query layer that read it come next (docs/adr/0093-looks.md)",
-    ),
+    "Seen.visited": "for who asks: how much was looked at (docs/adr/0093-looks.md)",
     **dict.fromkeys(("Manifest.format_version", "Manifest.manifest_crc"), "read by key, before the rest is decoded"),
 }
 

@@ -1,0 +1,183 @@
+"""Traces of a real cluster: the way of a message over two edges and a storage node, a client, and bad input."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+WAIT_S = 20.0
+TRACES_MAX = 16
+
+
+class Place:
+    """A cluster, commands about it, and clients."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.clients: list[paho.Client] = []
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        command = [*self.cluster.command_line(), *words, "--data", str(self.cluster.data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        code, shown, said = self.run("trace", "export", name, "-o", "jsonl")
+        assert code == 0, said
+        return [json.loads(line) for line in shown.splitlines()]
+
+    def come(self, name: str, edge: int = 0, *, expiry_s: int = 0) -> paho.Client:
+        made = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = expiry_s
+        made.connect("127.0.0.1", self.cluster.port(edge, "plain"), properties=properties)
+        made.loop_start()
+        self.cluster.wait_for(made.is_connected, f"connected: {name}", WAIT_S)
+        self.clients.append(made)
+        return made
+
+    def subscribe(self, client: paho.Client, topic_filter: str) -> list[str]:
+        done: list[int] = []
+        got: list[str] = []
+        client.on_subscribe = lambda *_: done.append(1)
+        client.on_message = lambda _, __, message: got.append(message.topic)
+        client.subscribe(topic_filter, qos=1)
+        self.cluster.wait_for(lambda: bool(done), f"subscribed: {topic_filter}", WAIT_S)
+        return got
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with local_cluster("--edges", "2", "--storages", "2") as cluster:
+        here = Place(cluster)
+        try:
+            yield here
+        finally:
+            for client in here.clients:
+                client.loop_stop()
+
+
+def stages(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(event["stage"], event["node"].partition("-")[0], event.get("client_id", "")) for event in events]
+
+
+def test_a_topic_is_followed_over_edges_and_storage(place: Place) -> None:
+    """From received to acknowledged in the order of its way, all under one origin."""
+    publisher = place.come("way-publisher", 0)
+    durable = place.subscribe(place.come("way-durable", 1, expiry_s=600), "way/#")
+    passing = place.subscribe(place.come("way-passing", 1), "way/#")
+    publisher.publish("way/1", b"before", qos=1).wait_for_publish(WAIT_S)  # its Route is cached without a mark
+    code, _, said = place.run("trace", "start", "topic", "way/+", "--name", "way", "--payload", "head:4")
+    assert code == 0, said
+    publisher.publish("way/1", b"payload", qos=1).wait_for_publish(WAIT_S)
+    publisher.publish("other/1", b"untold", qos=1).wait_for_publish(WAIT_S)
+    place.cluster.wait_for(lambda: len(durable) == len(passing) == 2, "delivered", WAIT_S)
+    place.cluster.wait_for(lambda: sum(row["stage"] == "acked" for row in place.events("way")) >= 3, "acked", WAIT_S)
+    events = place.events("way")
+    assert {event["topic"] for event in events} == {"way/1"}
+    assert len({event["origin"] for event in events}) == 1
+    found = stages(events)
+    assert found[0] == ("received", "edge", "way-publisher")
+    for step in (
+        ("forwarded", "edge", "way-publisher"),
+        ("accepted", "edge", ""),
+        ("queued", "storage", "way-durable"),
+        ("committed", "storage", ""),
+        ("pushed", "storage", "way-durable"),
+        ("written", "edge", "way-durable"),
+        ("written", "edge", "way-passing"),
+        ("acked", "edge", "way-passing"),
+        ("acked", "storage", "way-durable"),
+        ("acknowledged", "edge", "way-publisher"),
+    ):
+        assert step in found, (step, found)
+    order = [stage for stage, _, _ in found]
+    assert order.index("forwarded") < order.index("queued") < order.index("committed") < order.index("pushed")
+    assert order.index("pushed") < order.index("written") < order.index("acked") < order.index("acknowledged")
+    assert events[0]["payload"] == b"payl".hex()
+    code, shown, said = place.run("trace", "tail", "way", "--once")
+    assert code == 0 and len(shown.splitlines()) == len(events), said
+    assert place.run("trace", "stop", "way")[0] == 0
+    publisher.publish("way/1", b"behind it", qos=1).wait_for_publish(WAIT_S)
+    assert len(place.events("way")) == len(events)
+
+
+def test_a_client_is_followed(place: Place) -> None:
+    """What it publishes, what it gets, and that it comes and goes; nothing of others."""
+    assert place.run("trace", "start", "client", "told-*", "--name", "client")[0] == 0
+    told, other = place.come("told-one", 0), place.come("untold", 1)
+    got = place.subscribe(told, "told/in")
+    heard = place.subscribe(other, "told/out")
+    told.publish("told/out", b"1", qos=0)
+    other.publish("told/in", b"2", qos=1).wait_for_publish(WAIT_S)
+    other.publish("told/out", b"3", qos=1).wait_for_publish(WAIT_S)
+    place.cluster.wait_for(lambda: len(got) == 1 and len(heard) == 2, "delivered", WAIT_S)
+    place.cluster.wait_for(lambda: ("acked", "edge", "told-one") in stages(place.events("client")), "acked", WAIT_S)
+    told.disconnect()
+    place.cluster.wait_for(
+        lambda: ("disconnected", "edge", "told-one") in stages(place.events("client")), "gone", WAIT_S
+    )
+    found = stages(place.events("client"))
+    for stage in ("connected", "subscribed", "received", "forwarded", "written", "acked", "disconnected"):
+        assert (stage, "edge", "told-one") in found, (stage, found)
+    assert ("written", "edge", "untold") in found  # its message of QoS 0, at another edge
+    assert sum(stage == "received" for stage, _, _ in found) == 1
+
+
+def test_tail_ends_with_the_trace(place: Place) -> None:
+    """It prints what comes, and ends when the trace does; a trace ends at its number of events."""
+    assert place.run("trace", "start", "topic", "tail/#", "--name", "tail", "--events", "2", "--for", "60s")[0] == 0
+    command = [*place.cluster.command_line(), "trace", "tail", "tail", "--data", str(place.cluster.data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        publisher = place.come("tail-publisher", 0)
+        publisher.publish("tail/1", b"x", qos=1).wait_for_publish(WAIT_S)
+        publisher.publish("tail/2", b"x", qos=1).wait_for_publish(WAIT_S)
+        assert place.run("trace", "stop", "tail")[0] == 0
+        shown, _ = running.communicate(timeout=30)
+    assert "received" in shown and "tail/1" in shown
+    (row,) = [row for row in _traces(place, "tail") if row["node"] == "edge-0"]
+    assert (row["state"], row["events"]) == ("events", 2)
+
+
+def test_bad_input_is_one_line_and_changes_nothing(place: Place) -> None:
+    """No pattern, none of its kind, an unknown trace, and the seventeenth."""
+    for words, part in (
+        (("start", "topic"), "wants a pattern"),
+        (("start", "topic", "a/#/b"), "no topic filter"),
+        (("start", "address", "here"), "no network"),
+        (("start", "user", "x"), "no trace of kind"),
+        (("start", "origin", "x"), "no origin"),
+        (("start", "topic", "a", "--for", "2h"), "at most 1h"),
+        (("start", "topic", "a", "--payload", "head:65"), "1 to 64 bytes"),
+        (("stop", "nowhere"), "has no trace"),
+        (("tail", "nowhere"), "no node has a trace"),
+        (("export", "nowhere"), "no node has a trace"),
+    ):
+        code, shown, said = place.run("trace", *words)
+        assert code in (1, 2) and part in said, (words, said)
+        assert not shown or words[0] == "stop"
+    running = {row["trace"] for row in _traces(place, "*") if row["state"] == "running"}
+    for number in range(TRACES_MAX - len(running)):
+        assert place.run("trace", "start", "client", f"c{number}", "--name", f"full-{number}")[0] == 0
+    code, _, said = place.run("trace", "start", "client", "c", "--name", "seventeenth")
+    assert code == 1 and f"{TRACES_MAX} traces run" in said
+    names = {row["trace"] for row in _traces(place, "*")}
+    assert "seventeenth" not in names and len(names) == TRACES_MAX
+
+
+def _traces(place: Place, name: str) -> list[dict[str, Any]]:
+    until = time.monotonic() + WAIT_S
+    while True:
+        code, shown, said = place.run("trace", "list", "--filter", f"trace={name}", "-o", "jsonl", "--all")
+        if code == 0 or time.monotonic() > until:
+            assert code == 0, said
+            return [json.loads(line) for line in shown.splitlines()]

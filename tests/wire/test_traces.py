@@ -1,0 +1,183 @@
+"""Traces of one node: what each kind is about, how a trace ends, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from wire.looks.source import Ask, LookRefused
+from wire.looks.trace_desk import TRACES_MAX, Trace, TraceDesk
+from wire.looks.traces import NO_ORIGIN, TraceRefused, judge_of
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.looks import StartTrace, StopTrace
+from wire.messages.orders import OrderNode, TraceOrder
+
+ORIGIN = (1, (252 << 48) | 17, 9)
+
+
+class Node:
+    """A desk, its clock, and how often marks were set anew."""
+
+    def __init__(self) -> None:
+        self.marked = 0
+        self.us = 1_000_000
+        self.desk = TraceDesk("e1", lambda: ClusterMap(""), self._changed)
+        self.desk.utc_us = lambda: self.us
+
+    def _changed(self) -> None:
+        self.marked += 1
+
+    def begin(self, name: str, kind: str = "topic", pattern: str = "a/#", **options: Any) -> Trace:
+        return self.desk.begin(TraceOrder(name, kind, pattern, **options), 10.0)
+
+    def stages(self, name: str) -> list[str]:
+        source = self.desk.sources()["trace"]
+        ask = Ask({"trace": name}, "", frozenset(), "operator", 100, 0.0)
+        return [source.columns["stage"](thing) for _, thing in source.walk(ask)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "about", "not_about"),
+    [
+        ("client", "dev-*", "dev-1", "other"),
+        ("topic", "a/+/c", "a/b/c", "a/b"),
+        ("topic", "#", "a", "$SYS/x"),
+        ("address", "192.0.2.0/24", "192.0.2.7", "192.0.3.7"),
+        ("address", "192.0.2.7", "::ffff:192.0.2.7", "unknown"),
+        ("address", "2001:db8::/32", "2001:db8::1", "192.0.2.7"),
+        ("origin", "session/252-17/9", "session/252-17/9", "session/252-17/10"),
+    ],
+)
+def test_each_kind_is_about_what_it_names(kind: str, pattern: str, about: str, not_about: str) -> None:
+    judge = judge_of(kind, pattern)
+    assert judge(about) and not judge(not_about)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [
+        *(
+            ("client", ""),
+            ("user", "x"),
+            ("topic", "a/#/b"),
+            ("topic", ""),
+            ("address", "here"),
+            ("address", "1.2.3.4/99"),
+        ),
+        *(("origin", "e1"), ("origin", "/1/2"), ("origin", "e1//2"), ("client", "*" * 2000)),
+    ],
+)
+def test_a_pattern_that_is_none_is_refused_in_one_line(kind: str, pattern: str) -> None:
+    with pytest.raises(TraceRefused) as refused:
+        judge_of(kind, pattern)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_event_goes_to_the_traces_that_it_is_about() -> None:
+    """By client, topic, address and origin; a mark alone brings it to those of clients, which say so."""
+    node = Node()
+    for name, kind, pattern in (
+        ("c", "client", "dev"),
+        ("t", "topic", "a/#"),
+        ("n", "address", "192.0.2.0/24"),
+        ("o", "origin", "session/252-17/9"),
+    ):
+        node.begin(name, kind, pattern)
+    node.desk.note("received", ORIGIN, "dev", "198.51.100.1", "b")
+    node.desk.note("accepted", NO_ORIGIN, topic="a/b", marked=True)
+    node.desk.note("written", (0, 1, 2), "other", "192.0.2.9", "c")
+    assert node.stages("c") == ["received", "accepted"]
+    assert [event.carried for event in node.desk._traces["c"].events] == [False, True]
+    assert node.stages("t") == ["accepted"]
+    assert node.stages("n") == ["accepted", "written"]
+    assert node.stages("o") == ["received"]
+
+
+def test_a_trace_ends_at_its_time_its_events_and_by_an_order() -> None:
+    """Marks are set anew each time, not in the middle of a message; what it has stays readable."""
+    node = Node()
+    by_time, by_events = node.begin("time", for_s=60), node.begin("events", events_max=2)
+    stopped = node.begin("stopped")
+    node.desk.note("received", topic="a")
+    node.desk.note("written", topic="a")
+    before = node.marked
+    assert by_events.state == "events" and node.desk.next_deadline() == 0.0
+    node.desk.note("acked", topic="a")
+    assert node.marked == before and by_events.number == 2
+    node.desk.step(11.0)
+    assert node.marked == before + 1 and node.desk.next_deadline() == 70.0
+    node.desk.stop("stopped", 12.0)
+    node.desk.step(70.0)
+    assert (by_time.state, stopped.state) == ("time", "stopped")
+    assert not node.desk.running and node.desk.next_deadline() == float("inf")
+    assert node.stages("events") == ["received", "written"]
+
+
+def test_a_trace_that_runs_too_fast_ends() -> None:
+    """A thousand events in a second, three times."""
+    node = Node()
+    trace = node.begin("fast", events_max=100_000)
+    for second in range(3):
+        node.us = (10 + second) * 1_000_000
+        assert trace.state == "running"
+        for _ in range(1_000):
+            node.desk.note("received", topic="a")
+    assert trace.state == "too_much"
+    assert len(trace.events) <= 4_096
+
+
+def test_the_seventeenth_trace_is_refused_unless_one_has_ended() -> None:
+    node = Node()
+    for number in range(TRACES_MAX):
+        node.begin(f"t{number}")
+    with pytest.raises(TraceRefused, match="16 traces run at e1"):
+        node.begin("one-more")
+    with pytest.raises(TraceRefused, match="runs already"):
+        node.begin("t0", pattern="b/#")
+    assert node.begin("t0").state == "running"  # the same again
+    node.desk.stop("t3", 11.0)
+    node.begin("one-more")
+    assert "t3" not in node.desk._traces and len(node.desk._traces) == TRACES_MAX
+    with pytest.raises(TraceRefused, match="no trace 't3'"):
+        node.desk.stop("t3", 11.0)
+
+
+def test_operators_may_and_viewers_may_not() -> None:
+    """What counts is the lower one of the certificate's role and the message's."""
+    node = Node()
+    start = StartTrace(1, "t", "topic", "a/#", actor="ann", role="operator")
+    assert "role operator" in node.desk.asked(10.0, "viewer", start).error
+    start.role = "viewer"
+    assert "role operator" in node.desk.asked(10.0, "admin", start).error
+    start.role = "operator"
+    seen = node.desk.asked(10.0, "operator", start)
+    assert not seen.error and b"running" in seen.rows[0] and b"ann" in seen.rows[0]
+    assert "no trace 'x'" in node.desk.asked(10.0, "operator", StopTrace(2, "x", role="operator")).error
+    assert b"stopped" in node.desk.asked(10.0, "operator", StopTrace(2, "t", role="operator")).rows[0]
+
+
+def test_an_order_of_a_router_is_carried_out_and_answered() -> None:
+    node = Node()
+    order = OrderNode(7, "trace start", '{"trace": "t", "kind": "client", "pattern": "dev"}', dry_run=True)
+    assert not node.desk.ordered(10.0, order).error and not node.desk.running
+    order.dry_run = False
+    assert not node.desk.ordered(10.0, order).error and node.desk.wants_client("dev", "")
+    assert "no trace" in node.desk.ordered(10.0, OrderNode(8, "trace stop", '{"trace": "x"}')).error
+    assert node.desk.ordered(10.0, OrderNode(8, "trace start", '{"trace": "x", "kind": "topic"}')).error
+    assert node.desk.ordered(10.0, OrderNode(8, "trace start", "nonsense")).error
+    assert not node.desk.ordered(10.0, OrderNode(9, "trace stop", '{"trace": "t"}')).error
+    assert not node.desk.wants_client("dev", "")
+
+
+def test_payloads_are_cut_to_what_each_trace_wants() -> None:
+    node = Node()
+    node.begin("none")
+    node.begin("head", payload_bytes=4)
+    assert node.desk.payload_bytes == 4
+    node.desk.note("received", topic="a", payload=b"payload")
+    assert [node.desk._traces[name].events[0].payload for name in ("none", "head")] == [b"", b"payl"]
+
+
+def test_a_look_at_a_trace_that_is_not_there_is_refused() -> None:
+    node = Node()
+    with pytest.raises(LookRefused, match="no trace 'x'"):
+        node.stages("x")
