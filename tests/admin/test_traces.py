@@ -1,0 +1,75 @@
+"""Events of several nodes become one story: by cause before time, with origins for pushes, without strangers."""
+
+from typing import Any
+
+from admin.traces import Clock, in_order
+from wire.messages.look_rows_nodes import SeenTraceEvent
+
+NO_CLOCKS: dict[str, Clock] = {}
+
+
+def event(
+    node: str, stage: str, at_us: int, origin: str | None = "e0/1/7", **fields: Any
+) -> tuple[str, SeenTraceEvent]:
+    return node, SeenTraceEvent(stage=stage, at_us=at_us, origin=origin, **fields)
+
+
+def test_the_way_goes_before_the_clock() -> None:
+    """A storage node whose clock is late says that it queued a message before it was received."""
+    rows = [
+        event("s0", "committed", 40),
+        event("s0", "queued", 30),
+        event("e1", "written", 10),
+        event("e0", "received", 1_000),
+        event("e0", "acknowledged", 1_500),
+        event("e0", "forwarded", 1_001),
+    ]
+    stages = [one.event.stage for one in in_order(rows, NO_CLOCKS)]
+    assert stages == ["received", "forwarded", "queued", "committed", "written", "acknowledged"]
+
+
+def test_messages_follow_each_other() -> None:
+    """Each message's events stand together, by the time of its first one; what has no origin stands where it was."""
+    rows = [
+        event("e0", "written", 50, "e0/1/7"),
+        event("e0", "received", 20, "e0/1/8"),
+        event("e0", "received", 10, "e0/1/7"),
+        event("e0", "subscribed", 15, None),
+    ]
+    found = [(one.event.stage, one.event.origin) for one in in_order(rows, NO_CLOCKS)]
+    assert found == [
+        ("received", "e0/1/7"),
+        ("written", "e0/1/7"),
+        ("subscribed", None),
+        ("received", "e0/1/8"),
+    ]
+
+
+def test_a_push_gets_the_origin_of_its_entry() -> None:
+    rows = [
+        event("e1", "written", 10, None, session=3, seq=5),
+        event("s0", "queued", 5, "e0/1/7", session=3, seq=5),
+        event("e1", "written", 11, None, session=3, seq=6),
+    ]
+    assert [one.event.origin for one in in_order(rows, NO_CLOCKS)] == ["e0/1/7", "e0/1/7", None]
+
+
+def test_other_marked_messages_are_left_out() -> None:
+    """A node that only knows a mark brings the events of every trace: those whose origin is another one's go."""
+    rows = [
+        event("e0", "received", 1, "e0/1/7"),
+        event("s0", "queued", 2, "e0/1/7", carried=True),
+        event("s0", "queued", 2, "e0/1/9", carried=True),
+        event("s0", "queued", 2, None, carried=True),
+    ]
+    assert [(one.event.stage, one.event.origin) for one in in_order(rows, NO_CLOCKS)] == [
+        ("received", "e0/1/7"),
+        ("queued", "e0/1/7"),
+    ]
+
+
+def test_times_are_told_by_one_clock_with_their_error() -> None:
+    rows = [event("e0", "received", 10_000), event("s0", "queued", 5_000)]
+    first, second = in_order(rows, {"s0": Clock(-5_600, 700), "e0": Clock(0, 600)})
+    assert (first.at_us, first.error_us) == (10_000, 600)
+    assert (second.at_us, second.error_us) == (10_600, 700)

@@ -1,0 +1,122 @@
+"""Traces at an edge: marks on connections and Routes, what operators may, and events with names."""
+
+from typing import Any
+
+from tests.edge.edge_harness import Edge
+from tests.edge.test_looks import ADMIN, rows
+from wire.messages.hello import PeerKey
+from wire.messages.looks import Seen, StartTrace, StopTrace
+from wire.messages.orders import NodeOrdered, OrderNode
+from wire.messages.routes import Destinations
+
+VIEWER = PeerKey("viewer:ann/1", "operator", 1)
+
+
+def say(edge: Edge, message: StartTrace | StopTrace, key: PeerKey = ADMIN) -> Seen:
+    edge.core.operators.take(key, message)
+    edge.turn(0.01)
+    seen: Seen = [*(edge.take(Seen) or [one for one in edge.seen if isinstance(one, Seen)])][-1]
+    return seen
+
+
+def begin(edge: Edge, name: str, kind: str, pattern: str, **options: Any) -> None:
+    seen = say(edge, StartTrace(1, name, kind, pattern, role="operator", **options))
+    assert not seen.error
+
+
+def told(edge: Edge, name: str) -> list[Any]:
+    return rows(edge, "trace", where={"trace": name})
+
+
+def test_a_topic_is_marked_though_its_route_is_cached() -> None:
+    """And bears no mark any more when the trace has ended."""
+    edge = Edge()
+    subscriber, publisher = edge.client("s"), edge.client("p")
+    subscriber.subscribe("a/#", qos=1)
+    publisher.publish("a/b", qos=1, identifier=1)
+    begin(edge, "t", "topic", "a/+")
+    publisher.publish("a/b", qos=1, identifier=2)
+    publisher.publish("a", qos=1, identifier=3)
+    found = [(row.stage, row.client_id, row.packet, row.node) for row in told(edge, "t")]
+    assert found == [("received", "p", 2, "e0"), ("written", "s", 2, "e0"), ("acknowledged", "p", 2, "e0")]
+    assert not say(edge, StopTrace(2, "t", role="operator")).error
+    publisher.publish("a/b", qos=1, identifier=4)
+    assert len(told(edge, "t")) == 3
+    assert edge.core.hot.trace is None
+
+
+def test_connections_are_marked_now_and_when_they_come() -> None:
+    """A client that comes later is told of from its CONNACK on; others are not."""
+    edge = Edge()
+    first, other = edge.client("dev-1"), edge.client("other")
+    begin(edge, "t", "client", "dev-*")
+    second = edge.client("dev-2")
+    other.subscribe("x")
+    second.subscribe("in", "too")
+    first.publish("x")
+    other.publish("in")
+    second.drop()
+    edge.turn(1.0)
+    found = [(row.stage, row.client_id) for row in told(edge, "t") if not row.carried]
+    assert found == [
+        ("connected", "dev-2"),
+        ("subscribed", "dev-2"),
+        ("received", "dev-1"),
+        ("written", "dev-2"),
+        ("disconnected", "dev-2"),
+    ]
+    assert [(row.stage, row.client_id) for row in told(edge, "t") if row.carried] == [("written", "other")]
+
+
+def test_a_trace_ends_by_its_time_and_its_marks_go() -> None:
+    edge = Edge()
+    publisher = edge.client("p")
+    begin(edge, "t", "client", "p", for_s=5)
+    edge.turn(1.0)
+    assert publisher.client.conn.traced
+    edge.turn(6.0)
+    edge.turn(0.1)
+    assert not publisher.client.conn.traced
+    (row,) = rows(edge, "traces")
+    assert (row.trace, row.state, row.node) == ("t", "time", "e0")
+
+
+def test_where_a_message_goes_is_named() -> None:
+    edge = Edge()
+    edge.routes = {"a": Destinations([], [2])}
+    publisher = edge.client("p")
+    begin(edge, "t", "topic", "a")
+    publisher.publish("a", qos=1, identifier=1)
+    (forwarded,) = [row for row in told(edge, "t") if row.stage == "forwarded"]
+    assert forwarded.detail == "partitions 2"
+
+
+def test_a_retained_message_is_told_once() -> None:
+    """It goes to its retained partition first, and to others behind that."""
+    edge = Edge()
+    edge.routes = {"a": Destinations([], [2])}
+    publisher = edge.client("p")
+    begin(edge, "t", "topic", "a")
+    publisher.publish("a", qos=1, identifier=1, retain=True)
+    edge.turn(0.5)
+    found = [row.stage for row in told(edge, "t")]
+    assert found.count("received") == 1 and found[:2] == ["received", "forwarded"]
+
+
+def test_viewers_may_not_and_unknown_names_are_refused() -> None:
+    edge = Edge()
+    start = StartTrace(1, "t", "topic", "a", role="operator")
+    assert "role operator" in say(edge, start, VIEWER).error
+    assert "wants a pattern" in say(edge, StartTrace(1, "t", "topic", "", role="operator")).error
+    assert "no trace 't'" in say(edge, StopTrace(1, "t", role="operator")).error
+    assert rows(edge, "traces") == []
+
+
+def test_an_order_of_a_router_begins_one() -> None:
+    edge = Edge()
+    order = OrderNode(9, "trace start", '{"trace": "t", "kind": "topic", "pattern": "a"}')
+    edge.router(order)
+    (answer,) = edge.take(NodeOrdered)
+    assert (answer.request, answer.error) == (9, "")
+    (row,) = rows(edge, "traces")
+    assert (row.kind, row.pattern, row.state) == ("topic", "a", "running")
