@@ -135,7 +135,7 @@ def parse(
                         at = stop
                     continue
             if run_at < 0:
-                if conn.traced or route.traced:
+                if conn.traced or route.traced or route.named:
                     at = stop if single(hot, conn, data, at, body, stop) else at
                     continue
                 if route.empty:
@@ -145,9 +145,6 @@ def parse(
                         hot.dropped_denied += 1
                         note_drop(hot, conn, "not_authorized", route.topic, None)
                     at = stop
-                    continue
-                if route.named:
-                    at = stop if single(hot, conn, data, at, body, stop) else at
                     continue
                 if park_if_full(hot, conn, route):
                     break

@@ -438,8 +438,7 @@ class HotState(Counters):
         self.lease_ns = 2_000_000_000  # how long one lasts, as the map has it
         self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
-        self.packet = Packet()
-        self.second = Packet()  # for a message that is sent again while another one is at hand
+        self.packet, self.second = Packet(), Packet()  # the latter: sent again while another one is at hand
         self.scratch = Buffer(4096)
         self.converted = Buffer(4096)
         self.numbers = 0

@@ -1,4 +1,5 @@
 # C form of traces.py.
+from edge.hot.layout cimport FAILURE
 from edge.hot.state cimport Conn, HotState, Kept, Outbound, Packet, Peer, PendingAck, Route
 
 

@@ -9,6 +9,9 @@ import cython
 
 from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Peer, PendingAck, Route
 
+if not cython.compiled:
+    from edge.hot.layout import FAILURE
+
 __all__: list[str] = []
 
 NOBODY = (0, 0, 0)
@@ -89,7 +92,7 @@ def trace_answered(hot: HotState, conn: Conn, message: PendingAck) -> None:
     if hot.trace is None or message.route is None:
         return
     origin = (message.origin_kind, message.origin_a, message.origin_b)
-    stage = "acknowledged" if message.reason_code < 0x80 else "refused"
+    stage = "acknowledged" if message.reason_code < FAILURE else "refused"
     hot.trace.event(
         stage,
         conn.context,
@@ -146,7 +149,7 @@ def trace_acked(
     known = outbound.traced.get(identifier) if outbound.traced is not None else None
     if known is None:
         return
-    if packet_type != 5 or reason_code >= 0x80:  # PUBREC is half of a flow
+    if packet_type != 5 or reason_code >= FAILURE:  # PUBREC is half of a flow
         del outbound.traced[identifier]  # type: ignore[union-attr]
         if not outbound.traced:
             outbound.traced = None

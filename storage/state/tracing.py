@@ -7,6 +7,7 @@ tells nothing of it. Nothing here is asked while no trace runs. Decision: docs/a
 
 from collections.abc import Callable
 
+from mqtt.reasons import FAILURE
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.rows import Entry
 from wire.looks.trace_desk import TraceDesk
@@ -84,7 +85,7 @@ class Tracing:
         self._note("queued", partition, session, entry.session_seq, qos=entry.qos, detail=f"depth {session.queued}")
 
     def committed(self, partition: int, commit_index: int, topic: bytes, origin: Origin) -> None:
-        """What a told message changed is committed on every copy that counts."""
+        """Every change that a told message made is committed on every copy that counts."""
         self.desk.note(
             "committed",
             origin,
@@ -121,7 +122,7 @@ class Tracing:
         """The client acknowledged an entry."""
         reason = f"{reason_code:#04x}" if reason_code else ""
         self._note("acked", partition, session, session_seq, reason=reason, detail=ACKS.get(packet_type, ""))
-        if packet_type != 5 or reason_code >= 0x80:  # PUBREC is half of a flow
+        if packet_type != 5 or reason_code >= FAILURE:  # PUBREC is half of a flow
             self._entries.pop((session.number, session_seq), None)
 
     def noted(

@@ -31,6 +31,8 @@ GOOD: dict[str, Any] = {
     "topic": "a/b",
     "topics": ["a/b"],
     "digest": "0a" * 32,
+    "trace": "t",
+    "pattern": "a/#",
 }
 ADMINS = """
 cluster forget, cluster join, cluster leave, ring recover, ring delegate, ring undelegate, membership keys install,
@@ -40,7 +42,8 @@ token revoke, token check, session delete, session expire, retained clear, queue
 """
 OPERATORS = """
 cluster transfer, node drain, node undrain, ring add, ring drain, ring remove, ring rebalance, ring pause, ring resume,
-ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, msg send, client drain, reload
+ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, msg send, client drain, reload,
+trace start, trace stop
 """
 
 
@@ -54,6 +57,8 @@ def question(verb: str, **more: Any) -> Admin:
     arguments = {name: GOOD[name] for name in required} | more
     if verb in ("revoke", "unrevoke"):
         arguments |= {"kind": "serial"}
+    if verb == "trace start":
+        arguments |= {"kind": "topic"}
     if verb == "token create":
         arguments |= {"role": "viewer"}
     return Admin(1, verb, arguments)
