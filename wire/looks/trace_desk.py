@@ -92,11 +92,16 @@ class Trace:
         self._second = -1
         self._this_second = 0
 
-    def add(self, event: Event) -> None:
-        """Keep an event; the trace may end by it."""
+    def is_about(self, client_id: str, address: str, topic: str) -> bool:
+        """Return whether a client, address or topic is what it names; an origin is asked for by itself."""
+        kind = self.order.kind
+        text = topic if kind == TOPIC else client_id if kind == CLIENT else address if kind == ADDRESS else ""
+        return bool(text) and self.judge(text)
+
+    def count(self, at_us: int) -> int:
+        """Count an event and return its number; the trace may end by it."""
         self.number += 1
-        self.events.append(event._replace(number=self.number))
-        second = event.at_us // 1_000_000
+        second = at_us // 1_000_000
         if second != self._second:
             self._second, self._this_second = second, 0
         self._this_second += 1
@@ -106,6 +111,7 @@ class Trace:
             self.state = BY_EVENTS
         elif self.fast >= FAST_SECONDS:
             self.state = TOO_MUCH
+        return self.number
 
 
 class TraceDesk:
@@ -241,7 +247,7 @@ class TraceDesk:
 
     def wants_client(self, client_id: str, address: str) -> bool:
         """Return whether a connection is to be marked."""
-        return any(_is_about(trace, client_id, address, "") for trace in self.of_kind(CLIENT, ADDRESS))
+        return any(trace.is_about(client_id, address, "") for trace in self.of_kind(CLIENT, ADDRESS))
 
     def wants_topic(self, topic: str) -> bool:
         """Return whether a topic's messages are to be marked."""
@@ -275,8 +281,6 @@ class TraceDesk:
         Args:
             marked: The message bears a mark: a trace of clients, which cannot know another node's, gets it as well.
         """
-        texts = client_id[:TEXT_MAX], topic[:TEXT_MAX]
-        numbers = packet, qos, session, seq, partition
         at_us = self.utc_us()
         ended = False
         named = ""
@@ -286,12 +290,29 @@ class TraceDesk:
                 named = named or (origin_text(*origin, self._map()) if origin != NO_ORIGIN else "")
                 about = bool(named) and trace.judge(named)
             else:
-                about = _is_about(trace, client_id, address, topic)
+                about = trace.is_about(client_id, address, topic)
             carried = not about and marked and kind in (CLIENT, ADDRESS)
             if not about and not carried:
                 continue
             kept = payload[: trace.order.payload_bytes]
-            trace.add(Event(0, at_us, stage, origin, *texts, *numbers, reason, detail[:TEXT_MAX], kept, carried))
+            event = Event(
+                trace.count(at_us),
+                at_us,
+                stage,
+                origin,
+                client_id[:TEXT_MAX],
+                topic[:TEXT_MAX],
+                packet,
+                qos,
+                session,
+                seq,
+                partition,
+                reason,
+                detail[:TEXT_MAX],
+                kept,
+                carried,
+            )
+            trace.events.append(event)
             ended = ended or trace.state != RUNNING
         if ended:  # what it marked is looked at in ``step``: this may be the middle of a message
             self.running = [trace for trace in self.running if trace.state == RUNNING]
@@ -365,12 +386,3 @@ class TraceDesk:
             **{name: number(name) for name in ("packet", "qos", "session", "seq", "partition")},
             **{name: text(name) for name in ("reason", "detail", "payload", "carried")},
         }
-
-
-def _is_about(trace: Trace, client_id: str, address: str, topic: str) -> bool:
-    kind = trace.order.kind
-    if kind == CLIENT:
-        return bool(client_id) and trace.judge(client_id)
-    if kind == TOPIC:
-        return bool(topic) and trace.judge(topic)
-    return kind == ADDRESS and bool(address) and trace.judge(address)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 
 from mqtt.errors import MqttError
-from mqtt.topics import matches, validate_topic_filter
+from mqtt.topics import has_wildcard, matches, validate_topic_filter
 from wire.looks.wildcards import is_literal, matcher
 
 __all__ = ["ADDRESS", "CLIENT", "KINDS", "NO_ORIGIN", "ORIGIN", "TOPIC", "Origin", "TraceRefused", "judge_of"]
@@ -66,7 +66,7 @@ def _by_filter(pattern: str) -> Callable[[str], bool]:
         validate_topic_filter(pattern)
     except MqttError as error:
         raise TraceRefused(f"{_line(pattern)!r} is no topic filter: {error}") from None
-    return lambda topic: matches(pattern, topic)
+    return (lambda topic: matches(pattern, topic)) if has_wildcard(pattern) else pattern.__eq__
 
 
 def _by_network(pattern: str) -> Callable[[str], bool]:
