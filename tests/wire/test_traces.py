@@ -34,7 +34,7 @@ class Node:
         ask = Ask({"trace": name}, "", frozenset(), "operator", 100, 0.0)
         return [source.columns[column](thing) for _, thing in source.walk(ask)]
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Any]:
         source = self.desk.sources()["traces"]
         return [
             source.columns["trace"](thing) for _, thing in source.walk(Ask({}, "", frozenset(), "viewer", 100, 0.0))

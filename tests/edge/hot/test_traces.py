@@ -52,17 +52,17 @@ class Sink:
         return [event[0] for event in self.events]
 
 
-def traced(broker: Broker, topic: bytes = b"t") -> Sink:
+def traced(broker: Broker, named: bytes = b"t") -> Sink:
     """Have a topic traced; all others are not."""
     sink = Sink()
     broker.hot.trace = sink
     install = broker.hot.install_route
 
-    def miss(conn: Any, name: bytes) -> None:
-        extra = broker.handler.extra_route(name) if broker.handler.extra_route is not None else {}
-        route = broker.modules.state.Route(name, broker.handler.subscribers(name), **extra)
-        route.traced = name == topic
-        install(name, route)
+    def miss(conn: Any, topic: bytes) -> None:
+        extra = broker.handler.extra_route(topic) if broker.handler.extra_route is not None else {}
+        route = broker.modules.state.Route(topic, broker.handler.subscribers(topic), **extra)
+        route.traced = topic == named
+        install(topic, route)
         broker.hot.resume(conn)
 
     broker.handler.miss = miss  # type: ignore[method-assign]
