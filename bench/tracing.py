@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.traced_message import parts
+
 __all__ = ["main"]
 
 HERE = Path(__file__).resolve().parents[1]
@@ -171,9 +173,7 @@ def _within(scene: str, mine: list[tuple[float, float]], its: list[tuple[float, 
 
 
 def cost(bar_us: float) -> bool:
-    """Print what a traced message of QoS 1 costs more than another one, at each node; return whether that is allowed."""
-    from bench.traced_message import parts
-
+    """Print what a traced message costs more than another one, at each node; return whether that is allowed."""
     total = 0.0
     for name, run in parts():
         plain_us, traced_us = _of_both(run)

@@ -21,6 +21,7 @@ __all__ = ["EdgeTraces"]
 
 MARKED_PER_TURN = 200  # connections
 NAMED_MAX = 8  # filters in one event
+TOPICS_MAX = 1_024  # whose text is remembered
 ACKS = {4: "PUBACK", 5: "PUBREC", 7: "PUBCOMP"}
 
 
@@ -36,6 +37,7 @@ class EdgeTraces:
 
     Attributes:
         desk: The traces.
+        payload_bytes: Of a message, which events take along.
     """
 
     def __init__(
@@ -47,14 +49,12 @@ class EdgeTraces:
         self._routes = routes
         self._unmarked: list[int] = []  # connections whose marks may be old
         self._marks_clients = self._marks_topics = False
+        self._topics: dict[bytes, str] = {}  # as texts
+        self._forwarded: tuple[object, str] = (None, "")  # where the last message went, and that as a text
         self.desk = TraceDesk(node.name, lambda: node.map, self._changed)
         self.desk.utc_us = lambda: int(utc() * 1e6)
+        self.payload_bytes = 0
         clients.lifecycle.watch(self)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Of a message, which events take along."""
-        return self.desk.payload_bytes
 
     # --- marks
 
@@ -69,7 +69,11 @@ class EdgeTraces:
             self._hot.refresh_routes()
             self._routes.cache.look_again()
         self._marks_clients, self._marks_topics = by_clients, by_topics
+        self.payload_bytes = desk.payload_bytes
         self._hot.trace = self if desk.running else None
+        if not desk.running:
+            self._topics.clear()
+            self._forwarded = None, ""
         self._node.wake()
 
     def step(self, now: float) -> None:
@@ -114,7 +118,8 @@ class EdgeTraces:
 
     def _about(self, client: Client, stage: str, *, reason: str = "", detail: str = "") -> None:
         self.desk.note(stage, NO_ORIGIN, client.client_id, _address(client), reason=reason, detail=detail)
-        self._end_stale()
+        if self.desk.stale:
+            self._node.wake()
 
     # --- the loop's events
 
@@ -131,38 +136,47 @@ class EdgeTraces:
         payload: bytes,
     ) -> None:
         """Take an event of a message; ``detail`` is a text, a reason code, an entry's number, a Peer, or a Route."""
-        client = context if isinstance(context, Client) else None
-        reason, text, seq = "", "", -1
-        if isinstance(detail, tuple):
-            text = self._destinations(*detail)
-        elif isinstance(detail, Peer):
-            text = f"from {getattr(detail.key, 'node', detail.node)}"
-        elif stage in ("refused", "acknowledged"):
+        client_id = address = reason = text = ""
+        session = seq = -1
+        if isinstance(context, Client):
+            client_id = context.client_id
+            if self._marks_clients:
+                address = _address(context)
+        elif stage == "received":
+            text = "by this node"
+        if stage == "written":
+            if detail:
+                session, seq = _session(context), detail  # type: ignore[assignment]  # an entry's number
+        elif stage == "forwarded":
+            if detail != self._forwarded[0]:
+                self._forwarded = detail, self._destinations(*detail)  # type: ignore[misc]  # a Route, a partition
+            text = self._forwarded[1]
+        elif stage == "acknowledged" or stage == "refused":
             reason = f"{detail:#04x}" if isinstance(detail, int) else str(detail)
+        elif stage == "accepted":
+            text = f"from {_node_of(detail)}"
         elif stage == "dropped":
             reason = str(detail)
-        elif isinstance(detail, int):
-            seq = detail or -1
-        else:
+        elif detail:
             text = str(detail)
-        if stage == "received" and client is None:
-            text = "by this node"
         self.desk.note(
             stage,
             origin,
-            client.client_id if client is not None else "",
-            _address(client) if client is not None else "",
-            topic.decode("utf-8", "replace"),
-            packet=identifier or -1,
-            qos=qos,
-            session=client.session if client is not None and seq >= 0 else -1,
-            seq=seq,
-            reason=reason,
-            detail=text,
-            payload=payload,
-            marked=marked,
+            client_id,
+            address,
+            self._text(topic),
+            identifier or -1,
+            qos,
+            session,
+            seq,
+            -1,
+            reason,
+            text,
+            payload,
+            marked,
         )
-        self._end_stale()
+        if self.desk.stale:
+            self._node.wake()
 
     def acked(
         self,
@@ -176,28 +190,40 @@ class EdgeTraces:
         session_seq: int,
     ) -> None:
         """Take a client's acknowledgement of a copy."""
-        client = context if isinstance(context, Client) else None
+        client_id = address = ""
+        if isinstance(context, Client):
+            client_id = context.client_id
+            if self._marks_clients:
+                address = _address(context)
         self.desk.note(
             "acked",
             origin,
-            client.client_id if client is not None else "",
-            _address(client) if client is not None else "",
-            topic.decode("utf-8", "replace"),
-            packet=identifier,
-            session=client.session if client is not None and session_seq else -1,
-            seq=session_seq or -1,
-            reason=f"{reason_code:#04x}" if reason_code else "",
-            detail=ACKS.get(packet_type, ""),
-            marked=marked,
+            client_id,
+            address,
+            self._text(topic),
+            identifier,
+            -1,
+            _session(context) if session_seq else -1,
+            session_seq or -1,
+            -1,
+            f"{reason_code:#04x}" if reason_code else "",
+            ACKS.get(packet_type, ""),
+            b"",
+            marked,
         )
-        self._end_stale()
-
-    def _end_stale(self) -> None:
         if self.desk.stale:
             self._node.wake()
 
+    def _text(self, topic: bytes) -> str:
+        text = self._topics.get(topic)
+        if text is None:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            text = self._topics[topic] = topic.decode("utf-8", "replace")
+        return text
+
     def _destinations(self, route: Route, retained_partition: int) -> str:
-        edges = [getattr(peer.key, "node", str(peer.node)) for peer in route.edges]
+        edges = [_node_of(peer) for peer in route.edges]
         partitions = sorted({*route.partitions, *([retained_partition] if retained_partition >= 0 else [])})
         parts = (
             ("edges", edges),
@@ -205,6 +231,15 @@ class EdgeTraces:
             ("groups", [group.share.decode("utf-8", "replace") for group in route.groups]),
         )
         return "; ".join(f"{what} {_few(names)}" for what, names in parts if names)
+
+
+def _node_of(peer: object) -> str:
+    assert isinstance(peer, Peer)
+    return str(getattr(peer.key, "node", peer.node))
+
+
+def _session(context: object) -> int:
+    return context.session if isinstance(context, Client) else -1
 
 
 def _address(client: Client) -> str:

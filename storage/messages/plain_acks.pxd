@@ -8,6 +8,7 @@ cdef enum:
     OWNER_EPOCH_AT = 8
     SEQ_AT = 20
     TYPE_AT = 28
+    CODE_AT = 29
     PUBACK = 4
 
 

@@ -21,7 +21,7 @@ __all__ = ["AckLane", "AckTaker"]
 
 if not cython.compiled:  # compiled, these are C constants: plain_acks.pxd
     PUSH_ACK = 30
-    OWNER_EPOCH_AT, SEQ_AT, TYPE_AT = 8, 20, 28
+    OWNER_EPOCH_AT, SEQ_AT, TYPE_AT, CODE_AT = 8, 20, 28, 29
     PUBACK = 4
 
 
@@ -89,8 +89,10 @@ def take_puback(
         return False
     session_seq: cython.ulonglong = get64(data, at + SEQ_AT)
     flight: InFlight | None = session.inflight.get(session_seq)
-    if flight is None or flight.qos != 1 or flight.body or flight.traced:
+    if flight is None or flight.qos != 1 or flight.body:
         return False
+    if flight.traced and lane.partition.tracing is not None:
+        lane.partition.tracing.acked(lane.partition.number, session, session_seq, PUBACK, data[at + CODE_AT])
     del session.inflight[session_seq]
     session.identifiers.release(flight.packet_identifier)
     if flight.out:

@@ -24,6 +24,7 @@ cdef enum:
     PAYLOAD_AT = 56
     SHARE_FLAG = 0x08
     OWNER_FLAG = 0x10
+    TRACED_FLAG = 0x20
     ENTRY_OVERHEAD = 64
     WINDOW_ANY_SIZE = 64
     WINDOW_BYTES = 131072
@@ -36,6 +37,7 @@ cdef enum:
 cdef class PlainRoute:
     cdef object session
     cdef bytes identifiers
+    cdef bint told
 
 
 cdef class PlainLane:
@@ -81,6 +83,9 @@ cdef int send_pushes(PlainLane lane) except -1
 cdef PlainRoute find_route(PlainLane lane, bytes topic)
 cdef bint take_plain(
     PublishTaker taker, PlainLane lane, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
+cdef bint tell(
+    PlainLane lane, object session, unsigned long long session_seq, bytes topic, unsigned int identifier,
+    unsigned char* data, Py_ssize_t at) except -1
 cdef bint hear_publisher(
     PublishTaker taker, PlainLane lane, unsigned long long publisher, unsigned long long owner_epoch) except -1
 cdef bint has_room(PlainLane lane, object session, Py_ssize_t size) except -1
@@ -90,7 +95,8 @@ cdef int write_row(
     unsigned long long deadline) except -1
 cdef int write_push(
     PlainLane lane, object session, unsigned long long session_seq, PlainRoute route,
-    unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier, unsigned long expiry_s) except -1
+    unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier, unsigned long expiry_s,
+    bint traced) except -1
 cdef Py_ssize_t record_end(unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
 cdef bint is_simple(unsigned char* data, Py_ssize_t at) noexcept
 cdef int take_record(PublishTaker taker, bytes payload, Py_ssize_t at, Py_ssize_t stop) except -1

@@ -34,7 +34,7 @@ if not cython.compiled:  # compiled, these are C constants: plain_messages.pxd
     RUN_HEAD, MESSAGE_HEAD, PLACE = 9, 60, 6
     FLAGS_AT, KIND_AT, TAG_AT, ORIGIN_A_AT, ORIGIN_B_AT, SESSION_AT, OWNER_EPOCH_AT = 2, 3, 4, 12, 20, 28, 36
     EXPIRY_AT, PLACES_AT, TOPIC_AT, PROPERTIES_AT, PAYLOAD_AT = 44, 48, 50, 52, 56
-    SHARE_FLAG, OWNER_FLAG = 0x08, 0x10
+    SHARE_FLAG, OWNER_FLAG, TRACED_FLAG = 0x08, 0x10, 0x20
     ENTRY_OVERHEAD = 64
     WINDOW_ANY_SIZE, WINDOW_BYTES = 64, 131_072
     SENT = 1
@@ -49,6 +49,7 @@ class PlainRoute:
     def __init__(self) -> None:
         self.session: DurableSession | None = None
         self.identifiers = b""
+        self.told = False  # a trace names its client
 
 
 NOT_PLAIN = PlainRoute()
@@ -196,10 +197,10 @@ def find_route(lane: PlainLane, topic: bytes) -> PlainRoute:
     matches = lane.partition.trie.match(topic.decode())
     if len(matches) == 1:
         session, subscription = matches[0]
-        tracing = lane.partition.tracing
-        told = tracing is not None and tracing.wants_session(session)
-        if subscription.qos and not subscription.no_local and not told:
+        if subscription.qos and not subscription.no_local:
             route = PlainRoute()
+            tracing = lane.partition.tracing
+            route.told = tracing is not None and tracing.wants_session(session)
             route.session = session
             route.identifiers = encode_subscription_identifiers([subscription.identifier])
     if len(lane.routes) >= ROUTES_MAX:
@@ -255,6 +256,8 @@ def take_plain(
     identifier: cython.uint = session.identifiers.allocate()
     flight: InFlight = InFlight(identifier, 1, SENT, size, False)
     flight.out = True
+    if route.told or data[at + FLAGS_AT] & TRACED_FLAG:
+        flight.traced = tell(lane, session, session_seq, topic, identifier, data, at)
     session.inflight[session_seq] = flight
     session.next_seq = session_seq + 1
     session.push_seq = session_seq + 1
@@ -262,11 +265,32 @@ def take_plain(
     session.out += 1
     session.out_bytes += size
     write_row(taker.scratch, lane, session, session_seq, route, data, at, body_at, identifier, deadline)
-    write_push(lane, session, session_seq, route, data, at, body_at, identifier, expiry_s)
+    write_push(lane, session, session_seq, route, data, at, body_at, identifier, expiry_s, flight.traced)
     session.behind = lane.partition.building
     add64(lane.answers, tag)
     add16(lane.answers, lane.number)
     add8(lane.answers, 0)
+    return True
+
+
+def tell(
+    lane: PlainLane,
+    session: DurableSession,
+    session_seq: cython.ulonglong,
+    topic: bytes,
+    identifier: cython.uint,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+) -> cython.bint:
+    """Tell a trace of a message that is queued and leaves at once; false if none is told of it."""
+    tracing = lane.partition.tracing
+    if tracing is None or not tracing.active:
+        return False
+    origin = (0, get64(data, at + ORIGIN_A_AT), get64(data, at + ORIGIN_B_AT))
+    marked: cython.bint = data[at + FLAGS_AT] & TRACED_FLAG != 0
+    tracing.taken(lane.number, session, session_seq, topic, origin, identifier, marked)
+    if marked:
+        lane.partition.tell_committed(topic, origin)
     return True
 
 
@@ -345,6 +369,7 @@ def write_push(
     body_at: cython.Py_ssize_t,
     identifier: cython.uint,
     expiry_s: cython.ulong,
+    traced: cython.bint,
 ) -> cython.int:
     """Append the record of a push to those of its node."""
     pushes: Octets = lane.pushes
@@ -359,7 +384,7 @@ def write_push(
     add32(pushes, lane.since)
     add64(pushes, session_seq)
     add16(pushes, identifier)
-    add8(pushes, 1)
+    add8(pushes, 1 | TRACED_FLAG if traced else 1)
     add32(pushes, expiry_s)
     add16(pushes, topic_bytes)
     add32(pushes, property_bytes + len(route.identifiers))
@@ -389,7 +414,7 @@ def record_end(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize
 
 def is_simple(data: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
     """Whether a MSG record is of QoS 1, of an edge's counter, without RETAIN, share and owner; its topic is ASCII."""
-    if data[at + FLAGS_AT] != 1 or data[at + KIND_AT] != 0:
+    if data[at + FLAGS_AT] & ~TRACED_FLAG != 1 or data[at + KIND_AT] != 0:
         return False
     topic_at: cython.Py_ssize_t = at + MESSAGE_HEAD + PLACE * get16(data, at + PLACES_AT)
     stop: cython.Py_ssize_t = topic_at + get16(data, at + TOPIC_AT)

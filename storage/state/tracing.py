@@ -18,6 +18,7 @@ from wire.messages.cluster_map import ClusterMap
 __all__ = ["Tracing"]
 
 ENTRIES_MAX = 16_384  # that are told of; the oldest is forgotten
+TOPICS_MAX = 1_024  # whose text is remembered
 ACKS = {4: "PUBACK", 5: "PUBREC", 7: "PUBCOMP"}
 
 
@@ -39,6 +40,8 @@ class Tracing:
         self.active = False
         self._of_clients = False
         self._entries: dict[tuple[int, int], tuple[bytes, Origin]] = {}  # (session, session_seq): topic, origin
+        self._topics: dict[bytes, str] = {}  # as texts
+        self._operation = (0, "")  # the last one that was told, and that as a text
         self.desk = TraceDesk(node, cluster_map, self._changed)
 
     def _changed(self) -> None:
@@ -46,6 +49,7 @@ class Tracing:
         self._of_clients = bool(self.desk.of_kind(CLIENT))
         if not self.active:
             self._entries.clear()
+            self._topics.clear()
         self._told()
 
     # --- marks
@@ -79,26 +83,45 @@ class Tracing:
 
     # --- events
 
+    def taken(
+        self,
+        partition: int,
+        session: DurableSession,
+        session_seq: int,
+        topic: bytes,
+        origin: Origin,
+        packet: int,
+        marked: bool,
+    ) -> None:
+        """Take a message of QoS 1 that is queued and leaves at once; of an unmarked one only that it leaves is told."""
+        self._entries[session.number, session_seq] = topic, origin
+        if len(self._entries) > ENTRIES_MAX:
+            del self._entries[next(iter(self._entries))]
+        where = session.client_id, "", self._text(topic)
+        numbers = 1, session.number, session_seq, partition
+        if marked:
+            self.desk.note("queued", origin, *where, -1, *numbers, "", "sent at once", b"", True)
+        self.desk.note("pushed", origin, *where, packet, *numbers, "", session.edge, b"", True)
+
     def queued(self, partition: int, session: DurableSession, entry: Entry, origin: Origin) -> None:
         """An entry of a told message is appended to a queue."""
         self._remember(session, entry, origin)
-        self._note("queued", partition, session, entry.session_seq, qos=entry.qos, detail=f"depth {session.queued}")
+        self._note("queued", partition, session, entry.session_seq, -1, entry.qos, "", f"depth {session.queued}")
 
     def committed(self, partition: int, commit_index: int, topic: bytes, origin: Origin) -> None:
         """Every change that a told message made is committed on every copy that counts."""
-        self.desk.note(
-            "committed",
-            origin,
-            topic=topic.decode("utf-8", "replace"),
-            partition=partition,
-            detail=f"operation {commit_index}",
-            marked=True,
-        )
+        if not self.active:
+            return
+        if commit_index != self._operation[0]:
+            self._operation = commit_index, f"operation {commit_index}"
+        detail = self._operation[1]
+        self.desk.note("committed", origin, "", "", self._text(topic), -1, -1, -1, -1, partition, "", detail, b"", True)
 
     def pushed(self, partition: int, session: DurableSession, entry: Entry, flight: InFlight) -> None:
         """An entry goes to the client's edge."""
-        detail = f"to {session.edge}"
-        self._note("pushed", partition, session, entry.session_seq, flight.packet_identifier, entry.qos, detail=detail)
+        self._note(
+            "pushed", partition, session, entry.session_seq, flight.packet_identifier, entry.qos, "", session.edge
+        )
 
     def pushed_qos0(self, partition: int, session: DurableSession, message: PublishMessage, origin: Origin) -> None:
         """A message of QoS 0 goes to the client's edge, or to nobody."""
@@ -106,12 +129,12 @@ class Tracing:
             "pushed" if session.edge else "dropped",
             origin,
             session.client_id,
-            topic=message.topic.decode("utf-8", "replace"),
+            topic=self._text(message.topic),
             qos=0,
             session=session.number,
             partition=partition,
             reason="" if session.edge else "not connected, QoS 0",
-            detail=f"to {session.edge}" if session.edge else "",
+            detail=session.edge,
             payload=message.payload[: self.desk.payload_bytes],
             marked=True,
         )
@@ -120,8 +143,10 @@ class Tracing:
         self, partition: int, session: DurableSession, session_seq: int, packet_type: int, reason_code: int
     ) -> None:
         """The client acknowledged an entry."""
+        if not self.active:
+            return
         reason = f"{reason_code:#04x}" if reason_code else ""
-        self._note("acked", partition, session, session_seq, reason=reason, detail=ACKS.get(packet_type, ""))
+        self._note("acked", partition, session, session_seq, -1, -1, reason, ACKS.get(packet_type, ""))
         if packet_type != 5 or reason_code >= FAILURE:  # PUBREC is half of a flow
             self._entries.pop((session.number, session_seq), None)
 
@@ -131,9 +156,15 @@ class Tracing:
         """Take what the journal is told: drops and refusals."""
         stage = {"drop": "dropped", "refused": "refused"}.get(event, "")
         if stage:
-            text = topic.decode("utf-8", "replace")
             self.desk.note(
-                stage, origin, client_id, topic=text, partition=partition, reason=reason, detail=detail, marked=True
+                stage,
+                origin,
+                client_id,
+                topic=self._text(topic),
+                partition=partition,
+                reason=reason,
+                detail=detail,
+                marked=True,
             )
 
     def _note(
@@ -142,24 +173,19 @@ class Tracing:
         partition: int,
         session: DurableSession,
         session_seq: int,
-        packet: int = -1,
-        qos: int = -1,
-        *,
-        reason: str = "",
-        detail: str = "",
+        packet: int,
+        qos: int,
+        reason: str,
+        detail: str,
     ) -> None:
         topic, origin = self.known_of(session, session_seq)
-        self.desk.note(
-            stage,
-            origin,
-            session.client_id,
-            topic=topic.decode("utf-8", "replace"),
-            packet=packet,
-            qos=qos,
-            session=session.number,
-            seq=session_seq,
-            partition=partition,
-            reason=reason,
-            detail=detail,
-            marked=True,
-        )
+        where = session.client_id, "", self._text(topic), packet, qos, session.number, session_seq, partition
+        self.desk.note(stage, origin, *where, reason, detail, b"", True)
+
+    def _text(self, topic: bytes) -> str:
+        text = self._topics.get(topic)
+        if text is None:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            text = self._topics[topic] = topic.decode("utf-8", "replace")
+        return text

@@ -61,7 +61,7 @@ def test_a_marked_message_is_told_until_its_client_has_it(form: str) -> None:
     plain.send(b"a", traced=False)
     here, there = scene.end_turn(), plain.end_turn()
     (push,) = here[1]["e1"]
-    assert push.traced and plain.ones == 0
+    assert push.traced and plain.ones == scene.ones == 0
     push.traced = False
     assert here == there
     scene.acknowledge(encode_push_ack(PushAck(SESSION, 9, 4, push.session_seq, 4, 0)))
@@ -86,7 +86,7 @@ def test_nothing_is_told_of_others(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_traced_session_is_told_of_without_marks(form: str) -> None:
-    """Its messages leave the fast way while the trace runs."""
+    """Entries that it has had before are told of when they are sent again."""
     scene = Traced(form, "client", "client 0")
     scene.send(b"a", traced=False)
     scene.send(b"b/d", traced=False)

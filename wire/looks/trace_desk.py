@@ -33,6 +33,7 @@ TRACES_MAX = 16  # of a node, those that ended among them while nobody else want
 KEPT_MAX = 4_096  # events of a trace, the oldest of which go: all traces together hold some 32 MiB at most
 FAST = 1_000  # events in a second
 FAST_SECONDS = 3  # with so many, until a trace ends by itself
+KNOWN_MAX = 1_024  # texts whose judgement a trace remembers
 TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "events", "too_much"
 
@@ -63,13 +64,16 @@ class Trace:
     """One trace of a node."""
 
     __slots__ = (
-        "_second",
+        "_fast",
+        "_second_ends",
         "_this_second",
         "events",
-        "fast",
         "judge",
+        "kind",
+        "known",
         "number",
         "order",
+        "payload_bytes",
         "started_ms",
         "state",
         "until",
@@ -82,34 +86,49 @@ class Trace:
             TraceRefused: Its pattern is none.
         """
         self.order = order
+        self.kind = order.kind
+        self.payload_bytes = order.payload_bytes
         self.judge = judge_of(order.kind, order.pattern)
         self.state = RUNNING
         self.started_ms = started_ms
         self.until = now + order.for_s
-        self.events: deque[Event] = deque(maxlen=KEPT_MAX)
+        self.events: deque[tuple[Any, ...]] = deque(maxlen=KEPT_MAX)  # fields of Event: made when it is looked at
         self.number = 0  # of the newest event
-        self.fast = 0  # seconds with too many of them
-        self._second = -1
+        self.known: dict[str, bool] = {}  # texts that ``names`` has judged
+        self._fast = 0  # seconds with too many of them
+        self._second_ends = 0
         self._this_second = 0
+
+    def names(self, text: str) -> bool:
+        """Return whether a text is what it names; the last ones are remembered."""
+        known = self.known.get(text)
+        if known is None:
+            if len(self.known) >= KNOWN_MAX:
+                self.known.clear()
+            known = self.known[text] = bool(text) and self.judge(text)
+        return known
 
     def is_about(self, client_id: str, address: str, topic: str) -> bool:
         """Return whether a client, address or topic is what it names; an origin is asked for by itself."""
-        kind = self.order.kind
-        text = topic if kind == TOPIC else client_id if kind == CLIENT else address if kind == ADDRESS else ""
-        return bool(text) and self.judge(text)
+        kind = self.kind
+        if kind == TOPIC:
+            return self.names(topic)
+        if kind == CLIENT:
+            return self.names(client_id)
+        return kind == ADDRESS and self.names(address)
 
     def count(self, at_us: int) -> int:
         """Count an event and return its number; the trace may end by it."""
         self.number += 1
-        second = at_us // 1_000_000
-        if second != self._second:
-            self._second, self._this_second = second, 0
+        if at_us >= self._second_ends:
+            self._second_ends = at_us + 1_000_000
+            self._this_second = 0
         self._this_second += 1
         if self._this_second == FAST:
-            self.fast += 1
+            self._fast += 1
         if self.number >= self.order.events_max:
             self.state = BY_EVENTS
-        elif self.fast >= FAST_SECONDS:
+        elif self._fast >= FAST_SECONDS:
             self.state = TOO_MUCH
         return self.number
 
@@ -251,12 +270,12 @@ class TraceDesk:
 
     def wants_topic(self, topic: str) -> bool:
         """Return whether a topic's messages are to be marked."""
-        return any(trace.judge(topic) for trace in self.of_kind(TOPIC))
+        return any(trace.names(topic) for trace in self.of_kind(TOPIC))
 
     def wants_origin(self, origin: Origin) -> bool:
         """Return whether a message is traced by its origin."""
         found = self.of_kind(ORIGIN)
-        return bool(found) and any(trace.judge(origin_text(*origin, self._map())) for trace in found)
+        return bool(found) and any(trace.names(origin_text(*origin, self._map())) for trace in found)
 
     def note(
         self,
@@ -265,7 +284,6 @@ class TraceDesk:
         client_id: str = "",
         address: str = "",
         topic: str = "",
-        *,
         packet: int = -1,
         qos: int = -1,
         session: int = -1,
@@ -279,40 +297,45 @@ class TraceDesk:
         """Add an event to the traces that it is about.
 
         Args:
+            stage: As ``SeenTraceEvent`` has it, like most below.
+            origin: Of the message.
+            client_id: Whose message or copy it is.
+            address: That client's.
+            topic: Of the message.
+            packet: Packet identifier.
+            qos: Of the message or copy.
+            session: Number of a stored session.
+            seq: Entry of its queue.
+            partition: Its number.
+            reason: Of a refusal or a drop.
+            detail: A few words.
+            payload: Its first bytes.
             marked: The message bears a mark: a trace of clients, which cannot know another node's, gets it as well.
         """
         at_us = self.utc_us()
+        if len(client_id) + len(topic) + len(detail) > TEXT_MAX:
+            client_id, topic, detail = client_id[:TEXT_MAX], topic[:TEXT_MAX], detail[:TEXT_MAX]
         ended = False
-        named = ""
         for trace in self.running:
-            kind = trace.order.kind
+            kind = trace.kind
+            text = topic if kind == TOPIC else client_id if kind == CLIENT else address
             if kind == ORIGIN:
-                named = named or (origin_text(*origin, self._map()) if origin != NO_ORIGIN else "")
-                about = bool(named) and trace.judge(named)
-            else:
-                about = trace.is_about(client_id, address, topic)
-            carried = not about and marked and kind in (CLIENT, ADDRESS)
-            if not about and not carried:
-                continue
-            kept = payload[: trace.order.payload_bytes]
-            event = Event(
-                trace.count(at_us),
-                at_us,
-                stage,
-                origin,
-                client_id[:TEXT_MAX],
-                topic[:TEXT_MAX],
-                packet,
-                qos,
-                session,
-                seq,
-                partition,
-                reason,
-                detail[:TEXT_MAX],
-                kept,
-                carried,
-            )
-            trace.events.append(event)
+                text = origin_text(*origin, self._map()) if origin != NO_ORIGIN else ""
+            about = trace.known.get(text)
+            if about is None:
+                about = trace.names(text)
+            carried = False
+            if not about:
+                if not marked or kind in (TOPIC, ORIGIN):
+                    continue
+                carried = True
+            kept = payload[: trace.payload_bytes] if payload else payload
+            # fmt: off
+            trace.events.append((
+                trace.count(at_us), at_us, stage, origin, client_id, topic, packet, qos, session, seq, partition,
+                reason, detail, kept, carried,
+            ))
+            # fmt: on
             ended = ended or trace.state != RUNNING
         if ended:  # what it marked is looked at in ``step``: this may be the middle of a message
             self.running = [trace for trace in self.running if trace.state == RUNNING]
@@ -346,9 +369,9 @@ class TraceDesk:
         trace = self._asked(ask)
         (after,) = ask.numbers(1)
         events = trace.events
-        skipped = max(0, after - events[0].number + 1) if events else 0
-        for event in islice(events, skipped, None):
-            yield event.number, (trace, event)
+        skipped = max(0, after - events[0][0] + 1) if events else 0
+        for fields in islice(events, skipped, None):
+            yield fields[0], (trace, Event(*fields))
 
     def _trace_columns(self) -> Columns:
         return {
