@@ -30,6 +30,7 @@ from admin.http.logins import Logins
 from admin.http.overview_handlers import overview_handlers
 from admin.http.row_handlers import row_handlers
 from admin.http.story_handlers import story_handlers
+from admin.http.trace_handlers import trace_handlers
 from admin.http.verb_handlers import verb_handlers
 from admin.http.watching import Watching
 from admin.links import open_links
@@ -114,6 +115,7 @@ class AdminService:
             *verb_handlers(changes.carry),
             *row_handlers(cluster_of),
             *story_handlers(cluster_of),
+            *trace_handlers(cluster_of),
             *overview_handlers(watching),
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]

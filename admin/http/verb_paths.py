@@ -32,6 +32,8 @@ PATHS = (
     VerbPath("DELETE", "/nodes/{node}", "cluster forget", "Forget a node that is gone for good"),
     VerbPath("DELETE", "/clients/{client_id}", "client kick", "End a client's connection; its session stays"),
     VerbPath("POST", "/messages", "msg send", "Publish one message by the operators' door; the payload in base64"),
+    VerbPath("POST", "/traces", "trace start", "Tell what happens to a client, topic, network or message"),
+    VerbPath("DELETE", "/traces/{trace}", "trace stop", "End a trace; its events stay readable for a while"),
     VerbPath("POST", "/retained/clear", "retained clear", "Take retained messages of some topics away"),
     VerbPath("DELETE", "/sessions/{client_id}", "session delete", "Delete the session of a client that is away"),
     VerbPath("DELETE", "/sessions/{client_id}/queue", "queue purge", "Empty the queue of a session"),

@@ -76,6 +76,30 @@ def test_roles_of_tokens_and_revocation_at_once(place: Place) -> None:
     place.cluster.admin("token", "revoke", "v")
 
 
+def test_a_trace_is_begun_read_and_stopped(place: Place) -> None:
+    """A viewer sees that it runs, and none of its events; an unknown one and a wrong pattern are told as problems."""
+    viewer, operator = place.token("tv", "viewer"), place.token("to", "operator")
+    wanted = {"trace": "http", "kind": "topic", "pattern": "http/#"}
+    with place.client(viewer) as client:
+        assert client.post("/traces", json=wanted).status_code == 403
+        assert client.get("/traces/http").status_code == 403
+    with place.client(operator) as client:
+        assert client.get("/traces/http").status_code == 400
+        wrong = client.post("/traces", json=wanted | {"pattern": "a/#/b"})
+        assert wrong.status_code >= 400 and "no topic filter" in wrong.json()["detail"]
+        assert client.post("/traces", params={"dry_run": True}, json=wanted).is_success
+        assert client.get("/traces").json()["rows"] == []
+        assert client.post("/traces", json=wanted).is_success
+        assert {row["state"] for row in client.get("/traces").json()["rows"]} == {"running"}
+        place.cluster.admin("msg", "send", "http/1", "x")
+        rows = client.get("/traces/http", params={"limit": 10}).json()["rows"]
+        assert rows[0]["stage"] == "received" and rows[0]["topic"] == "http/1" and rows[0]["error_us"] > 0
+        assert client.delete("/traces/http").is_success
+        assert {row["state"] for row in client.get("/traces").json()["rows"]} == {"stopped"}
+    for name in ("tv", "to"):
+        place.cluster.admin("token", "revoke", name)
+
+
 def test_prometheus_finds_the_page_of_every_node(place: Place) -> None:
     """Each target answers with figures of the node that its label names."""
     with place.client(place.token("prometheus", "viewer")) as client:
