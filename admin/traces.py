@@ -15,10 +15,11 @@ from admin.explain.message import STAGES
 from admin.gather import Gather, Missing, Question, Target
 from admin.queries import PLACE_ROWS, Cluster, place
 from conf.errors import ExitCode, UserError
+from wire.looks.traces import BY_NODE, COPY_OF
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
-__all__ = ["Clock", "Read", "Told", "clocks_of", "in_order", "read", "still_running"]
+__all__ = ["Clock", "Read", "Told", "clocks_of", "in_order", "read", "sent_here", "still_running", "way_of"]
 
 NO_TRACE = " has no trace "  # an answer: it was not begun there, or has made room for others
 Row = tuple[str, SeenTraceEvent]
@@ -121,7 +122,7 @@ async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, Clock]:
 
 def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock]) -> list[Told]:
     """Return events ordered by cause, without those of messages that the trace is not about."""
-    named = _with_origins(rows)
+    named = _of_one_message(_with_origins(rows))
     own = {event.origin for _, event in named if event.origin and not event.carried}
     told = []
     for node, event in named:
@@ -147,6 +148,18 @@ def rank(stage: str | None) -> int:
     return STAGES.index(stage) if stage in STAGES else len(STAGES)
 
 
+def _of_one_message(rows: list[Row]) -> list[Row]:
+    """Give the copies of shared groups the origin of their message."""
+    messages = {
+        event.origin: event.detail.removeprefix(COPY_OF).partition(" ")[0]
+        for _, event in rows
+        if event.detail is not None and event.detail.startswith(COPY_OF)
+    }
+    for _, event in rows:
+        event.origin = messages.get(event.origin, event.origin)
+    return rows
+
+
 def _with_origins(rows: Sequence[Row]) -> list[Row]:
     """Give events of pushes the origin of the entry that they name."""
     of_entry = {(event.session, event.seq): event.origin for _, event in rows if event.origin and event.seq is not None}
@@ -154,3 +167,50 @@ def _with_origins(rows: Sequence[Row]) -> list[Row]:
         if not event.origin and event.seq is not None:
             event.origin = of_entry.get((event.session, event.seq))
     return list(rows)
+
+
+def sent_here(told: Sequence[Told]) -> list[Told]:
+    """Return the events of the newest message that an edge published itself, as an operator's is."""
+    origins = [one.event.origin for one in told if one.event.stage == "received" and one.event.detail == BY_NODE]
+    return [one for one in told if origins and one.event.origin == origins[-1]]
+
+
+def way_of(told: Sequence[Told]) -> list[tuple[int, Told]]:
+    """Return the events of one message as a tree, each with its depth, in the order in which they are printed.
+
+    Under the edge that received it stand its own clients, the other edges with theirs, and partitions with the entries
+    of their sessions; what became of a copy stands under it.
+    """
+    lines: list[tuple[int, Told]] = []
+    last: list[tuple[int, Told]] = []
+    places: dict[tuple[int, str], list[Told]] = {}  # an edge, or a partition
+    chains: dict[tuple[int, str], dict[str, list[Told]]] = {}  # under it, by client
+    home = next((one.node for one in told if one.event.stage == "received"), "")
+    partitions = {one.event.session: one.event.partition for one in told if one.event.partition is not None}
+    for one in told:
+        stage, session = one.event.stage, one.event.session
+        if stage in ("received", "refused", "forwarded"):
+            lines.append((0 if stage == "received" else 1, one))
+        elif stage == "acknowledged":
+            last.append((1, one))
+        else:
+            partition = one.event.partition if one.event.partition is not None else partitions.get(session)
+            place = (0, "") if one.node == home and session is None else (1, one.node)
+            if session is not None or one.event.partition is not None:
+                place = (2, str(partition))
+            whose = "" if stage in ("accepted", "committed") else f"{one.event.client_id} {session} {one.event.seq}"
+            if whose:
+                chains.setdefault(place, {}).setdefault(whose, []).append(one)
+            else:
+                places.setdefault(place, []).append(one)
+    for place in sorted({*places, *chains}):
+        lines += [(1, one) for one in places.get(place, ())]
+        depth = 1 if place == (0, "") else 2
+        for chain in chains.get(place, {}).values():
+            lines += [(depth + _steps(chain, at), one) for at, one in enumerate(chain)]
+    return lines + last
+
+
+def _steps(chain: Sequence[Told], at: int) -> int:
+    """Return how many different stages a copy went through before an event: two nodes may tell of one."""
+    return len({one.event.stage for one in chain[: at + 1]}) - 1

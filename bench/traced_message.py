@@ -1,4 +1,4 @@
-"""A message of QoS 1 on its way through the nodes, driven by hand: what each of them spends on it, with and without mark.
+"""A message of QoS 1 on its way through the nodes, driven by hand: what each of them spends on it.
 
 Publishing edge -> partition -> edge of a durable subscriber, in one process without sockets, each part by itself. The
 edges are loops with the events of ``edge/looks/traces.py``; the partition commits 20 messages in one operation.

@@ -154,7 +154,8 @@ def compare(other: Path, tolerance: float) -> bool:
         finally:
             for tree in trees:
                 tree.end()
-    return all([_within(scene, *found[scene], tolerance) for scene in SCENES])
+    judged = [_within(scene, *found[scene], tolerance) for scene in SCENES]  # each has its line
+    return all(judged)
 
 
 def _within(scene: str, mine: list[tuple[float, float]], its: list[tuple[float, float]], tolerance: float) -> bool:

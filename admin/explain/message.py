@@ -5,8 +5,8 @@ delivery that went well unless a trace was asked for: a story without a trace of
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from admin.explain.story import Step, Story, count
 from admin.gather import Missing
@@ -71,11 +71,18 @@ def message_story(origin: str, found: Evidence) -> Story:
 
 def _decisive(steps: Sequence[Step]) -> Step | None:
     """Return the step at which the message is, or was lost: a drop, a queue, an acknowledgement that lacks."""
+    finished = [step.facts for step in steps if step.what == "acked" and step.facts]
     for what in ("drop", "dropped", "refused", "expired", "queued", "unfinished"):
-        found = next((step for step in steps if step.what == what), None)
+        found = next((step for step in steps if step.what == what and not _is_one_of(step, finished)), None)
         if found is not None:
             return found
     return steps[-1] if steps else None
+
+
+def _is_one_of(step: Step, finished: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a step is about an entry that its client has acknowledged."""
+    names = ("client_id", "seq")
+    return any(all(step.facts.get(name, "") == one[name] for name in names) for one in finished)
 
 
 def _traced(found: Evidence) -> Iterator[tuple[tuple[int, int], Step]]:
@@ -88,7 +95,8 @@ def _traced(found: Evidence) -> Iterator[tuple[tuple[int, int], Step]]:
         why = f": {event.reason}" if event.reason else ""
         more = f" ({event.detail})" if event.detail else ""
         at_us = event.at_us or 0
-        yield (rank, at_us), Step(node, stage, f"{stage}{who}{seq}{place}{why}{more}", at_us // 1000 or None)
+        facts = {"client_id": event.client_id, "seq": event.seq} if event.seq is not None else {}
+        yield (rank, at_us), Step(node, stage, f"{stage}{who}{seq}{place}{why}{more}", at_us // 1000 or None, facts)
 
 
 def _published(found: Evidence) -> Iterator[Step]:

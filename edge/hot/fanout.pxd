@@ -10,7 +10,7 @@ from edge.hot.outboxes cimport find_targets, send_to_edge, send_to_partition, se
 from edge.hot.records cimport load_record, owned, record_of, renumbered, topic_of
 from edge.hot.picks cimport keep_pick
 from edge.hot.state cimport Conn, Group, HotState, Inbound, PendingAck, Outbound, Packet, Peer, Remote, Route, Sub
-from edge.hot.traces cimport trace_sent
+from edge.hot.traces cimport trace_copy, trace_sent
 
 
 cdef enum:

@@ -20,7 +20,7 @@ if not cython.compiled:
     from edge.hot.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.hot.picks import keep_pick
     from edge.hot.records import load_record, owned, record_of, renumbered, topic_of
-    from edge.hot.traces import trace_sent
+    from edge.hot.traces import trace_copy, trace_sent
 
     PICK_BYTES = 4096  # of a turn's bound, for one choice: about as long as appending so much
 
@@ -164,6 +164,8 @@ def _pick(
         copy.parent = message
         copy.group = group
         copy.record = record_of(hot, packet, copy.tag)
+        if packet.traced:
+            trace_copy(hot, packet, copy, group.share)
         message.waiting += 1
         _send_pick(hot, chosen, copy.record, copy)
 

@@ -5,6 +5,7 @@ from edge.hot.state cimport Conn, HotState, Kept, Outbound, Packet, Peer, Pendin
 
 cdef object note_event(HotState hot, str stage, Conn conn, Packet packet, int identifier, int qos, object detail)
 cdef object trace_sent(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, int retained_partition)
+cdef object trace_copy(HotState hot, Packet packet, PendingAck copy, bytes share)
 cdef object trace_refused(HotState hot, Conn conn, Route route, Packet packet)
 cdef object trace_answered(HotState hot, Conn conn, PendingAck message)
 cdef object trace_written(

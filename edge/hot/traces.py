@@ -78,6 +78,14 @@ def trace_sent(
         note_event(hot, "forwarded", publisher, packet, 0, packet.qos, (route, retained_partition))
 
 
+def trace_copy(hot: HotState, packet: Packet, copy: PendingAck, share: bytes) -> None:
+    """A shared group's copy of a marked message has an origin of its own: tell of which message it is."""
+    if hot.trace is not None:
+        origin = (0, hot.incarnation, copy.tag)
+        message = (packet.origin_kind, packet.origin_a, packet.origin_b)
+        hot.trace.event("forwarded", None, packet.topic, origin, 0, packet.qos, True, (message, share), b"")
+
+
 def trace_refused(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     """A marked message goes nowhere: nobody subscribes, or it may not be published."""
     packet.origin_a = hot.incarnation

@@ -6,6 +6,7 @@ looks at marks, never at traces (``edge/hot/traces.py``). Decision: docs/adr/017
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
@@ -13,8 +14,9 @@ from edge.hot.engine import Engine
 from edge.hot.state import Peer, Route
 from edge.node.node import EdgeNode
 from edge.subscriptions.topic_routes import TopicRoutes
+from wire.looks.origins import origin_text
 from wire.looks.trace_desk import TraceDesk
-from wire.looks.traces import NO_ORIGIN, Origin
+from wire.looks.traces import BY_NODE, COPY_OF, NO_ORIGIN, Origin
 from wire.messages.sessions import SessionOpened, Subscription
 
 __all__ = ["EdgeTraces"]
@@ -143,16 +145,16 @@ class EdgeTraces:
             if self._marks_clients:
                 address = _address(context)
         elif stage == "received":
-            text = "by this node"
+            text = BY_NODE
         if stage == "written":
             if detail:
                 session, seq = _session(context), detail  # type: ignore[assignment]  # an entry's number
         elif stage == "forwarded":
             if detail != self._forwarded[0]:
-                self._forwarded = detail, self._destinations(*detail)  # type: ignore[misc]  # a Route, a partition
+                self._forwarded = detail, self._destinations(detail)
             text = self._forwarded[1]
         elif stage == "acknowledged" or stage == "refused":
-            reason = f"{detail:#04x}" if isinstance(detail, int) else str(detail)
+            reason = (f"{detail:#04x}" if detail else "") if isinstance(detail, int) else str(detail)
         elif stage == "accepted":
             text = f"from {_node_of(detail)}"
         elif stage == "dropped":
@@ -222,7 +224,12 @@ class EdgeTraces:
             text = self._topics[topic] = topic.decode("utf-8", "replace")
         return text
 
-    def _destinations(self, route: Route, retained_partition: int) -> str:
+    def _destinations(self, detail: Any) -> str:
+        """Return where a message goes: a Route and the partition that retains it, or a message and a group."""
+        if not isinstance(detail[0], Route):
+            (kind, a, b), share = detail
+            return f"{COPY_OF}{origin_text(kind, a, b, self._node.map)} for {share.decode('utf-8', 'replace')}"
+        route, retained_partition = detail
         edges = [_node_of(peer) for peer in route.edges]
         partitions = sorted({*route.partitions, *([retained_partition] if retained_partition >= 0 else [])})
         parts = (

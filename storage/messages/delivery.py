@@ -88,7 +88,8 @@ class Delivery:
         if partition.ledger is not None:
             partition.ledger.taken(message, node)
         if self._told is not None:
-            partition.tell_committed(message.topic, self._told)
+            if message.qos:
+                partition.tell_committed(message.topic, self._told)
             self._told = None
         self.acknowledge(message, node, ReasonCode.SUCCESS)
 

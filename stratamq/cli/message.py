@@ -7,6 +7,7 @@ import typer
 
 from stratamq.cli.asking import Options, show_nodes
 from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.sent_traced import send_traced
 from stratamq.cli.showing import Point, api_path, point_options, print_story
 from stratamq.cli.verbs import asks, group
 
@@ -76,6 +77,7 @@ def send(
     retain: Annotated[bool, typer.Option("--retain", help="Keep it for later subscribers.")] = False,
     expiry_s: Annotated[int, typer.Option("--expiry", min=-1, help="s that it is worth; -1: for ever.")] = -1,
     node: Annotated[str, typer.Option("--node", help="The edge that publishes it; default: any.")] = "",
+    trace: Annotated[bool, typer.Option("--trace", help="Print its way through the nodes.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Deliver nothing, say who would get it.")] = False,
 ) -> None:
     """Publish one message by the operators' door; done when every destination has it. A repeat is possible."""
@@ -97,7 +99,11 @@ def send(
         print_story(story, options, Point(0, required=False, show_api=False))
         return
     arguments: dict[str, object] = {"topic": topic, "payload": content, "qos": qos, "retain": retain, "node": node}
-    show_nodes("msg send", arguments | {"expiry_s": expiry_s}, options)
+    arguments |= {"expiry_s": expiry_s}
+    if trace:
+        send_traced(arguments, topic, options)
+    else:
+        show_nodes("msg send", arguments, options)
 
 
 def _content(text: str) -> bytes:

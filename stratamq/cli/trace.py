@@ -167,13 +167,14 @@ def event_row(one: "Told") -> dict[str, Any]:
     return at | {name: value for name, value in row.items() if name not in ("at_us", "node", "carried")}
 
 
-def line_of(one: "Told") -> str:
-    """Return an event as one line."""
+def line_of(one: "Told", *, short: bool = False) -> str:
+    """Return an event as one line; ``short``: of one message, whose topic and origin are known."""
     event = one.event
-    parts = [_iso_us(one.at_us), one.node, event.stage or "?"]
+    at = _iso_us(one.at_us)
+    parts = [at.partition("T")[2] if short else at, one.node, event.stage or "?"]
     for word, value in (
         ("", repr(event.client_id) if event.client_id else None),
-        ("", repr(event.topic) if event.topic else None),
+        ("", repr(event.topic) if event.topic and not short else None),
         ("packet ", event.packet),
         ("QoS ", event.qos),
         ("partition ", event.partition),
@@ -181,7 +182,7 @@ def line_of(one: "Told") -> str:
         ("because of ", event.reason),
         ("", event.detail),
         ("payload ", repr(event.payload) if event.payload else None),
-        ("of ", event.origin),
+        ("of ", event.origin if not short else None),
     ):
         if value is not None:
             parts.append(f"{word}{value}")

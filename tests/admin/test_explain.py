@@ -208,6 +208,18 @@ def test_what_became_of_a_message(found: Evidence, part: str) -> None:
     assert part in message_story(ORIGIN, found).verdict
 
 
+def test_an_entry_that_its_client_has_is_where_nothing_waits() -> None:
+    """It was queued on its way: the last step decides."""
+    entry = {"client_id": "d", "seq": 12}
+    events = [
+        ("s", SeenTraceEvent(stage="queued", at_us=5, **entry)),
+        ("s", SeenTraceEvent(stage="acked", at_us=6, **entry)),
+        ("e", SeenTraceEvent(stage="acknowledged", at_us=6, client_id="p")),
+    ]
+    assert message_story(ORIGIN, Evidence(events=events)).verdict == "acknowledged for 'p'"
+    assert message_story(ORIGIN, Evidence(events=events[:1])).verdict == "queued for 'd' as entry 12"
+
+
 def test_a_drop_decides_over_a_queue() -> None:
     """One receiver has it, another one lost it: the loss is said first."""
     story = message_story(

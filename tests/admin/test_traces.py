@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from admin.traces import Clock, in_order
+from admin.traces import Clock, in_order, sent_here, way_of
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
 NO_CLOCKS: dict[str, Clock] = {}
@@ -68,8 +68,54 @@ def test_other_marked_messages_are_left_out() -> None:
     ]
 
 
+def test_the_copy_of_a_group_belongs_to_its_message() -> None:
+    rows = [
+        event("e0", "received", 1, "e0/1/7"),
+        event("e0", "forwarded", 2, "e0/1/8", detail="copy of e0/1/7 for g/a"),
+        event("e1", "written", 3, "e0/1/8", client_id="member"),
+    ]
+    assert {one.event.origin for one in in_order(rows, NO_CLOCKS)} == {"e0/1/7"}
+
+
 def test_times_are_told_by_one_clock_with_their_error() -> None:
     rows = [event("e0", "received", 10_000), event("s0", "queued", 5_000)]
     first, second = in_order(rows, {"s0": Clock(-5_600, 700), "e0": Clock(0, 600)})
     assert (first.at_us, first.error_us) == (10_000, 600)
     assert (second.at_us, second.error_us) == (10_600, 700)
+
+
+def test_the_way_of_a_message_is_a_tree() -> None:
+    """Own clients, other edges with theirs, partitions with entries; what became of a copy stands under it."""
+    entry: dict[str, Any] = {"session": 3, "seq": 5, "client_id": "durable"}
+    rows = [
+        event("e0", "received", 1, detail="by this node"),
+        event("e0", "forwarded", 2),
+        event("e0", "written", 3, client_id="here", packet=1),
+        event("e0", "acked", 9, client_id="here", packet=1),
+        event("e1", "accepted", 3),
+        event("e1", "written", 4, client_id="there"),
+        event("s0", "queued", 4, partition=7, **entry),
+        event("s0", "committed", 5, partition=7),
+        event("s0", "pushed", 5, partition=7, **entry),
+        event("e1", "written", 6, None, **entry),
+        event("e1", "acked", 7, None, **entry),
+        event("s0", "acked", 8, partition=7, **entry),
+        event("e0", "acknowledged", 6),
+        event("e0", "received", 100, "e0/1/8"),
+    ]
+    told = sent_here(in_order(rows, NO_CLOCKS))
+    assert [(depth, one.node, one.event.stage) for depth, one in way_of(told)] == [
+        (0, "e0", "received"),
+        (1, "e0", "forwarded"),
+        (1, "e0", "written"),
+        (2, "e0", "acked"),
+        (1, "e1", "accepted"),
+        (2, "e1", "written"),
+        (1, "s0", "committed"),
+        (2, "s0", "queued"),
+        (3, "s0", "pushed"),
+        (4, "e1", "written"),
+        (5, "e1", "acked"),
+        (5, "s0", "acked"),
+        (1, "e0", "acknowledged"),
+    ]

@@ -133,6 +133,22 @@ def test_a_client_is_followed(place: Place) -> None:
     assert sum(stage == "received" for stage, _, _ in found) == 1
 
 
+def test_a_sent_message_shows_its_way(place: Place) -> None:
+    """`msg send --trace` prints a tree, of its own message alone, and leaves no trace running."""
+    place.subscribe(place.come("sent-durable", 1, expiry_s=600), "sent/#")
+    place.subscribe(place.come("sent-member", 1), "$share/g/sent/#")
+    code, shown, said = place.run("msg", "send", "sent/1", "hello", "--trace", "--node", "edge-0")
+    assert code == 0, said
+    lines = shown.splitlines()
+    received = next(line for line in lines if " received " in line)
+    pushed = next(line for line in lines if " pushed " in line)
+    assert "edge-0" in received and "by this node" in received
+    assert "'sent-durable'" in pushed and pushed.index("└") > received.index("└")
+    for client in ("sent-durable", "sent-member"):
+        assert any(f" written '{client}'" in line and "edge-1" in line for line in lines), client
+    assert not [row for row in _traces(place, "send-*") if row["state"] == "running"]
+
+
 def test_tail_ends_with_the_trace(place: Place) -> None:
     """It prints what comes, and ends when the trace does; a trace ends at its number of events."""
     assert place.run("trace", "start", "topic", "tail/#", "--name", "tail", "--events", "2", "--for", "60s")[0] == 0

@@ -17,9 +17,23 @@ from mqtt.errors import MqttError
 from mqtt.topics import has_wildcard, matches, validate_topic_filter
 from wire.looks.wildcards import is_literal, matcher
 
-__all__ = ["ADDRESS", "CLIENT", "KINDS", "NO_ORIGIN", "ORIGIN", "TOPIC", "Origin", "TraceRefused", "judge_of"]
+__all__ = [
+    "ADDRESS",
+    "BY_NODE",
+    "CLIENT",
+    "COPY_OF",
+    "KINDS",
+    "NO_ORIGIN",
+    "ORIGIN",
+    "TOPIC",
+    "Origin",
+    "TraceRefused",
+    "judge_of",
+]
 
 CLIENT, TOPIC, ADDRESS, ORIGIN = KINDS = ("client", "topic", "address", "origin")
+BY_NODE = "by this node"  # detail of what an edge received of no client
+COPY_OF = "copy of "  # begins the detail of a shared group's copy, which has an origin of its own; that of its message
 PATTERN_MAX = 1_024  # characters, of one that does not mean itself
 Origin = tuple[int, int, int]  # OriginKind, and its two numbers
 NO_ORIGIN: Origin = (0, 0, 0)

@@ -1,0 +1,71 @@
+"""``stratamq msg send --trace``: a trace of the message's topic, for as long as the message is on its way."""
+
+import secrets
+from typing import TYPE_CHECKING
+
+import typer
+
+from stratamq.cli.asking import Options, answer, ask, show_nodes
+from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.trace import event_row, line_of
+
+if TYPE_CHECKING:
+    from admin.queries import Cluster
+    from admin.traces import Read, Told
+
+__all__ = ["send_traced"]
+
+TRACE_S = 60
+LOOK_S = 0.3
+LOOKS_MAX = 20
+QUIET = 3  # looks without news, after which nothing more is waited for
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+
+
+def send_traced(arguments: dict[str, object], topic: str, options: Options) -> None:
+    """Publish a message and print its way as a tree; what subscribers have not acknowledged soon is not waited for."""
+    name = f"send-{secrets.token_hex(4)}"
+    begun = {"trace": name, "kind": "topic", "pattern": topic, "for_s": TRACE_S}
+    answer("trace start", begun, options)
+    try:
+        if options.output in TABLES:
+            show_nodes("msg send", arguments, options)
+        else:
+            answer("msg send", arguments, options)
+        told, found = with_cluster(options, lambda cluster: _way(cluster, name))
+    finally:
+        ask("trace stop", {"trace": name}, options.router, options.data)
+    _print(told, options)
+    end_partial(found.missing)
+
+
+async def _way(cluster: "Cluster", name: str) -> "tuple[list[Told], Read]":
+    """Read a trace until nothing new comes."""
+    import trio
+
+    from admin.traces import clocks_of, in_order, read, sent_here
+
+    found = await read(cluster, name, {})
+    quiet = 0
+    for _ in range(LOOKS_MAX):
+        await trio.sleep(LOOK_S)
+        more = await read(cluster, name, {})
+        quiet = quiet + 1 if len(more.rows) == len(found.rows) else 0
+        found = more
+        if quiet == QUIET:
+            break
+    clocks = await clocks_of(cluster, [node for node, _ in found.rows])
+    return sent_here(in_order(found.rows, clocks)), found
+
+
+def _print(told: "list[Told]", options: Options) -> None:
+    from admin.traces import way_of
+
+    if options.output not in TABLES:
+        print_result([event_row(one) for one in told], options.output)
+        return
+    origin = told[0].event.origin if told else "no event of it was told"
+    typer.echo(f"\n{origin}")
+    for depth, one in way_of(told):
+        typer.echo("   " * depth + "└─ " + line_of(one, short=True))
