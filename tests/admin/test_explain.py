@@ -210,7 +210,7 @@ def test_what_became_of_a_message(found: Evidence, part: str) -> None:
 
 def test_an_entry_that_its_client_has_is_where_nothing_waits() -> None:
     """It was queued on its way: the last step decides."""
-    entry = {"client_id": "d", "seq": 12}
+    entry: dict[str, Any] = {"client_id": "d", "seq": 12}
     events = [
         ("s", SeenTraceEvent(stage="queued", at_us=5, **entry)),
         ("s", SeenTraceEvent(stage="acked", at_us=6, **entry)),
