@@ -1,7 +1,9 @@
 """How a node shares the processor: what the kernel took, and one line about what it did not."""
 
+import errno
 import logging
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,34 @@ config = load(sys.argv[1], environment={}, flags=sys.argv[2:])
 take_turns(config.node, config.sources)
 group = Path("/proc/self/autogroup")
 print((group.read_text().split() if group.exists() else [])[-1:])  # a child of the kernel's first group reads nothing
+"""
+
+
+UNDER_A_POLICY = """
+import ctypes, logging, os, struct, sys
+from pathlib import Path
+from conf.node_settings import NodeSettings
+from wire.node import scheduling
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+policy, refused = int(sys.argv[1]), sys.argv[2:]
+priority = 1 if policy in (os.SCHED_FIFO, os.SCHED_RR) else 0
+os.nice(3)
+try:
+    os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+except PermissionError:
+    sys.exit(77)
+if refused:  # a seccomp filter that answers both calls with this errno, as containers have
+    setter, getter = scheduling.SYSTEM_CALLS["x86_64"]
+    code = [(0x20, 0, 0, 0), (0x15, 1, 0, setter), (0x15, 0, 1, getter)]
+    code += [(0x06, 0, 0, 0x50000 | int(refused[0])), (0x06, 0, 0, 0x7FFF0000)]
+    program = b"".join(struct.pack("=HBBI", *line) for line in code)
+    text = ctypes.create_string_buffer(program)
+    filter_ = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(text))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.c_char_p(filter_), 0, 0) == 0
+settings = NodeSettings(id="n", data_dir=Path("n"), link_port=0, group_nice=0, slice_us=100)
+scheduling.take_turns(settings, {"node.slice_us": "file"})
+print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, os.getpriority(os.PRIO_PROCESS, 0))
 """
 
 
@@ -82,6 +112,46 @@ def test_a_slice_is_taken_or_refused_in_a_line(
     monkeypatch.setattr("platform.machine", lambda: "vax")
     take_turns(settings(slice_us=100), {"node.slice_us": "file"})
     assert "node.slice_us = 100 has no effect: not known for vax" in caplog.text
+
+
+def under_a_policy(policy: int, *refused: str) -> list[str]:
+    """Run the step in a process of this policy and nice value 3; return what it says, last what it has then."""
+    command = [sys.executable, "-c", UNDER_A_POLICY, str(policy), *refused]
+    pure = {**os.environ, "STRATAMQ_PURE": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=pure)
+    if result.returncode == 77:
+        pytest.skip("this policy needs a privilege")
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("policy", [os.SCHED_OTHER, os.SCHED_BATCH])
+def test_the_policy_of_the_unit_file_stays(policy: int) -> None:
+    """A slice is asked for under the policy, flags and nice value that were found."""
+    *said, has = under_a_policy(policy)
+    assert has == f"{policy} 3"
+    assert not said or "this kernel has no slices" in said[0]
+
+
+def test_an_idle_node_stays_idle() -> None:
+    """It asked for SCHED_OTHER, which undid the operator's policy; the kernel has no slices of this one."""
+    said, has = under_a_policy(os.SCHED_IDLE)
+    assert has == f"{os.SCHED_IDLE} 3" and "under SCHED_IDLE, which has no slices; it keeps it" in said
+
+
+@pytest.mark.parametrize(("policy", "name"), [(os.SCHED_FIFO, "SCHED_FIFO"), (os.SCHED_RR, "SCHED_RR")])
+def test_a_real_time_policy_stays(policy: int, name: str) -> None:
+    said, has = under_a_policy(policy)
+    assert has == f"{policy} 3" and f"under {name}, which has no slices; it keeps it" in said
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_a_kernel_without_the_call_and_a_container_that_forbids_it(number: int) -> None:
+    """One line with the system's word for it, and the node goes on."""
+    said, has = under_a_policy(os.SCHED_OTHER, str(number))
+    assert has == f"{os.SCHED_OTHER} 3"
+    assert f"node.slice_us = 100 has no effect: {os.strerror(number)}" in said
 
 
 def test_zero_leaves_the_kernel_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

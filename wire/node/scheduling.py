@@ -27,6 +27,8 @@ SYSTEM_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, s
 # struct sched_attr of Linux: size, policy, flags, nice, priority, runtime (of SCHED_OTHER the slice), deadline, period
 ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 NS_PER_US = 1_000
+SLICED = (os.SCHED_OTHER, os.SCHED_BATCH)  # of the others the kernel takes no slice, and real-time ones need none
+POLICIES = {os.SCHED_IDLE: "SCHED_IDLE", os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", 6: "SCHED_DEADLINE"}
 
 
 def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: Path = GROUP_FILE) -> None:
@@ -65,17 +67,23 @@ def _set_group(nice: int, group_file: Path) -> str:
 
 
 def _set_slice(slice_us: int) -> str:
-    """Return "", or why this thread keeps the slice that the kernel gives it."""
+    """Return "", or why this thread keeps the slice that the kernel gives it.
+
+    Policy, flags and nice value stay: a unit file or ``chrt`` has chosen them.
+    """
     calls = SYSTEM_CALLS.get(platform.machine())
     if calls is None:
         return f"not known for {platform.machine()}"
     call: Callable[..., int] = ctypes.CDLL(None, use_errno=True).syscall
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    wanted = ATTRIBUTES.pack(ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, slice_us * NS_PER_US, 0, 0)
-    if call(calls[0], 0, ctypes.c_char_p(wanted), 0) != 0:
-        return os.strerror(ctypes.get_errno())
     found = ctypes.create_string_buffer(ATTRIBUTES.size)
     if call(calls[1], 0, found, ATTRIBUTES.size, 0) != 0:
         return os.strerror(ctypes.get_errno())
-    has = ATTRIBUTES.unpack(found.raw)[5]
-    return "" if has == slice_us * NS_PER_US else "this kernel has no slices (Linux 6.12 has)"
+    size, policy, flags, nice, priority, _, deadline, period = ATTRIBUTES.unpack(found.raw)
+    if policy not in SLICED:
+        name = POLICIES.get(policy, f"scheduling policy {policy}")
+        return f"this process runs under {name}, which has no slices; it keeps it"
+    slice_ns = slice_us * NS_PER_US
+    wanted = ATTRIBUTES.pack(size, policy, flags, nice, priority, slice_ns, deadline, period)
+    if call(calls[0], 0, ctypes.c_char_p(wanted), 0) != 0 or call(calls[1], 0, found, ATTRIBUTES.size, 0) != 0:
+        return os.strerror(ctypes.get_errno())
+    return "" if ATTRIBUTES.unpack(found.raw)[5] == slice_ns else "this kernel has no slices (Linux 6.12 has)"
