@@ -7,6 +7,7 @@ them out, its answers to the requests that wait for them. Rules of who may say w
 from collections.abc import Callable
 from typing import Any
 
+from access.operators.orders import refusal_of
 from edge.clients.claims import ClaimsPolls
 from edge.clients.leaving import Leaving
 from edge.cluster.partition_requests import PartitionRequests
@@ -29,7 +30,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relay, Relayed
-from wire.messages.orders import OrderNode
+from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
@@ -187,7 +188,11 @@ class NodeMessages:
         self._node.tell(node, self._leaving.kick(order))
 
     def _ordered(self, router: str, order: OrderNode) -> None:
-        if order.verb == "client kick":
+        refusal = refusal_of(order)
+        if refusal:
+            self._node.journal.note("refused", "verb", detail=f"{order.verb} by {router}: {refusal}")
+            self._node.tell(router, NodeOrdered(order.request, error=refusal))
+        elif order.verb == "client kick":
             self._node.tell(router, self._leaving.end_by_operator(order))
         elif order.verb in TRACE_VERBS:
             self._operators.ordered(router, order)

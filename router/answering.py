@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from access.operators.verbs import Refusal, operator_of
+from access.operators.verbs import Refusal, operator_of, speaker
 from router.looks.operators import Operators
 from router.map.commands import Command
 from router.map.proposals import Asker
@@ -69,7 +69,9 @@ class Answering:
             self._change(node, question, decision.command)
         elif isinstance(decision, ForNodes):
             nodes, subject = decision.nodes, decision.subject
-            self._orders.pass_on(view.now, node, question, nodes, subject, dry_run=decision.dry_run)
+            by = speaker(question, operator_of(peer))
+            assert by is not None  # judged
+            self._orders.pass_on(view.now, node, by, question, nodes, subject, dry_run=decision.dry_run)
         elif isinstance(decision, AboutPolicy):
             leads = Leads(view.leads, view.node, view.leader)
             self._policy.ask(view.now, node, question, decision.arguments, leads)

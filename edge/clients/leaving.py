@@ -178,7 +178,7 @@ class Leaving:
             ended += 1
             if not order.dry_run:
                 self._clients.count_end("kicked", client)
-                self._node.audit(ended_record(client, "kick", "by an operator"))
+                self._node.audit(ended_record(client, "kick", f"by {order.actor}"))
                 self._clients.disconnect(client, kick.reason_code)
         return NodeOrdered(order.request, count=ended)
 

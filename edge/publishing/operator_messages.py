@@ -26,7 +26,8 @@ from wire.messages.orders import NodeOrdered, OrderNode, SendOrder, read_sent
 
 __all__ = ["SEND_VERBS", "OperatorMessages"]
 
-SEND_VERBS = ("msg send", "retained clear")
+RETAINED_CLEAR = "retained clear"
+SEND_VERBS = ("msg send", RETAINED_CLEAR)
 OPEN_MAX = 32  # orders whose outcome is not known
 OPEN_S = 60.0  # much longer than a router waits: a partition without primary must not keep all places
 WRONG_NAMED = 8
@@ -88,7 +89,7 @@ class OperatorMessages:
         except Unreadable as error:
             self._node.tell(router, NodeOrdered(order.request, error=str(error)[:200]))
             return
-        wrong = self._wrong(sent)
+        wrong = self._wrong(order.verb, sent)
         now = self._node.now
         if len(self._open) >= OPEN_MAX:
             self._open = [one for one in self._open if now < one.until]
@@ -106,7 +107,7 @@ class OperatorMessages:
                 self._routes.with_route(publish.topic, partial(self._would, waiting, topic))
             else:
                 if sent.retain and not sent.payload:
-                    self._node.journal.note("purge", "operator", "", topic)
+                    self._node.journal.note("purge", "operator", "", topic, detail=f"by {order.actor}")
                 item = _Sent(self._sending, publish, messages=self, order=waiting)
                 self._routes.with_route(publish.topic, item.routed)
 
@@ -135,7 +136,7 @@ class OperatorMessages:
         error = "; ".join(order.wrong[:WRONG_NAMED])
         self._node.tell(order.router, NodeOrdered(order.request, order.sent, order.lines, error))
 
-    def _wrong(self, sent: SendOrder) -> str:
+    def _wrong(self, verb: str, sent: SendOrder) -> str:
         """Return why nothing of an order is published, "" if all is."""
         limits = self._node.limits
         for topic in sent.topics:
@@ -147,4 +148,6 @@ class OperatorMessages:
                 return f"topic {topic[:100]!r}: what begins with $ is the nodes'"
         if sent.retain and not limits.retain_available:
             return "this cluster keeps no retained messages: edge.retain_available"
+        if verb != RETAINED_CLEAR and sent.retain and not sent.payload:  # it wants another role
+            return "an empty retained message takes one away: `retained clear`, which wants the role admin"
         return ""

@@ -11,6 +11,8 @@ reply: it may have carried the order out or not. Sans-IO.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from access.operators.orders import refusal_of
+from access.operators.verbs import Operator
 from wire.messages.control import Control
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered, OrderNode
@@ -23,6 +25,7 @@ NOT_READY = 4
 ORDER_S = 8.0  # below what the command line waits
 OPEN_MAX = 64  # orders that wait for answers
 NAMED_MAX = 5  # nodes in a line of text
+ACTOR_MAX = 256  # characters of an operator's name in an order
 
 Orders = OrderNode | NodeOrdered
 
@@ -50,9 +53,17 @@ class NodeOrders:
         self._taken: list[tuple[str, OrderNode]] = []
 
     def pass_on(
-        self, now: float, asker: str, question: Admin, nodes: Sequence[str], subject: str, *, dry_run: bool
+        self,
+        now: float,
+        asker: str,
+        by: Operator,
+        question: Admin,
+        nodes: Sequence[str],
+        subject: str,
+        *,
+        dry_run: bool,
     ) -> None:
-        """Order something of nodes, and reply to the operator when they have answered."""
+        """Order something of nodes for this operator, and reply to it when they have answered."""
         if not nodes:
             self._tell(
                 asker, AdminReply(question.request, False, None, "no such node is alive: see `node list`", FAILED)
@@ -65,12 +76,17 @@ class NodeOrders:
         self._number += 1
         self._open[self._number] = _Open(asker, question, now + ORDER_S, set(nodes))
         for node in nodes:
-            self._tell(node, OrderNode(self._number, question.verb, subject, dry_run))
+            order = OrderNode(self._number, question.verb, subject, dry_run, by.name[:ACTOR_MAX], by.role.name.lower())
+            self._tell(node, order)
 
     def take(self, node: str, message: Orders) -> None:
         """Take an order to this router, or an answer to one that it passed on."""
         if isinstance(message, OrderNode):
-            self._taken.append((node, message))
+            refusal = refusal_of(message)
+            if refusal:
+                self._tell(node, NodeOrdered(message.request, error=refusal))
+            else:
+                self._taken.append((node, message))
             return
         order = self._open.get(message.request)
         if order is None or node not in order.awaited:

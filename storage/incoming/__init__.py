@@ -7,5 +7,5 @@ Doors: ``publishing`` takes messages, ``requests`` what edges ask of one partiti
 Always holds: Nobody who may not send something reaches a partition with it. A request is carried out by the primary of
 its epoch, waits in a bounded room, or is refused aloud.
 
-May import: storage.state, storage.messages, storage.sessions, storage.hosting.
+May import: storage.state, storage.messages, storage.sessions, storage.hosting, access.operators.
 """

@@ -25,11 +25,11 @@ def carry_out(hosted: HostedPartition, router: str, order: OrderNode) -> None:
         partition.tell(router, NodeOrdered(order.request, error=refusal))
         return
     if order.verb == PURGE and not order.dry_run:
-        hosted.delivery.purges.begin(session, router, order.request)
+        hosted.delivery.purges.begin(session, router, order)
         return
     lines = _lost(hosted, session)[: 2 if order.verb == PURGE else None]
     if not order.dry_run:
-        partition.note("session_end", order.verb, client_id, detail="by an operator")
+        partition.note("session_end", order.verb, client_id, detail=f"by {order.actor}")
         if order.verb == "session delete":
             hosted.owners.ends.end(session)
         else:

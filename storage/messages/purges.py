@@ -7,13 +7,15 @@ does not go on where the last one was, and the order has no answer then.
 
 from itertools import islice
 
+from msgspec.structs import replace
+
 from storage.messages.consumed import Consumed
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.rows import STATE_RELEASED, decode_entry
 from storage.state.timers import PurgeQueue
-from wire.messages.orders import NodeOrdered
+from wire.messages.orders import NodeOrdered, OrderNode
 
 __all__ = ["Purges"]
 
@@ -33,9 +35,9 @@ class Purges:
         self._partition = partition
         self._consumed = consumed
 
-    def begin(self, session: DurableSession, router: str, request: int) -> None:
+    def begin(self, session: DurableSession, router: str, order: OrderNode) -> None:
         """Empty a queue, and answer the router."""
-        self._partition.work.append(PurgeQueue(session.number, session.next_seq, router, request, 0))
+        self._partition.work.append(PurgeQueue(session.number, session.next_seq, router, order.request, order.actor))
 
     def go_on(self, work: PurgeQueue) -> int:
         """Drop some entries; return the steps of about ten microseconds that it took."""
@@ -48,10 +50,10 @@ class Purges:
             self._consumed.save(session)
         dropped = work.dropped + len(wanted)
         if len(wanted) == ENTRIES_AT_ONCE:
-            partition.work.append(PurgeQueue(work.session, work.below, work.router, work.request, dropped))
+            partition.work.append(replace(work, dropped=dropped))
         else:
             client_id = session.client_id if session is not None else ""
-            partition.note("purge", "operator", client_id, detail=f"{dropped} entries")
+            partition.note("purge", "operator", client_id, detail=f"{dropped} entries, by {work.actor}")
             partition.tell(work.router, NodeOrdered(work.request, 1, [f"entries {dropped}"]))
         return 1 + len(wanted) // ENTRIES_PER_STEP
 

@@ -104,7 +104,8 @@ class PurgeQueue(msgspec.Struct, frozen=True, gc=False):
     below: int  # session_seq behind the last one
     router: str  # that passed the order on
     request: int
-    dropped: int  # until now
+    actor: str  # the operator
+    dropped: int = 0  # until now
 
 
 Work = EndSession | AskRoutesAgain | EndConnections | GiveUpCopies | PurgeQueue

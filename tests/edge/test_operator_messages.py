@@ -10,10 +10,12 @@ from wire.messages.orders import KickOrder, NodeOrdered, OrderNode, SendOrder
 from wire.messages.routes import Resolve
 
 
-def ordered(edge: Edge, order: SendOrder | KickOrder, verb: str = "msg send", *, dry_run: bool = False) -> NodeOrdered:
+def ordered(
+    edge: Edge, order: SendOrder | KickOrder, verb: str = "msg send", *, dry_run: bool = False, role: str = "admin"
+) -> NodeOrdered:
     """Return what the edge answers at once."""
     edge.held = {NodeOrdered}
-    edge.router(OrderNode(7, verb, msgspec.json.encode(order).decode(), dry_run))
+    edge.router(OrderNode(7, verb, msgspec.json.encode(order).decode(), dry_run, "ann", role))
     edge.turn()
     (answer,) = edge.take(NodeOrdered)
     assert isinstance(answer, NodeOrdered) and answer.request == 7
@@ -66,7 +68,7 @@ def test_an_order_that_is_none_has_an_error(subject: str) -> None:
     edge = Edge()
     edge.held = {NodeOrdered}
     for verb in ("msg send", "client kick"):
-        edge.router(OrderNode(7, verb, subject))
+        edge.router(OrderNode(7, verb, subject, False, "ann", "admin"))
     edge.turn()
     assert all(answer.error.startswith("unreadable order") for answer in edge.take(NodeOrdered))
 
@@ -88,13 +90,44 @@ def test_topics_that_nobody_resolves_do_not_keep_all_places() -> None:
     edge.held = {Resolve, NodeOrdered}
     for number in range(OPEN_MAX + 1):
         order = SendOrder([f"unknown/{number}"], b"x")
-        edge.router(OrderNode(number, "msg send", msgspec.json.encode(order).decode()))
+        edge.router(OrderNode(number, "msg send", msgspec.json.encode(order).decode(), False, "ann", "operator"))
     edge.turn()
     (refused,) = edge.take(NodeOrdered)
     assert (refused.request, refused.count) == (OPEN_MAX, 0) and "ask again" in refused.error
     edge.now += OPEN_S + 1
     edge.turn()
     assert not edge.take(NodeOrdered)
-    edge.router(OrderNode(99, "msg send", msgspec.json.encode(SendOrder(["other"], b"x")).decode()))
+    other = msgspec.json.encode(SendOrder(["other"], b"x")).decode()
+    edge.router(OrderNode(99, "msg send", other, False, "ann", "operator"))
     edge.turn()
     assert not edge.take(NodeOrdered), "it waits for its own topic"
+
+
+@pytest.mark.parametrize(
+    ("verb", "role", "why"),
+    [
+        ("client kick", "viewer", "wants the role operator; ann has viewer"),
+        ("client kick", "", "without an operator's role"),
+        ("client kick", "root", "without an operator's role"),
+        ("retained clear", "operator", "wants the role admin; ann has operator"),
+        ("node list", "admin", "carries out no `node list`"),
+        ("client drain", "viewer", "wants the role operator"),
+        ("reload", "viewer", "wants the role operator"),
+    ],
+)
+def test_an_order_of_too_low_a_role_is_refused_here_too(verb: str, role: str, why: str) -> None:
+    """A router may be wrong about an operator, or be somebody else's: the node that acts judges once more."""
+    edge = Edge()
+    session = edge.client("noisy")
+    session.read()
+    answer = ordered(edge, KickOrder("noisy"), verb, role=role)
+    assert why in answer.error and not answer.count
+    assert not session.read(), "nothing was done"
+    assert [entry.event for entry in edge.core.node.journal.entries] == ["refused"]
+
+
+def test_only_an_admin_takes_a_retained_message_away() -> None:
+    """An order to send is no way around the role of ``retained clear``."""
+    edge = Edge()
+    answer = ordered(edge, SendOrder(["a"], b"", retain=True), role="operator")
+    assert "wants the role admin" in answer.error

@@ -114,7 +114,7 @@ def test_viewers_may_not_and_unknown_names_are_refused() -> None:
 
 def test_an_order_of_a_router_begins_one() -> None:
     edge = Edge()
-    order = OrderNode(9, "trace start", '{"trace": "t", "kind": "topic", "pattern": "a"}')
+    order = OrderNode(9, "trace start", '{"trace": "t", "kind": "topic", "pattern": "a"}', False, "ann", "operator")
     edge.router(order)
     (answer,) = edge.take(NodeOrdered)
     assert (answer.request, answer.error) == (9, "")

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from access.operators.verbs import Operator, Role
 from router.core import RouterCore
 from router.operators.node_orders import OPEN_MAX, ORDER_S, NodeOrders
 from router.settings import RouterSettings
-from wire.messages.cluster_map import NodeEntry
+from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -26,7 +27,9 @@ class Desk:
         self.orders = NodeOrders(lambda node, message: self.sent.append((node, message)))
 
     def pass_on(self, *nodes: str) -> None:
-        self.orders.pass_on(1.0, ASKER, Admin(7, "client kick"), nodes, "c1", dry_run=False)
+        self.orders.pass_on(
+            1.0, ASKER, Operator(Role.OPERATOR, "ann"), Admin(7, "client kick"), nodes, "c1", dry_run=False
+        )
 
     def reply(self) -> AdminReply:
         (reply,) = [message for node, message in self.sent if node == ASKER]
@@ -41,7 +44,7 @@ def desk() -> Desk:
 
 def test_the_reply_has_what_each_node_said(desk: Desk) -> None:
     desk.pass_on("e1", "e2")
-    assert desk.sent == [(node, OrderNode(1, "client kick", "c1")) for node in ("e1", "e2")]
+    assert desk.sent == [(node, OrderNode(1, "client kick", "c1", False, "ann", "operator")) for node in ("e1", "e2")]
     desk.orders.take("e2", NodeOrdered(1, count=2))
     desk.orders.take("e2", NodeOrdered(1, count=9))  # said twice
     desk.orders.take("e9", NodeOrdered(1, count=9))  # nobody asked it
@@ -93,3 +96,28 @@ def test_who_may_order(role: str, granted: bool) -> None:
         (said,) = [decode_control(data) for node, _, data in core.handle(1.0, [frame]).sends if node == peer.node]
         assert isinstance(said, AdminReply) and not said.ok
         assert ("no such node" in said.error) == granted, said.error
+
+
+@pytest.mark.parametrize(("role", "taken"), [("operator", 1), ("viewer", 0), ("", 0)])
+def test_a_router_carries_out_no_order_of_too_low_a_role(desk: Desk, role: str, taken: int) -> None:
+    """Another router passed it on: the one that acts judges once more."""
+    desk.orders.take("r1", OrderNode(3, "reload", "", False, "ann", role))
+    assert len(desk.orders.take_for_process()) == taken
+    assert ["role" in message.error for _, message in desk.sent if isinstance(message, NodeOrdered)] == [True] * (
+        1 - taken
+    )
+
+
+def test_the_order_names_whom_a_service_asks_for_with_the_lower_role() -> None:
+    """The admin service's certificate may do all; what its caller may not, nodes do not do."""
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    core.machine.map = ClusterMap(
+        epoch=1, cluster="c", nodes={"e0": NodeEntry("e0", "edge", 1, "e0:1", state="active")}
+    )
+    peer = PeerKey("admin:service/admin-1", "operator", 1)
+    question = Admin(7, "client kick", {"client_id": "c"}, actor="bob" * 85, role="operator")
+    frame = FrameArrived(peer, FrameKind.CONTROL, encode_control(question))
+    sends = core.handle(1.0, [frame]).sends
+    (order,) = [decode_control(data) for node, _, data in sends if node == "e0"]
+    assert isinstance(order, OrderNode)
+    assert (order.actor, order.role) == (("bob" * 85 + " by service")[:256], "operator")

@@ -9,9 +9,9 @@ from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.sessions import SessionOpened
 
 
-def ordered(cluster: Cluster, verb: str, client_id: str, *, dry_run: bool = False) -> NodeOrdered:
+def ordered(cluster: Cluster, verb: str, client_id: str, *, dry_run: bool = False, role: str = "admin") -> NodeOrdered:
     """Order something of the primary; return what it answers."""
-    cluster.tell(cluster.map.partitions[0].primary, OrderNode(7, verb, client_id, dry_run))
+    cluster.tell(cluster.map.partitions[0].primary, OrderNode(7, verb, client_id, dry_run, "ann", role))
     before = len(cluster.router.ordered)
     cluster.settle()
     (answer,) = cluster.router.ordered[before:]
@@ -54,7 +54,7 @@ def test_two_operators_delete_one_session() -> None:
     away(cluster.edges["e1"])
     primary = cluster.map.partitions[0].primary
     for number in (1, 2):
-        cluster.tell(primary, OrderNode(number, "session delete", "alice"))
+        cluster.tell(primary, OrderNode(number, "session delete", "alice", False, "ann", "admin"))
     cluster.settle()
     assert sorted((one.request, one.count) for one in cluster.router.ordered) == [(1, 1), (2, 0)]
 
@@ -103,3 +103,16 @@ def test_what_is_on_its_way_to_a_connected_client_stays() -> None:
     assert 2 <= begun < 40
     assert ordered(cluster, "queue purge", "alice").lines == [f"entries {40 - begun}"]
     assert session.queued == begun and ordered(cluster, "queue purge", "nobody").error
+
+
+@pytest.mark.parametrize("role", ["operator", "viewer", ""])
+@pytest.mark.parametrize("verb", ["session delete", "session expire", "queue purge", "reload"])
+def test_an_order_of_too_low_a_role_is_refused_here_too(verb: str, role: str) -> None:
+    """The node that acts judges once more, whatever the router said of the operator."""
+    if (verb, role) == ("reload", "operator"):
+        return  # it may
+    cluster = Cluster(partitions=1)
+    away(cluster.edges["e1"])
+    answer = ordered(cluster, verb, "alice", role=role)
+    assert "role" in answer.error and not answer.count
+    assert ordered(cluster, "session delete", "alice", dry_run=True).lines[0] == "entries 3"

@@ -1,6 +1,7 @@
 """Control messages of orders: what an operator wants of single nodes, which a router passes on over their links.
 
-The router has judged the operator; a node takes an order from any router, and answers it with the same number.
+The router has judged the operator by its certificate and names it; the node judges the role once more
+(``access/operators/orders.py``), and answers with the same number.
 """
 
 from typing import Annotated
@@ -11,7 +12,7 @@ from msgspec import Meta, Struct
 from wire.decoding import strictly
 from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.message import Message
-from wire.messages.ranges import U64, Detail, UserText, Verb
+from wire.messages.ranges import U64, Actor, Detail, UserText, Verb, Word
 
 __all__ = [
     "KICK_REASONS",
@@ -50,14 +51,16 @@ class OrderNode(Message, tag="OrderNode"):
 
     ``reload``; to an edge ``client kick`` by a KickOrder, ``client drain`` by a DrainOrder, ``msg send`` and
     ``retained clear`` by a SendOrder; to edges and storage nodes ``trace start`` and ``trace stop`` by a TraceOrder; to
-    the primary of a client ID ``session delete``, ``session expire``,
-    ``queue purge``.
+    the primary of a client ID ``session delete``, ``session expire``, ``queue purge``. ``actor`` and ``role``: whom the
+    router judged; an order without a role is refused.
     """
 
     request: U64
     verb: Verb
     subject: UserText = ""
     dry_run: bool = False
+    actor: Actor = ""
+    role: Word = ""
 
 
 class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
