@@ -163,10 +163,12 @@ def test_operators_may_and_viewers_may_not() -> None:
 
 def test_an_order_of_a_router_is_carried_out_and_answered() -> None:
     node = Node()
-    order = OrderNode(7, "trace start", '{"trace": "t", "kind": "client", "pattern": "dev"}', dry_run=True)
+    subject = '{"trace": "t", "kind": "client", "pattern": "dev", "actor": "nobody"}'
+    order = OrderNode(7, "trace start", subject, True, "ann", "operator")
     assert not node.desk.ordered(10.0, order).error and not node.desk.running
     order.dry_run = False
     assert not node.desk.ordered(10.0, order).error and node.desk.wants_client("dev", "")
+    assert [trace.order.actor for trace in node.desk.running] == ["ann"]  # whom the router has judged
     assert "no trace" in node.desk.ordered(10.0, OrderNode(8, "trace stop", '{"trace": "x"}')).error
     assert node.desk.ordered(10.0, OrderNode(8, "trace start", '{"trace": "x", "kind": "topic"}')).error
     assert node.desk.ordered(10.0, OrderNode(8, "trace start", "nonsense")).error

@@ -221,7 +221,7 @@ class TraceDesk:
     def ordered(self, now: float, order: OrderNode) -> NodeOrdered:
         """Take an order that a router has judged and passed on."""
         try:
-            wanted = read_trace(order.subject.encode())
+            wanted = msgspec.structs.replace(read_trace(order.subject.encode()), actor=order.actor)
             if order.verb == "trace stop":
                 done = self.stop(wanted.trace, now) if not order.dry_run else self._named(wanted.trace)
             elif order.dry_run:
