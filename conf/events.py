@@ -88,6 +88,8 @@ EVENTS: dict[str, Event] = {
         WARNING,
         "listener {listener} is bound to all addresses, and none is known that clients reach: set its `advertise`",
     ),
+    "listener.paused": Event(INFO, "listener {listener} is paused by {actor}"),
+    "listener.resumed": Event(INFO, "listener {listener} takes clients again, by {actor}"),
     "log.other": Event(INFO, ""),
     "login.gateway_refused": Event(INFO, "refused the certificate of gateway {gateway}: {why}"),
     "login.gateways_not_taken": Event(

@@ -32,7 +32,7 @@ from edge.hot.state import CLIENT, LINK, Conn
 from edge.ledger import EdgeLedger
 from edge.limits_of_settings import edge_limits, hot_limits
 from edge.listeners.advertised import advertised_addresses
-from edge.listeners.doors import ListenerDoors
+from edge.listeners.doors import LISTENER_VERBS, ListenerDoors
 from edge.listeners.hand_over import HandOverDesk
 from edge.listeners.hand_over_socket import HandOverSocket
 from edge.listeners.intake import Seat
@@ -202,6 +202,8 @@ class EdgeService:
         def take(router: str, order: OrderNode) -> None:
             if order.verb == "client drain":
                 self.core.node.tell(router, self._drain.order(order))
+            elif order.verb in LISTENER_VERBS:
+                self.core.node.tell(router, self._doors.order(order))
             else:
                 ordered.take(router, order)
             self._loop.kick()
@@ -335,7 +337,7 @@ class EdgeService:
         if not any(listener.policy.name == name for listener in self._listening):
             return Answer.NO_LISTENER
         mine = core.map.nodes.get(self._config.node.id)
-        if mine is not None and mine.admin_state:
+        if (mine is not None and mine.admin_state) or self._doors.is_paused(name):
             return Answer.DRAINING
         return Answer.FULL if len(core.clients) >= core.limits.connections_max else Answer.TAKEN
 
@@ -417,10 +419,12 @@ class EdgeService:
     def _register_metrics(self, loop: Loop, chains: Chains) -> None:
         metrics, core = self._process.metrics, self.core
         counters = core.hot.counters
+        self._doors = ListenerDoors(core.node, self._listening, loop, self.accept)
+        core.operators.desk.show("listeners", self._doors.look())
         self._drain = Drain(
             core.node,
             core.clients,
-            ListenerDoors(self._listening, loop, self.accept),
+            self._doors,
             loop.kick,
             self._config.edge.drain_rate,
             self._alive_loads,

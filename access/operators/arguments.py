@@ -12,11 +12,12 @@ from msgspec import Meta, Struct
 from conf.limit_names import LIMIT_NAMES
 from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, SENT_TOPICS_MAX
-from wire.messages.ranges import NodeName, SomeNode
+from wire.messages.ranges import ListenerName, NodeName, SomeNode
 
 __all__ = [
     "SECONDS_MAX",
     "AboutGroup",
+    "AboutListener",
     "AboutRole",
     "AboutUser",
     "BanAdd",
@@ -277,6 +278,14 @@ class TraceStop(_Arguments):
     """``trace stop``: what it has noted stays readable until another trace wants its place."""
 
     trace: TraceName
+    node: SomeNode = ""
+    dry_run: bool = False
+
+
+class AboutListener(_Arguments):
+    """``listener pause | resume``: of one edge, or of all that have a listener of that name."""
+
+    listener: ListenerName
     node: SomeNode = ""
     dry_run: bool = False
 

@@ -38,6 +38,10 @@ PATHS = (
     VerbPath("DELETE", "/sessions/{client_id}", "session delete", "Delete the session of a client that is away"),
     VerbPath("DELETE", "/sessions/{client_id}/queue", "queue purge", "Empty the queue of a session"),
     VerbPath("POST", "/sessions/{client_id}/expire", "session expire", "Let a session expire now"),
+    VerbPath(
+        "POST", "/listeners/{listener}/pause", "listener pause", "Take no new clients at a listener; who is there stays"
+    ),
+    VerbPath("POST", "/listeners/{listener}/resume", "listener resume", "Take clients at a paused listener again"),
     VerbPath("POST", "/reload", "reload", "Read certificates, lists and settings again, all or nothing"),
     VerbPath("POST", "/raft/transfer", "cluster transfer", "Let another router lead"),
     VerbPath("GET", "/ring", "ring show", "Partitions and shards: primary, copies, epochs"),

@@ -95,6 +95,11 @@ class Intake:
         return self._seats
 
     @property
+    def connections_max(self) -> int:
+        """How many it takes at once, 0: any number."""
+        return self._limits.connections_listener_max
+
+    @property
     def addresses(self) -> int:
         """How many addresses have connections."""
         return len(self._by_address)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from access.operators.arguments import (
+    AboutListener,
     AboutSession,
     DrainClients,
     Kick,
@@ -24,8 +25,10 @@ __all__ = ["FOR_NODES", "ForNodes", "for_nodes"]
 
 SUBJECT_MAX = 65_535  # characters of an order's subject
 
-ForSome: TypeAlias = AboutSession | DrainClients | Kick | MsgSend | Reload | RetainedClear | TraceStart | TraceStop
-FOR_NODES = (AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear, TraceStart, TraceStop)
+ForSome: TypeAlias = (
+    AboutListener | AboutSession | DrainClients | Kick | MsgSend | Reload | RetainedClear | TraceStart | TraceStop
+)
+FOR_NODES = (AboutListener, AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear, TraceStart, TraceStop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,9 @@ def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
     if isinstance(judged, DrainClients):
         order = _text(DrainOrder(judged.rate, judged.redirect))
         return ForNodes(tuple(node for node in edges if node == judged.node), order, judged.dry_run)
+    if isinstance(judged, AboutListener):
+        chosen = tuple(node for node in edges if judged.node in ("", node))
+        return ForNodes(chosen, judged.listener, judged.dry_run)
     if isinstance(judged, RetainedClear):
         return ForNodes(edges[:1], _sent(SendOrder(judged.topics, retain=True)), judged.dry_run)
     if isinstance(judged, MsgSend):

@@ -1,13 +1,45 @@
 """``stratamq listener ...``: doors of the edges."""
 
+from typing import Annotated
+
 import typer
 
+from stratamq.cli.asking import Options, show_nodes
 from stratamq.cli.listing import add_list
-from stratamq.cli.verbs import group
+from stratamq.cli.verbs import asks, group
 
 __all__ = ["register"]
+
+ListenerArgument = Annotated[str, typer.Argument(metavar="LISTENER", help="Its name in the edges' settings.")]
+NodeOption = Annotated[str, typer.Option("--node", help="Of this edge only; default: of every edge that has it.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    add_list(group(app, "listener", "Listeners of the edges."), "list", "listener")
+    listeners = group(app, "listener", "Listeners of the edges.")
+    add_list(listeners, "list", "listener")
+    listeners.command("pause")(pause)
+    listeners.command("resume")(resume)
+
+
+@asks
+def pause(options: Options, listener: ListenerArgument, node: NodeOption = "", dry_run: DryOption = False) -> None:
+    """Take no new clients there, until `resume` or the next start of the edge; those that are connected stay."""
+    _order("listener pause", listener, node, options, dry_run=dry_run)
+
+
+@asks
+def resume(options: Options, listener: ListenerArgument, node: NodeOption = "", dry_run: DryOption = False) -> None:
+    """Take clients again at a listener that was paused."""
+    _order("listener resume", listener, node, options, dry_run=dry_run)
+
+
+def _order(verb: str, listener: str, node: str, options: Options, *, dry_run: bool) -> None:
+    from conf.errors import ExitCode, UserError
+
+    arguments = {"listener": listener, "node": node, "dry_run": dry_run}
+    result = show_nodes(verb, arguments, options, only_counted=True)
+    if not any(row["count"] for row in result["nodes"]):
+        where = f"{node} has no" if node else "no edge has a"
+        raise UserError(f"{where} listener {listener[:64]!r}: see `stratamq listener list`", ExitCode.FAILED)

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -157,6 +158,28 @@ def test_settings_and_copies_of_running_nodes(place: Place) -> None:
     for words in (("show",), ("show", "edge", "--node", "edge-0"), ("show", "--node", "edge-9"), ("diff", "edge-0")):
         refused = place.ask("config", *words)
         assert refused.code == 2 and refused.said.count("\n") == 1, refused
+
+
+def test_a_listener_is_paused_and_resumed(place: Place) -> None:
+    """New clients are refused there and nowhere else; those that are connected stay."""
+    here = place.come("paused-stays", 0)
+    assert place.ask("listener", "pause", "plain", "--node", "edge-0", "--dry-run").code == 0
+    states = {row["node"]: row["state"] for row in place.rows("listener", "list", "--filter", "listener=plain")}
+    assert states == {"edge-0": "open", "edge-1": "open"}
+    try:
+        done = place.ask("listener", "pause", "plain", "--node", "edge-0")
+        assert done.code == 0 and done.shown["nodes"][0]["lines"][0] == "state paused"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", place.cluster.port(0, "plain")), 5)
+        place.come("paused-elsewhere", 1)
+        assert here.is_connected()
+        states = {row["node"]: row["state"] for row in place.rows("listener", "list", "--filter", "listener=plain")}
+        assert states == {"edge-0": "paused", "edge-1": "open"}
+    finally:
+        assert place.ask("listener", "resume", "plain").code == 0
+    place.come("paused-again", 0)
+    nobody = place.ask("listener", "pause", "nowhere")
+    assert nobody.code == 1 and "no edge has a listener 'nowhere'" in nobody.said
 
 
 def test_an_operator_sends_and_takes_retained_messages_away(place: Place) -> None:

@@ -193,3 +193,6 @@ class SeenListener(msgspec.Struct, omit_defaults=True):
     connections: int | None = None
     connections_max: int | None = None
     node: str | None = None
+    tls: bool | None = None
+    client_certificates: bool | None = None  # every client must have one
+    anonymous: bool | None = None  # a client without a name is taken

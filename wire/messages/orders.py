@@ -50,9 +50,10 @@ class OrderNode(Message, tag="OrderNode"):
     """Router to a node: a verb and what it is about.
 
     ``reload``; to an edge ``client kick`` by a KickOrder, ``client drain`` by a DrainOrder, ``msg send`` and
-    ``retained clear`` by a SendOrder; to edges and storage nodes ``trace start`` and ``trace stop`` by a TraceOrder; to
-    the primary of a client ID ``session delete``, ``session expire``, ``queue purge``. ``actor`` and ``role``: whom the
-    router judged; an order without a role is refused.
+    ``retained clear`` by a SendOrder, ``listener pause`` and ``listener resume`` by its name; to edges and storage
+    nodes ``trace start`` and ``trace stop`` by a TraceOrder; to the primary of a client ID ``session delete``,
+    ``session expire``, ``queue purge``. ``actor`` and ``role``: whom the router judged; an order without a role is
+    refused.
     """
 
     request: U64

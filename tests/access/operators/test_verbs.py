@@ -10,6 +10,7 @@ from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin
 
 GOOD: dict[str, Any] = {
+    "listener": "plain",
     "node": "r1",
     "name": "plant",
     "partition": "7",
@@ -43,6 +44,7 @@ token revoke, token check, session delete, session expire, retained clear, queue
 OPERATORS = """
 cluster transfer, node drain, node undrain, ring add, ring drain, ring remove, ring rebalance, ring pause, ring resume,
 ring abort, store export, store export cancel, ban add, ban del, revoke, client kick, msg send, client drain, reload,
+listener pause, listener resume,
 trace start, trace stop
 """
 
