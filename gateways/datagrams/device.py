@@ -155,7 +155,7 @@ class Device:
         elif isinstance(body, Subscribe):
             target = target or self._at_home()
             cookie = self._cookies.get(target, FILLER)
-            body = Subscribe(body.filter, body.qos, lease_s=LEASE_S, relay=body.relay, cookie=cookie)
+            body = Subscribe(body.filter, body.qos, None, LEASE_S, False, 0, cookie, body.relay, question.is_named)
         question.tries += 1
         question.due = now + RETRY_S * (1 << min(question.tries - 1, TRIES_MAX))
         self._out.send.append((target or self._at_home(), Packet(request, body)))

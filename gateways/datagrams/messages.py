@@ -117,7 +117,10 @@ class PubAck(Struct, frozen=True):
 
 
 class Subscribe(Struct, frozen=True):
-    """Wish for the messages of a filter, for ``lease_s`` seconds; ``filter`` has ``#``, never ``*``."""
+    """Wish for the messages of a filter, for ``lease_s`` seconds; ``filter`` has ``#``, never ``*``.
+
+    With ``keep_open`` it goes to a node that an answer named: it keeps the way from there open, and renews nothing.
+    """
 
     filter: str
     qos: int = 0
@@ -127,6 +130,7 @@ class Subscribe(Struct, frozen=True):
     hops: int = 0
     cookie: bytes = b""
     relay: bool = False
+    keep_open: bool = False
 
 
 class Join(Struct, frozen=True):
@@ -170,7 +174,7 @@ def encode(packet: Packet) -> bytes:
                 out.puback.nodes.add(ip=node.ip, port=node.port)
         case Subscribe() as ask:
             _put(out.subscribe, filter=ask.filter, qos=ask.qos, lease_s=ask.lease_s, end=ask.end, hops=ask.hops)
-            _put(out.subscribe, cookie=ask.cookie, relay=ask.relay)
+            _put(out.subscribe, cookie=ask.cookie, relay=ask.relay, keep_open=ask.keep_open)
             _put_endpoint(out.subscribe.deliver_to, ask.deliver_to)
         case Join(subtree, incarnation, node, leave, cookie):
             _put(out.join, subtree=subtree, incarnation=incarnation, leave=leave, cookie=cookie)
@@ -251,7 +255,8 @@ def _subscribe(found: Any) -> Subscribe:
         raise Malformed("filter") from None
     deliver_to = _endpoint(body.deliver_to) if body.HasField("deliver_to") else None
     hops, cookie = _hops(body.hops), _cookie(body.cookie)
-    return Subscribe(topic_filter, _qos(body.qos), deliver_to, body.lease_s, body.end, hops, cookie, body.relay)
+    qos, lease_s, keep_open = _qos(body.qos), body.lease_s, body.keep_open
+    return Subscribe(topic_filter, qos, deliver_to, lease_s, body.end, hops, cookie, body.relay, keep_open)
 
 
 def _join(found: Any) -> Join:

@@ -3,7 +3,9 @@
 A device asks a node whose subtree contains the whole filter, and is sent up to it otherwise. From there a subscription
 goes down into each child that the filter touches, and up to all parents, who keep it for the day that they take the
 subtree back. Passed on it is repeated five times; a node that does not answer makes the answer *busy*, and the device
-asks again. Subscriptions of a child's own subtree are all that a child is believed.
+asks again. Nodes below, which the answer names, are asked with ``keep_open``: it renews nothing, and who asks without
+it is sent up, whatever is known of the filter (docs/adr/0161-keep-open.md). Subscriptions of a child's own subtree are
+all that a child is believed.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Subscribing:
         elif not parts.holds(now):
             parts.elsewhere(arrived)
         elif not is_inside(wanted.filter, parts.settings.subtree):
-            known = parts.subscribers.get(endpoint, wanted.filter)
+            known = parts.subscribers.get(endpoint, wanted.filter) if wanted.keep_open else None
             if known is None:
                 parts.elsewhere(arrived)
             else:  # its way here stays open, and its session is known here from now on
@@ -100,7 +102,7 @@ class Subscribing:
                 nodes = tuple(each.peer.endpoint for each in parts.jurisdiction.touched(wanted.filter))
                 parts.answer(arrived, PubAck(Code.SUBSCRIBED, nodes, LEASE_S_MAX))
         else:
-            wanted = structs.replace(wanted, deliver_to=endpoint, hops=0, cookie=b"")
+            wanted = structs.replace(wanted, deliver_to=endpoint, hops=0, cookie=b"", keep_open=False)
             self._store(now, arrived, wanted, arrived.peer, "")
 
     def _store(self, now: float, arrived: Arrived, wanted: Subscribe, peer: Peer, neighbour: str) -> None:

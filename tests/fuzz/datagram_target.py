@@ -63,6 +63,7 @@ GOOD: tuple[Body, ...] = (
     Subscribe("a/#", 1, cookie=COOKIE),
     Subscribe("+/x/#", 0, DEVICE, 300, hops=2),
     Subscribe("a/x/1", 1, relay=True),
+    Subscribe("#", 1, cookie=COOKIE, keep_open=True),
     Subscribe("a/#", end=True),
     Join("a/x", 3, CHILD, cookie=COOKIE),
     Join("a/x", 3, CHILD, leave=True),

@@ -1,11 +1,13 @@
 """Rules of datagram nodes, each taken away, and the test that notices."""
 
+import msgspec
 import pytest
 
 from gateways.datagrams import sealed
 from gateways.datagrams.deliveries import Deliveries, Waiting
 from gateways.datagrams.jurisdiction import Child
-from gateways.datagrams.messages import Packet, Publish
+from gateways.datagrams.messages import Packet, Publish, Subscribe
+from gateways.datagrams.node_events import Arrived
 from gateways.datagrams.parts import Parts
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.subscribers import Peer
@@ -17,6 +19,7 @@ from tests.mutants.seeded import SeededBug
 __all__ = ["DATAGRAMS"]
 
 SEND = Deliveries.send
+DEVICE = Subscribing._device
 
 
 def _wait_for_nobody(
@@ -27,6 +30,10 @@ def _wait_for_nobody(
 
 def _prepare_nothing(_self: Subscribing, _now: float, child: Child) -> None:
     child.rest.clear()
+
+
+def _take_all_for_keep_open(self: Subscribing, now: float, arrived: Arrived, wanted: Subscribe) -> None:
+    DEVICE(self, now, arrived, msgspec.structs.replace(wanted, keep_open=True))
 
 
 def _wider_window(patch: pytest.MonkeyPatch) -> None:
@@ -40,6 +47,13 @@ DATAGRAMS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(Subscribing, "prepare", _prepare_nothing),
         _T.test_a_child_takes_its_part_over,
         "test_a_child_takes_its_part_over",
+    ),
+    SeededBug(
+        "a node below answers for all",
+        "gateways/datagrams/subscribing.py Subscribing._device",
+        lambda patch: patch.setattr(Subscribing, "_device", _take_all_for_keep_open),
+        _T.test_a_node_below_is_asked_to_keep_the_way_open,
+        "test_a_node_below_is_asked_to_keep_the_way_open",
     ),
     SeededBug(
         "the lease is not checked",

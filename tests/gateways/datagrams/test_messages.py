@@ -45,6 +45,8 @@ def test_a_message_comes_back(body: Body) -> None:
 
 
 def test_the_star_of_the_first_protocol_is_a_hash() -> None:
+    kept = Subscribe("a/+", 1, keep_open=True)
+    assert decode(encode(Packet(1, kept))).body == kept
     assert decode(encode(Packet(1, Subscribe("a/*")))).body == Subscribe("a/#")
 
 

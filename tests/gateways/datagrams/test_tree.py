@@ -5,7 +5,9 @@ from random import Random
 import pytest
 
 from gateways.datagrams.device import Device
-from gateways.datagrams.messages import Code, Endpoint, Packet, PubAccept, PubAck, PubConnect, Publish
+from gateways.datagrams.messages import Code, Endpoint, Packet, PubAccept, PubAck, PubConnect, Publish, Subscribe
+from gateways.datagrams.node_events import Arrived
+from gateways.datagrams.subscribers import Peer
 from tests.gateways.datagrams.tree_simulation import TreeSimulation, endpoint, run_seed
 
 
@@ -120,6 +122,37 @@ def test_a_child_of_a_node_that_began_anew_keeps_nothing_from_subscribers() -> N
     assert lowest.node is not None and lowest.node.holds(tree.now)
 
 
+def test_no_node_below_answers_for_all() -> None:
+    """Found by the simulation: a node below took a SUBSCRIBE for a keep-open one, and others never had the filter."""
+    assert not run_seed(52952).lost()
+
+
+def test_a_node_below_is_asked_to_keep_the_way_open() -> None:
+    """It answers for a filter that reaches out of its part only who says so, and only what it knows."""
+    tree = TreeSimulation(10)
+    tree.add_node(1, "", None)
+    below = tree.add_node(2, "a", 1)
+    subscriber = tree.add_device(101, 1)
+    tree.run_until(102)
+    tree.subscribe(subscriber, "#")
+    tree.run_until(103)
+    assert below.node is not None
+
+    def ask(topic_filter: str, keep_open: bool) -> PubAck:
+        packet = Packet(7, Subscribe(topic_filter, 1, keep_open=keep_open, cookie=bytes(16)))
+        arrived = Arrived(Peer(subscriber.address), "", packet, 100, True)
+        assert below.node is not None
+        (answer,) = (
+            each.packet.body for each in below.node.handle(tree.now, [arrived]).send if each.packet.request == 7
+        )
+        assert isinstance(answer, PubAck)
+        return answer
+
+    assert ask("#", True).code == Code.SUBSCRIBED
+    assert ask("#", False).code == Code.NOT_MINE and ask("#", False).nodes == (endpoint(1),)
+    assert ask("+/x", True).code == Code.NOT_MINE  # nobody passed it on
+
+
 def test_a_node_with_children_leaves_no_sooner_than_they_do() -> None:
     """Given back at once, its part would have two deciders until its child's lease ends."""
     tree = TreeSimulation(8)
@@ -180,12 +213,14 @@ def test_one_message_that_waits_is_not_passed_by_too_many() -> None:
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_seeds(first: int) -> None:
     """No message that was answered is missing at anybody who was subscribed before it was sent."""
+    answered = 0
     for seed in range(first, first + 20):
         tree = run_seed(seed)
         assert not tree.lost(), seed
         ended = [each.code for each in tree.story.publications.values()]
         assert None not in ended, seed
-        assert ended.count(Code.DISTRIBUTED) >= len(ended) * 0.9, (seed, ended)
+        answered += ended.count(Code.DISTRIBUTED)
+    assert answered >= 20 * 60 * 0.98  # one story in a hundred, of a fifth of all lost and deaths, has a tenth given up
 
 
 def test_an_address_that_proved_nothing_gets_little() -> None:
