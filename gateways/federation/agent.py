@@ -99,7 +99,9 @@ class Agent:
         self._echoes = Echoes(settings.echo_s)
         self._keeper = Keeper(parts, self.registers, self.rows, self.election, self.meshes, self.capture)
         self._delivery = Delivery(parts, self.rows, self._echoes, self._keeper.assert_retained)
-        self.courier = Courier(parts, self.overlay, self.meshes, self.election, self.rows, self._delivery)
+        self.courier = Courier(
+            parts, self.overlay, self.meshes, self.election, self.rows, self._delivery, self._keeper.found_room
+        )
         self._keeper.courier, self._keeper.delivery = self.courier, self._delivery
         self._captured_version = -1
         self._want_at = 0.0
@@ -265,7 +267,7 @@ class Agent:
         event = event._replace(properties=without_marks(event.properties))
         number, is_taken = self.courier.originate(now, event, stamp)
         if stamp:
-            self._keeper.captured(now, event, stamp, number)
+            self._keeper.captured(now, event, stamp, number, is_taken)
         parts.counts["captured"] += 1
         return is_taken
 

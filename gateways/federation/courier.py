@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gateways.federation.delivery import Delivery
 from gateways.federation.election import Election
@@ -54,10 +54,17 @@ class Courier:
     """See the module."""
 
     def __init__(
-        self, parts: Parts, overlay: Overlay, meshes: Meshes, election: Election, rows: Rows, delivery: Delivery
+        self,
+        parts: Parts,
+        overlay: Overlay,
+        meshes: Meshes,
+        election: Election,
+        rows: Rows,
+        delivery: Delivery,
+        found_room: Callable[[Captured], None],
     ) -> None:
         self._parts, self._overlay, self._meshes, self._election = parts, overlay, meshes, election
-        self._rows, self._delivery = rows, delivery
+        self._rows, self._delivery, self._found_room = rows, delivery, found_room
         self._lines: dict[str, _Line] = {}
         self._number = 0
         self._last: dict[str, tuple[int, frozenset[str]]] = {}  # topic: number, destinations
@@ -403,6 +410,7 @@ class Courier:
             if isinstance(item, Captured):
                 _, is_taken = self.originate(now, item, stamp, number)
                 if is_taken:
+                    self._found_room(item)
                     self._parts.ready.effects.append(AckHost(item.ref))
             elif self._rows.is_full(len(item.path)) or source in self._backlog_from:
                 self._backlog_from.add(source)

@@ -53,7 +53,7 @@ class Keeper:
         """Return the stamp of a captured retained message; 0 for one that the federation knows or has replaced."""
         topic, registers = captured.topic, self._registers
         known = registers.get(topic)
-        if not self._capture.is_changing:
+        if not self._capture.is_changing or registers.comes_again(topic, captured.payload):
             return registers.next_stamp(now, topic)
         if known is None:
             return INITIAL_STAMP if self._is_host_new else registers.next_stamp(now, topic)
@@ -70,8 +70,8 @@ class Keeper:
         self._inject(now, topic, known)
         return 0
 
-    def captured(self, now: float, captured: Captured, stamp: int, number: int) -> None:
-        """Write the register of a captured message."""
+    def captured(self, now: float, captured: Captured, stamp: int, number: int, is_taken: bool) -> None:
+        """Write the register of a captured message; one that is not taken waits for room in the spool."""
         properties = pack_properties({})
         register = Register(
             stamp,
@@ -84,6 +84,15 @@ class Keeper:
             payload_digest(captured.payload),
         )
         self._registers.write(now, captured.topic, register)
+        if is_taken:
+            self._registers.found_room(captured.topic, captured.payload)
+        else:
+            self._registers.waits(captured.topic, captured.payload)
+
+    def found_room(self, captured: Captured) -> None:
+        """Note that the spool has a message that waited for room."""
+        if captured.is_retained:
+            self._registers.found_room(captured.topic, captured.payload)
 
     # --- from other agents
 

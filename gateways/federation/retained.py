@@ -29,6 +29,9 @@ class Register(Struct, array_like=True):
     Attributes:
         agent, incarnation, number: Id of the message that wrote it.
         at_host: Digest of the payload that the broker is known to have, empty for none.
+        waits: Digest of the newest payload of the broker's clients that waits for room in the spool, empty for none.
+            It is not acknowledged: after a death of the agent it comes again, and is none that the federation knows.
+        waits_of: Incarnation that captured it.
     """
 
     stamp: int
@@ -39,6 +42,8 @@ class Register(Struct, array_like=True):
     qos: int
     properties: bytes
     at_host: bytes = b""
+    waits: bytes = b""
+    waits_of: int = 0
 
     def is_at_host(self) -> bool:
         """Return whether the broker has it."""
@@ -97,6 +102,8 @@ class Registers:
             return True  # it is passed on, and not compared
         if known is not None and not register.at_host:
             register.at_host = known.at_host
+        if known is not None:
+            register.waits, register.waits_of = known.waits, known.waits_of
         self._mix(topic, known)
         self._mix(topic, register)
         self._registers[topic] = register
@@ -114,6 +121,26 @@ class Registers:
         if known is not None and not known.is_at_host():
             known.at_host = payload_digest(known.payload)
             self._store(topic, known)
+
+    def waits(self, topic: str, payload: bytes) -> None:
+        """Note that a captured message has no room in the spool yet."""
+        known = self._registers.get(topic)
+        if known is not None:
+            known.waits, known.waits_of = payload_digest(payload), self._parts.incarnation
+            self._store(topic, known)
+
+    def found_room(self, topic: str, payload: bytes) -> None:
+        """Note that the spool has a captured message; a newer one of its topic may wait still."""
+        known = self._registers.get(topic)
+        if known is not None and known.waits == payload_digest(payload):
+            known.waits, known.waits_of = b"", 0
+            self._store(topic, known)
+
+    def comes_again(self, topic: str, payload: bytes) -> bool:
+        """Return whether a captured message is one that waited for room when this agent died."""
+        known = self._registers.get(topic)
+        is_older = known is not None and known.waits_of < self._parts.incarnation
+        return known is not None and is_older and known.waits == payload_digest(payload)
 
     def lost_host(self) -> None:
         """Note that the broker may have lost its retained messages."""

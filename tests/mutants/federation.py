@@ -9,8 +9,10 @@ from gateways.federation.courier import Courier
 from gateways.federation.echoes import Echoes
 from gateways.federation.election import Election
 from gateways.federation.events import Captured, Event
+from gateways.federation.retained import Registers
 from gateways.spool_rows import Put
 from tests.gateways.federation import test_agents as _A
+from tests.gateways.federation import test_full_spools as _F
 from tests.gateways.federation import test_simulation as _S
 from tests.gateways.federation.sim_process import SimProcess
 from tests.mutants.seeded import SeededBug
@@ -98,6 +100,13 @@ FEDERATION: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(Echoes, "expire", lambda _self, _now: None),
         _A.test_an_echo_that_does_not_come_is_forgotten,
         "test_an_echo_that_does_not_come_is_forgotten",
+    ),
+    SeededBug(
+        "a retained message that waited for room is a known one",
+        "gateways/federation/retained.py Registers.comes_again",
+        lambda patch: patch.setattr(Registers, "comes_again", lambda _self, _topic, _payload: False),
+        _F.test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death,
+        "test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death",
     ),
     SeededBug(
         "rows of a neighbour that died take no other way",

@@ -34,3 +34,24 @@ def test_a_death_after_a_change_of_filters_loses_nothing_that_waited_for_room() 
     core = simulation.processes["n2"].core
     assert core is not None and core.capture.filters() == ["a/#"]
     assert not core.capture.is_changing
+
+
+def test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death() -> None:
+    """Found by the simulation (seed 31350): its register was kept, and it was dropped as known when it came again."""
+    simulation = line(3, spool_bytes_max=SPOOL_BYTES)
+    subscribe(simulation, "n3", "c")
+    simulation.run(4.0)
+    simulation.part("n2", "n3")
+    simulation.kill("n3")
+    sent = [simulation.publish("n2", "c") for _ in range(MESSAGES)]
+    sent.append(simulation.publish("n2", "c", is_retained=True))
+    simulation.run(1.0)
+    simulation.kill("n2")
+    sent.append(simulation.publish("n2", "c", is_retained=True))
+    for name in ("n2", "n3"):
+        simulation.revive(name)
+    simulation.join("n2", "n3")
+    simulation.run(30.0)
+    assert [payload for _, payload in simulation.processes["n3"].broker.received["s"]] == sent
+    assert simulation.quiet_faults() == []
+    assert simulation.retained_faults(["c"], ["n2", "n3"]) == []
