@@ -11,9 +11,10 @@ from pathlib import Path
 
 from conf.errors import ExitCode, UserError
 
-__all__ = ["AccessFileError", "read_access_file", "text_lines"]
+__all__ = ["AccessFileError", "read_access_file", "read_secret", "text_lines"]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+DIFFERENT_BYTES_MIN = 8  # 32 random bytes have some 30, 32 random hexadecimal letters have some 14
 
 
 class AccessFileError(UserError):
@@ -58,6 +59,23 @@ def read_access_file(path: Path, bytes_max: int, secret: bool = False) -> bytes:
     if len(content) > bytes_max:  # it grew, or lies in a file system that knows no sizes
         raise AccessFileError(path, 0, f"is longer than {bytes_max} bytes")
     return bytes(content)
+
+
+def read_secret(path: Path, bytes_max: int) -> bytes:
+    """Return the content of a file that holds one secret and nothing else.
+
+    Raises:
+        AccessFileError: As ``read_access_file``; or anybody could guess it: the zeros that a crash left in the place of
+            a content, one letter again and again, comments alone.
+    """
+    content = read_access_file(path, bytes_max, secret=True)
+    lines = content.split(b"\n")
+    if content.isascii() and all(not line.strip() or line.startswith(b"#") for line in lines):
+        raise AccessFileError(path, 0, "has no secret; `head -c 32 /dev/urandom` makes one")
+    if len(set(content)) < DIFFERENT_BYTES_MIN:
+        few = f"fewer than {DIFFERENT_BYTES_MIN} different bytes"
+        raise AccessFileError(path, 0, f"has {few}, so it can be guessed; `head -c 32 /dev/urandom` makes a secret")
+    return content
 
 
 def _judge(path: Path, status: os.stat_result, bytes_max: int, secret: bool) -> None:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from access.files import read_access_file
+from access.files import read_secret
 from access.identity.certificates import CertificateStep, NameKind, NameUse
 from access.identity.chain import Chain, ChainRules
 from access.identity.http_answer import HttpStep
@@ -28,7 +28,7 @@ from edge.login.chains import Chains
 from edge.login.token_settings import token_step
 from wire.node.reload_parts import file_marks, secret_marks
 
-__all__ = ["ListenerChain", "steps_of"]
+__all__ = ["ListenerChain", "shared_secret", "steps_of"]
 
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 4096
 
@@ -123,13 +123,18 @@ class ListenerChain:
         self.marks |= secret_marks([shared] if shared is not None else [])
         users = load_users(path) if path is not None else {}
         self.users["scram"] = users
-        secret = _shared_secret(shared) if shared is not None else self._chains.secret
+        secret = shared_secret(shared) if shared is not None else self._chains.secret
         method = Scram(users, lambda: secrets.token_urlsafe(24), secret, asks)
         return ScramStep(method, listener.scram_without_tls)
 
 
-def _shared_secret(path: Path) -> bytes:
-    secret = read_access_file(path, SECRET_BYTES_MAX, secret=True)
+def shared_secret(path: Path) -> bytes:
+    """Return the secret of ``edge.scram_secret_file``.
+
+    Raises:
+        UserError: The file is unusable, or no secret.
+    """
+    secret = read_secret(path, SECRET_BYTES_MAX)
     if len(secret) < SECRET_BYTES_MIN:
         raise UserError(
             f"{path}: a secret of {len(secret)} bytes: `head -c 32 /dev/urandom` makes one; bring it to every edge"

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from access.files import AccessFileError, read_access_file
+from access.files import AccessFileError, read_access_file, read_secret
 from access.identity.principal import Step, no_acl
 from conf.edge_settings import ListenerSettings
 from conf.errors import ExitCode, UserError
@@ -54,7 +54,7 @@ def _keys(listener: ListenerSettings) -> "list[TokenKey]":
     secret = listener.token_secret
     if secret is not None:
         try:
-            content = read_access_file(secret, KEY_BYTES_MAX, secret=True).removesuffix(b"\n")
+            content = read_secret(secret, KEY_BYTES_MAX).removesuffix(b"\n")
             keys.append(key_of_secret(content, listener.token_secret_algorithm))
         except ValueError as error:
             raise AccessFileError(secret, 0, str(error)) from None

@@ -28,6 +28,7 @@ from access.rules.role_table import read_role_table
 from conf.errors import UserError
 from conf.settings import EdgeConfig, ListenerSettings
 from edge.login.bounded_http import tls_context
+from edge.login.listener_chain import shared_secret
 from edge.login.token_settings import token_step
 from membership.keyring import KeyRingError, generate_key, read_key_file
 from stratamq.rooms import load_config
@@ -39,6 +40,7 @@ from wire.links.tls import CertificateFiles, check_certificate, client_listener_
 NOW = datetime.datetime.now(datetime.UTC)
 HASH = KNOWN["sha512"][0]
 PASSWORD = "hunter2-7c1e"
+SECRET = b"\x81~\xf4\r\xc3\x9a5\x1b\x00\n\xe7$k\xb0\x12\x94\xfd\x08:v\xd5\xa1`\xce\x0fU\x99/\xb8\x1ezC"  # 32 bytes
 GIB = 1 << 30
 SECONDS_MAX = 2.0
 RESIDENT_MAX = 64 * 1024 * 1024
@@ -128,6 +130,10 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> None:
     def callout(path: Path) -> list[str]:
         return [str(one["subject"]) for one in tls_context(path).get_ca_certs()]
 
+    def shown_to_callout(certificate: Path, key: Path) -> list[str]:
+        tls_context(None, (certificate, key))
+        return pair
+
     def node_certificate(path: Path) -> list[str]:
         files = CertificateFiles(path, node.key, node.authority)
         check_certificate(files, ("test", "edge", "edge-0"), datetime.datetime.now(datetime.UTC))
@@ -155,6 +161,11 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> None:
             "token key": Kind(_pem(), lambda path: token(token_keys=(path,))),
             "token secret": Kind(PASSWORD.encode() * 4 + b"\n", lambda path: token(token_secret=path), takes=True),
             "authority of a callout": Kind(authority.certificate.read_bytes(), callout),
+            "certificate shown to a callout": Kind(
+                lost.certificate.read_bytes(), lambda path: shown_to_callout(path, lost.key)
+            ),
+            "key of a callout": Kind(lost.key.read_bytes(), lambda path: shown_to_callout(lost.certificate, path)),
+            "scram secret": Kind(SECRET, lambda path: [shared_secret(path) and "a secret"], takes=True),
             "jwks": Kind(_jwks(), _kids, unknown=b"}"),
             "gossip keys": Kind(f"{base64.b64encode(generate_key()).decode()}\n".encode(), read_key_file),
             "certificate of a listener": Kind(
@@ -185,12 +196,15 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
     "NUL behind it": lambda whole: whole + b"\0",
     "NUL in it": lambda whole: whole[:20] + b"\0" + whole[20:],
     "byte order mark": lambda whole: b"\xef\xbb\xbf" + whole,
-    "UTF-16": lambda whole: whole.decode().encode("utf-16"),
+    "UTF-16": lambda whole: whole.decode("latin-1").encode("utf-16"),
     "doubled": lambda whole: whole * 2,
+    "zeros": lambda _: bytes(4096),
+    "many comments": lambda _: b"# nothing here yet\n" * 20,
     "noise": lambda _: bytes(range(256)) * 64,
     "deep": lambda _: b"x = " + b"[" * 100_000,
     "a long line": lambda whole: whole + b"x" * 1_000_000 + b"\n",
 }
+NOTHING = ("empty", "zeros", "comments only", "many comments")
 OTHERS = ("missing", "unreadable", "a folder", "a pipe", "a gibibyte", "comments only", "unknown words")
 
 
@@ -239,6 +253,9 @@ def test_a_damaged_file(tmp_path: Path, damage: str) -> None:
             assert str(path) in message or name == "jwks", (name, message)  # that one comes from an address
             assert PASSWORD not in message and HASH[5:20] not in message, name
         else:
+            assert damage not in NOTHING or name == "settings", (
+                name
+            )  # those have defaults, none of which lets anybody in
             assert found >= says if kind.takes else found <= says, (name, found)
             lenient.append(name)
         assert time.thread_time() - began < SECONDS_MAX, name

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from access.files import AccessFileError, read_access_file, text_lines
+from access.files import AccessFileError, read_access_file, read_secret, text_lines
 
 
 def test_a_file_is_read_whole_and_through_a_link(tmp_path: Path) -> None:
@@ -81,3 +81,24 @@ def test_control_characters_and_bytes_that_are_no_text(line: bytes) -> None:
 def test_a_byte_order_mark() -> None:
     with pytest.raises(AccessFileError, match="byte order mark"):
         list(text_lines(Path("f"), b"\xef\xbb\xbfgood"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", bytes(32), b"x" * 64, b"\n" * 40, b"# 32 bytes, please\n\n# of noise\n" * 3, b"ab" * 99]
+)
+def test_what_anybody_could_guess_is_no_secret(tmp_path: Path, content: bytes) -> None:
+    """NIST: protect. Zeros that a crash left, one letter, comments: refused in one line that quotes nothing of it."""
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+    with pytest.raises(AccessFileError, match=r"no secret|can be guessed") as error:
+        read_secret(path, 4096)
+    assert str(path) in error.value.message and "\n" not in error.value.message
+
+
+@pytest.mark.parametrize("content", [bytes(range(32)), b"#" + bytes(range(200, 232)), b"0123456789abcdef" * 2])
+def test_a_secret_of_any_bytes_is_read_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+    assert read_secret(path, 4096) == content
