@@ -193,6 +193,13 @@ ACCESS_RULES = (
         "a token for others is accepted",
     ),
     SeededBug(
+        "token_that_no_revocation_can_name",
+        "access/identity/tokens.py",
+        _replaced(tokens, "_token_id", _always("")),
+        test_tokens.test_the_name_by_which_a_token_is_revoked,
+        "a revoked token goes on",
+    ),
+    SeededBug(
         "keys_kept_for_ever",
         "access/identity/key_set.py",
         _replaced(KeySource, "is_fresh", _always(True)),
