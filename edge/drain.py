@@ -79,8 +79,7 @@ class Drain:
         self._kick = kick
         self._rate_set = self._rate = rate
         self._redirects = False
-        self._order_waits = False  # an order came that no look has seen
-        self._order_until = float("-inf")
+        self._order_until = float("-inf")  # for which an order waits for the map
         self._loads = loads
         self._servers: dict[str, str] = {}  # by listener: the least loaded edge's
         self._servers_at = float("-inf")
@@ -128,14 +127,12 @@ class Drain:
                 self._doors.open()
             if self._phase:
                 say(logger, "drain.over")
-            if self._order_waits:
-                self._order_until = now + ORDER_S
-            elif self._phase or now >= self._order_until:
+            if now >= self._order_until:
                 self._rate, self._redirects = self._rate_set, False
-            self._phase, self._said, self._order_waits = "", False, False
+            self._phase, self._said = "", False
         elif not self._phase:
             self._phase, self._refuse_at = "announced", now + REFUSE_AFTER_S
-            self._order_waits = False
+            self._order_until = now
             say(logger, "drain.began", clients=len(self._clients), rate=self._rate)
         elif self._phase == "announced" and now >= self._refuse_at:
             self._phase = "refusing"
@@ -173,7 +170,7 @@ class Drain:
             return NodeOrdered(order.request, error="this order to drain is none")
         if not order.dry_run:
             self._rate, self._redirects = wanted.rate or self._rate_set, wanted.redirect
-            self._order_waits = True  # it comes before the map says that the edge drains
+            self._order_until = self._node.now + ORDER_S  # it comes before the map says that the edge drains
         here = [client for client in self._clients.all() if client.phase == Phase.OPEN and not client.conn.closed]
         wills = sum(client.will_at_once for client in here)
         sessions = sum(client.session != 0 and client.expiry_s > 0 for client in here)

@@ -23,7 +23,6 @@ __all__ = ["EdgeTraces"]
 
 MARKED_PER_TURN = 200  # connections
 NAMED_MAX = 8  # filters in one event
-TOPICS_MAX = 1_024  # whose text is remembered
 ACKS = {4: "PUBACK", 5: "PUBREC", 7: "PUBCOMP"}
 
 
@@ -51,7 +50,6 @@ class EdgeTraces:
         self._routes = routes
         self._unmarked: list[int] = []  # connections whose marks may be old
         self._marks_clients = self._marks_topics = False
-        self._topics: dict[bytes, str] = {}  # as texts
         self._forwarded: tuple[object, str] = (None, "")  # where the last message went, and that as a text
         self.desk = TraceDesk(node.name, lambda: node.map, self._changed)
         self.desk.utc_us = lambda: int(utc() * 1e6)
@@ -74,7 +72,6 @@ class EdgeTraces:
         self.payload_bytes = desk.payload_bytes
         self._hot.trace = self if desk.running else None
         if not desk.running:
-            self._topics.clear()
             self._forwarded = None, ""
         self._node.wake()
 
@@ -166,7 +163,7 @@ class EdgeTraces:
             origin,
             client_id,
             address,
-            self._text(topic),
+            self.desk.text(topic),
             identifier or -1,
             qos,
             session,
@@ -202,7 +199,7 @@ class EdgeTraces:
             origin,
             client_id,
             address,
-            self._text(topic),
+            self.desk.text(topic),
             identifier,
             -1,
             _session(context) if session_seq else -1,
@@ -215,14 +212,6 @@ class EdgeTraces:
         )
         if self.desk.stale:
             self._node.wake()
-
-    def _text(self, topic: bytes) -> str:
-        text = self._topics.get(topic)
-        if text is None:
-            if len(self._topics) >= TOPICS_MAX:
-                self._topics.clear()
-            text = self._topics[topic] = topic.decode("utf-8", "replace")
-        return text
 
     def _destinations(self, detail: Any) -> str:
         """Return where a message goes: a Route and the partition that retains it, or a message and a group."""

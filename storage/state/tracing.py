@@ -18,7 +18,7 @@ from wire.messages.cluster_map import ClusterMap
 __all__ = ["Tracing"]
 
 ENTRIES_MAX = 16_384  # that are told of; the oldest is forgotten
-TOPICS_MAX = 1_024  # whose text is remembered
+TOPIC_BYTES_MAX = 8 * 1024 * 1024  # of the topics of those
 ACKS = {4: "PUBACK", 5: "PUBREC", 7: "PUBCOMP"}
 
 
@@ -40,7 +40,7 @@ class Tracing:
         self.active = False
         self._of_clients = False
         self._entries: dict[tuple[int, int], tuple[bytes, Origin]] = {}  # (session, session_seq): topic, origin
-        self._topics: dict[bytes, str] = {}  # as texts
+        self._topic_bytes = 0
         self._operation = (0, "")  # the last one that was told, and that as a text
         self.desk = TraceDesk(node, cluster_map, self._changed)
 
@@ -49,7 +49,7 @@ class Tracing:
         self._of_clients = bool(self.desk.of_kind(CLIENT))
         if not self.active:
             self._entries.clear()
-            self._topics.clear()
+            self._topic_bytes = 0
         self._told()
 
     # --- marks
@@ -68,14 +68,20 @@ class Tracing:
             return True
         origin = entry.origin_kind, entry.origin_a, entry.origin_b
         if self.wants_session(session) or self.desk.wants_origin(origin):
-            self._remember(session, entry, origin)
+            self._remember((session.number, entry.session_seq), entry.topic, origin)
             return True
         return False
 
-    def _remember(self, session: DurableSession, entry: Entry, origin: Origin) -> None:
-        self._entries[session.number, entry.session_seq] = entry.topic, origin
-        if len(self._entries) > ENTRIES_MAX:
-            del self._entries[next(iter(self._entries))]
+    def _remember(self, key: tuple[int, int], topic: bytes, origin: Origin) -> None:
+        self._forget(key)
+        self._entries[key] = topic, origin
+        self._topic_bytes += len(topic)
+        while len(self._entries) > ENTRIES_MAX or self._topic_bytes > TOPIC_BYTES_MAX:
+            self._forget(next(iter(self._entries)))
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        topic, _ = self._entries.pop(key, (b"", NO_ORIGIN))
+        self._topic_bytes -= len(topic)
 
     def known_of(self, session: DurableSession, session_seq: int) -> tuple[bytes, Origin]:
         """Return topic and origin of an entry that is told of, b"" of another one."""
@@ -94,10 +100,8 @@ class Tracing:
         marked: bool,
     ) -> None:
         """Take a message of QoS 1 that is queued and leaves at once; of an unmarked one only that it leaves is told."""
-        self._entries[session.number, session_seq] = topic, origin
-        if len(self._entries) > ENTRIES_MAX:
-            del self._entries[next(iter(self._entries))]
-        where = session.client_id, "", self._text(topic)
+        self._remember((session.number, session_seq), topic, origin)
+        where = session.client_id, "", self.desk.text(topic)
         numbers = 1, session.number, session_seq, partition
         if marked:
             self.desk.note("queued", origin, *where, -1, *numbers, "", "sent at once", b"", True)
@@ -105,7 +109,7 @@ class Tracing:
 
     def queued(self, partition: int, session: DurableSession, entry: Entry, origin: Origin) -> None:
         """An entry of a told message is appended to a queue."""
-        self._remember(session, entry, origin)
+        self._remember((session.number, entry.session_seq), entry.topic, origin)
         self._note("queued", partition, session, entry.session_seq, -1, entry.qos, "", f"depth {session.queued}")
 
     def committed(self, partition: int, commit_index: int, topic: bytes, origin: Origin) -> None:
@@ -115,7 +119,9 @@ class Tracing:
         if commit_index != self._operation[0]:
             self._operation = commit_index, f"operation {commit_index}"
         detail = self._operation[1]
-        self.desk.note("committed", origin, "", "", self._text(topic), -1, -1, -1, -1, partition, "", detail, b"", True)
+        self.desk.note(
+            "committed", origin, "", "", self.desk.text(topic), -1, -1, -1, -1, partition, "", detail, b"", True
+        )
 
     def pushed(self, partition: int, session: DurableSession, entry: Entry, flight: InFlight) -> None:
         """An entry goes to the client's edge."""
@@ -129,7 +135,7 @@ class Tracing:
             "pushed" if session.edge else "dropped",
             origin,
             session.client_id,
-            topic=self._text(message.topic),
+            topic=self.desk.text(message.topic),
             qos=0,
             session=session.number,
             partition=partition,
@@ -148,7 +154,7 @@ class Tracing:
         reason = f"{reason_code:#04x}" if reason_code else ""
         self._note("acked", partition, session, session_seq, -1, -1, reason, ACKS.get(packet_type, ""))
         if packet_type != 5 or reason_code >= FAILURE:  # PUBREC is half of a flow
-            self._entries.pop((session.number, session_seq), None)
+            self._forget((session.number, session_seq))
 
     def noted(
         self, partition: int, event: str, reason: str, client_id: str, topic: bytes, origin: Origin, detail: str
@@ -160,7 +166,7 @@ class Tracing:
                 stage,
                 origin,
                 client_id,
-                topic=self._text(topic),
+                topic=self.desk.text(topic),
                 partition=partition,
                 reason=reason,
                 detail=detail,
@@ -179,13 +185,5 @@ class Tracing:
         detail: str,
     ) -> None:
         topic, origin = self.known_of(session, session_seq)
-        where = session.client_id, "", self._text(topic), packet, qos, session.number, session_seq, partition
+        where = session.client_id, "", self.desk.text(topic), packet, qos, session.number, session_seq, partition
         self.desk.note(stage, origin, *where, reason, detail, b"", True)
-
-    def _text(self, topic: bytes) -> str:
-        text = self._topics.get(topic)
-        if text is None:
-            if len(self._topics) >= TOPICS_MAX:
-                self._topics.clear()
-            text = self._topics[topic] = topic.decode("utf-8", "replace")
-        return text

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from storage.state import tracing
 from storage.state.settings import PartitionSettings
 from storage.state.tracing import Tracing
 from tests.storage.plain_forms import FORMS, load
@@ -131,3 +132,19 @@ def test_qos_0_is_told_as_pushed_or_dropped(form: str) -> None:
     assert [stage for stage, _, _, _ in scene.told()] == ["pushed", "dropped"]
     scene.end_turn()
     assert [stage for stage, _, _, _ in scene.told()] == ["pushed", "dropped"]  # nothing of it is written
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_long_topics_are_remembered_within_a_bound(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest entries are forgotten; what is acknowledged gives its bytes back."""
+    monkeypatch.setattr(tracing, "TOPIC_BYTES_MAX", 2)
+    scene = Traced(form, "topic", "#")
+    told = []
+    for count in (3, 2):
+        for _ in range(count):
+            scene.send(b"a")
+        (pushes,) = scene.end_turn()[1].values()
+        for push in pushes:
+            scene.acknowledge(encode_push_ack(PushAck(SESSION, 9, 4, push.session_seq, 4, 0)))
+        told.append([stage for stage, _, _, _ in scene.told()].count("acked"))
+    assert told == [2, 4]

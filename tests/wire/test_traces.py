@@ -29,9 +29,9 @@ class Node:
     def begin(self, name: str, kind: str = "topic", pattern: str = "a/#", **options: Any) -> Trace:
         return self.desk.begin(TraceOrder(name, kind, pattern, **options), 10.0)
 
-    def told(self, name: str, column: str = "stage") -> list[Any]:
+    def told(self, name: str, column: str = "stage", role: str = "operator") -> list[Any]:
         source = self.desk.sources()["trace"]
-        ask = Ask({"trace": name}, "", frozenset(), "operator", 100, 0.0)
+        ask = Ask({"trace": name}, "", frozenset(), role, 100, 0.0)
         return [source.columns[column](thing) for _, thing in source.walk(ask)]
 
     def names(self) -> list[Any]:
@@ -163,12 +163,12 @@ def test_operators_may_and_viewers_may_not() -> None:
 
 def test_an_order_of_a_router_is_carried_out_and_answered() -> None:
     node = Node()
-    subject = '{"trace": "t", "kind": "client", "pattern": "dev", "actor": "nobody"}'
+    subject = '{"trace": "t", "kind": "client", "pattern": "dev"}'
     order = OrderNode(7, "trace start", subject, True, "ann", "operator")
     assert not node.desk.ordered(10.0, order).error and not node.desk.running
     order.dry_run = False
     assert not node.desk.ordered(10.0, order).error and node.desk.wants_client("dev", "")
-    assert [trace.order.actor for trace in node.desk.running] == ["ann"]  # whom the router has judged
+    assert [trace.actor for trace in node.desk.running] == ["ann"]  # whom the router has judged
     assert "no trace" in node.desk.ordered(10.0, OrderNode(8, "trace stop", '{"trace": "x"}')).error
     assert node.desk.ordered(10.0, OrderNode(8, "trace start", '{"trace": "x", "kind": "topic"}')).error
     assert node.desk.ordered(10.0, OrderNode(8, "trace start", "nonsense")).error
@@ -183,6 +183,26 @@ def test_payloads_are_cut_to_what_each_trace_wants() -> None:
     assert node.desk.payload_bytes == 4
     node.desk.note("received", topic="a", payload=b"payload")
     assert [node.told(name, "payload") for name in ("none", "head")] == [[None], [b"payl"]]
+
+
+def test_payloads_are_for_operators() -> None:
+    """NIST: protect. Whoever begins a trace with payloads has the role; so must whoever reads it, over any door."""
+    node = Node()
+    node.begin("t", payload_bytes=4)
+    node.desk.note("received", topic="a", payload=b"payload")
+    assert node.told("t", "payload", "viewer") == [None] and node.told("t", "stage", "viewer") == ["received"]
+    assert node.told("t", "payload", "admin") == [b"payl"]
+
+
+def test_long_names_are_judged_whole_kept_short_and_not_remembered() -> None:
+    """A filter that matches the whole topic, and not its beginning; 16 traces of them take no memory to speak of."""
+    node = Node()
+    trace, other = node.begin("t", "topic", "a/+/end"), node.begin("u", "topic", "a/+")
+    for number in range(20):
+        node.desk.note("received", topic=node.desk.text(b"a/%d%s/end" % (number, b"x" * 60_000)))
+    assert trace.number == 20 and other.number == 0
+    assert max(map(len, node.told("t", "topic"))) == 256
+    assert not trace.known and node.desk.text(b"short") is node.desk.text(b"short")
 
 
 def test_a_look_at_a_trace_that_is_not_there_is_refused() -> None:

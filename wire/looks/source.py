@@ -86,9 +86,13 @@ class Ask:
         """
         if self.where.get("payload", "none") == "none":
             return False
-        if lower_role(self.role, OPERATOR) != OPERATOR:
+        if not self.may_read_payloads():
             raise LookRefused("payloads want the role operator")
         return True
+
+    def may_read_payloads(self) -> bool:
+        """Return whether the role suffices for payloads."""
+        return lower_role(self.role, OPERATOR) == OPERATOR
 
 
 @dataclass(frozen=True, slots=True)

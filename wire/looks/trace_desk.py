@@ -34,6 +34,7 @@ KEPT_MAX = 4_096  # events of a trace, the oldest of which go: all traces togeth
 FAST = 1_000  # events in a second
 FAST_SECONDS = 3  # with so many, until a trace ends by itself
 KNOWN_MAX = 1_024  # texts whose judgement a trace remembers
+TOPICS_MAX = 1_024  # topics whose text is remembered
 TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "events", "too_much"
 
@@ -67,6 +68,7 @@ class Trace:
         "_fast",
         "_second_ends",
         "_this_second",
+        "actor",
         "events",
         "judge",
         "kind",
@@ -79,13 +81,14 @@ class Trace:
         "until",
     )
 
-    def __init__(self, order: TraceOrder, now: float, started_ms: int) -> None:
+    def __init__(self, order: TraceOrder, now: float, started_ms: int, actor: str = "") -> None:
         """Begin it.
 
         Raises:
             TraceRefused: Its pattern is none.
         """
         self.order = order
+        self.actor = actor
         self.kind = order.kind
         self.payload_bytes = order.payload_bytes
         self.judge = judge_of(order.kind, order.pattern)
@@ -100,12 +103,14 @@ class Trace:
         self._this_second = 0
 
     def names(self, text: str) -> bool:
-        """Return whether a text is what it names; the last ones are remembered."""
+        """Return whether a text is what it names; the last short ones are remembered."""
         known = self.known.get(text)
         if known is None:
-            if len(self.known) >= KNOWN_MAX:
-                self.known.clear()
-            known = self.known[text] = bool(text) and self.judge(text)
+            known = bool(text) and self.judge(text)
+            if len(text) <= TEXT_MAX:
+                if len(self.known) >= KNOWN_MAX:
+                    self.known.clear()
+                self.known[text] = known
         return known
 
     def is_about(self, client_id: str, address: str, topic: str) -> bool:
@@ -153,6 +158,7 @@ class TraceDesk:
         self._map = cluster_map
         self._changed = changed
         self._traces: dict[str, Trace] = {}
+        self._topics: dict[bytes, str] = {}  # as texts
         self.utc_us: Callable[[], int] = lambda: 0
         self.running: list[Trace] = []
         self.payload_bytes = 0
@@ -160,14 +166,14 @@ class TraceDesk:
 
     # --- operators
 
-    def begin(self, order: TraceOrder, now: float) -> Trace:
+    def begin(self, order: TraceOrder, now: float, actor: str = "") -> Trace:
         """Begin a trace; one of the same name and pattern that runs goes on.
 
         Raises:
             TraceRefused: Nothing has changed.
         """
         self.step(now)
-        trace = Trace(order, now, self.utc_us() // 1000)
+        trace = Trace(order, now, self.utc_us() // 1000, actor)
         known = self._traces.get(order.trace)
         if known is not None and known.state == RUNNING:
             if (known.order.kind, known.order.pattern) == (order.kind, order.pattern):
@@ -209,7 +215,7 @@ class TraceDesk:
                 trace = self.stop(message.trace, now)
             else:
                 values = {name: getattr(message, name) for name in TraceOrder.__struct_fields__}
-                trace = self.begin(TraceOrder(**values), now)
+                trace = self.begin(TraceOrder(**values), now, message.actor)
         except TraceRefused as refusal:
             seen.error, seen.exit_code = str(refusal), FAILED
         else:
@@ -221,13 +227,13 @@ class TraceDesk:
     def ordered(self, now: float, order: OrderNode) -> NodeOrdered:
         """Take an order that a router has judged and passed on."""
         try:
-            wanted = msgspec.structs.replace(read_trace(order.subject.encode()), actor=order.actor)
+            wanted = read_trace(order.subject.encode())
             if order.verb == "trace stop":
                 done = self.stop(wanted.trace, now) if not order.dry_run else self._named(wanted.trace)
             elif order.dry_run:
                 done = Trace(wanted, now, 0)
             else:
-                done = self.begin(wanted, now)
+                done = self.begin(wanted, now, order.actor)
         except (TraceRefused, Unreadable) as refusal:
             return NodeOrdered(order.request, error=str(refusal)[:500])
         return NodeOrdered(order.request, done.number, [f"{wanted.trace}: {done.state}"])
@@ -256,6 +262,8 @@ class TraceDesk:
         self.stale = False
         self.running = [trace for trace in self._traces.values() if trace.state == RUNNING]
         self.payload_bytes = max((trace.order.payload_bytes for trace in self.running), default=0)
+        if not self.running:
+            self._topics.clear()
         self._changed()
 
     # --- what is traced
@@ -276,6 +284,17 @@ class TraceDesk:
         """Return whether a message is traced by its origin."""
         found = self.of_kind(ORIGIN)
         return bool(found) and any(trace.names(origin_text(*origin, self._map())) for trace in found)
+
+    def text(self, topic: bytes) -> str:
+        """Return a topic as a text; the last short ones are remembered."""
+        text = self._topics.get(topic)
+        if text is None:
+            text = topic.decode("utf-8", "replace")
+            if len(topic) <= TEXT_MAX:
+                if len(self._topics) >= TOPICS_MAX:
+                    self._topics.clear()
+                self._topics[topic] = text
+        return text
 
     def note(
         self,
@@ -313,8 +332,9 @@ class TraceDesk:
             marked: The message bears a mark: a trace of clients, which cannot know another node's, gets it as well.
         """
         at_us = self.utc_us()
+        texts = client_id, topic
         if len(client_id) + len(topic) + len(detail) > TEXT_MAX:
-            client_id, topic, detail = client_id[:TEXT_MAX], topic[:TEXT_MAX], detail[:TEXT_MAX]
+            texts, detail = (client_id[:TEXT_MAX], topic[:TEXT_MAX]), detail[:TEXT_MAX]
         ended = False
         for trace in self.running:
             kind = trace.kind
@@ -332,8 +352,8 @@ class TraceDesk:
             kept = payload[: trace.payload_bytes] if payload else payload
             # fmt: off
             trace.events.append((
-                trace.count(at_us), at_us, stage, origin, client_id, topic, packet, qos, session, seq, partition,
-                reason, detail, kept, carried,
+                trace.count(at_us), at_us, stage, origin, *texts, packet, qos, session, seq, partition, reason, detail,
+                kept, carried,
             ))
             # fmt: on
             ended = ended or trace.state != RUNNING
@@ -370,8 +390,10 @@ class TraceDesk:
         (after,) = ask.numbers(1)
         events = trace.events
         skipped = max(0, after - events[0][0] + 1) if events else 0
+        with_payload = ask.may_read_payloads()
         for fields in islice(events, skipped, None):
-            yield fields[0], (trace, Event(*fields))
+            event = Event(*fields)
+            yield event.number, (trace, event if with_payload else event._replace(payload=b""))
 
     def _trace_columns(self) -> Columns:
         return {
@@ -385,7 +407,7 @@ class TraceDesk:
             "events": lambda trace: trace.number,
             "events_max": lambda trace: trace.order.events_max,
             "payload_bytes": lambda trace: trace.order.payload_bytes,
-            "actor": lambda trace: trace.order.actor or None,
+            "actor": lambda trace: trace.actor or None,
         }
 
     def _event_columns(self) -> Columns:
