@@ -155,7 +155,7 @@ class EdgeService:
             show_process(self.core.operators.desk, self._process, self.core.node.journal)
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             audit.came = loop.kick
-            self._register_metrics(loop, chains)
+            self._make_doors(loop, chains)
             audit.register(self._process.metrics)
             if self._process.contexts is not None:
                 self._process.contexts.revoked.call_at_put(self._cut_revoked)
@@ -416,22 +416,21 @@ class EdgeService:
         self.core.hot.write(conn, hello)
         self._dialling.connected(dial.name, conn)
 
-    def _register_metrics(self, loop: Loop, chains: Chains) -> None:
+    def _make_doors(self, loop: Loop, chains: Chains) -> None:
+        """Make what lets clients in, stops letting them in, lets them go, and tries the way of a message."""
         metrics, core = self._process.metrics, self.core
-        counters = core.hot.counters
         self._doors = ListenerDoors(core.node, self._listening, loop, self.accept)
         core.operators.desk.show("listeners", self._doors.look())
-        self._drain = Drain(
-            core.node,
-            core.clients,
-            self._doors,
-            loop.kick,
-            self._config.edge.drain_rate,
-            self._alive_loads,
-        )
+        drain_rate = self._config.edge.drain_rate
+        self._drain = Drain(core.node, core.clients, self._doors, loop.kick, drain_rate, self._alive_loads)
         self._drain.register(metrics)
         self._canary = Canary(core.node, core.requests, core.cache, boot_time, loop.kick)
         self._canary.register(metrics)
+        self._register_metrics(loop, chains)
+
+    def _register_metrics(self, loop: Loop, chains: Chains) -> None:
+        metrics, core = self._process.metrics, self.core
+        counters = core.hot.counters
         trio.lowlevel.add_instrument(Steps(self._own))
         metrics.gauge(
             "own_work_longest_seconds",

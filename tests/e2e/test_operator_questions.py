@@ -7,100 +7,36 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import paho.mqtt.client as paho
 import pytest
 import trio
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.output import OutputFormat
-from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.operated_cluster import WAIT_S, OperatedCluster, operated_cluster
 
-WAIT_S = 20.0
 QUEUE_MAX = 5
 LEASE_S = 8  # so long a stopped node is asked and named; then the map says that it is dead
 
 
-class Answer(NamedTuple):
-    """What a command printed, said and how it ended."""
-
-    shown: Any
-    said: str
-    code: int
-    took_s: float
-
-
-class Place:
-    """A cluster with clients of every kind."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.cluster = cluster
-        self.clients: list[paho.Client] = []
-
-    def ask(self, *words: str) -> Answer:
-        command = [*self.cluster.command_line(), *words, "-o", "json", "--data", str(self.cluster.data)]
-        began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        shown = json.loads(done.stdout) if done.stdout else None
-        return Answer(shown, done.stderr, done.returncode, time.monotonic() - began)
-
-    def rows(self, *words: str) -> list[dict[str, Any]]:
-        answer = self.ask(*words)
-        assert answer.code == 0, answer.said
-        found: list[dict[str, Any]] = answer.shown["rows"]
-        return found
-
-    def come(self, name: str, edge: int = 0, *, expiry_s: int = 0, receive: int = 0, acks: bool = True) -> paho.Client:
-        made = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, manual_ack=not acks)
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = expiry_s
-        if receive:
-            properties.ReceiveMaximum = receive
-        made.connect("127.0.0.1", self.cluster.port(edge, "plain"), properties=properties)
-        made.loop_start()
-        self.cluster.wait_for(made.is_connected, f"connected: {name}", WAIT_S)
-        self.clients.append(made)
-        return made
-
-    def subscribe(self, client: paho.Client, topic_filter: str, **options: Any) -> None:
-        done: list[int] = []
-        client.on_subscribe = lambda *_: done.append(1)
-        client.subscribe(topic_filter, options=SubscribeOptions(qos=1, **options))
-        self.cluster.wait_for(lambda: bool(done), f"subscribed: {topic_filter}", WAIT_S)
-
-    def publish(self, client: paho.Client, topic: str, count: int = 1) -> None:
-        for number in range(count):
-            client.publish(topic, b"%d" % number, qos=1).wait_for_publish(WAIT_S)
-
-    def cause(self, *words: str) -> tuple[str, str]:
-        answer = self.ask(*words)
-        assert answer.code == 0, answer
-        cause = answer.shown["cause"]
-        return (cause["what"], cause["why"]) if cause else ("", "")
+def cause_of(place: OperatedCluster, *words: str) -> tuple[str, str]:
+    answer = place.ask(*words)
+    assert answer.code == 0, answer
+    cause = answer.shown["cause"]
+    return (cause["what"], cause["why"]) if cause else ("", "")
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
+def place() -> Iterator[OperatedCluster]:
     options = ("--set", f"storage.queue_messages_max={QUEUE_MAX}", "--set", f"router.lease_s={LEASE_S}")
-    with local_cluster("--edges", "2", "--storages", "2", *options) as cluster:
-        here = Place(cluster)
-        try:
-            yield here
-        finally:
-            for client in here.clients:
-                client.loop_stop()
+    with operated_cluster("--edges", "2", "--storages", "2", *options) as here:
+        yield here
 
 
-def test_lists_of_a_real_cluster(place: Place) -> None:
+def test_lists_of_a_real_cluster(place: OperatedCluster) -> None:
     """Clients of both edges, stored sessions, their queues and subscriptions."""
     publisher = place.come("list-publisher", 0)
     away = place.come("list-away", 1, expiry_s=3600)
@@ -129,22 +65,22 @@ def test_lists_of_a_real_cluster(place: Place) -> None:
     view = place.ask("client", "show", "list-other").shown
     assert view["connection"]["node"] == "edge-1" and len(view["asked"].split(", ")) == 2
     origin = queue[2]["origin"]
-    what, why = place.cause("msg", "explain", origin, "--topic", "list/1")
+    what, why = cause_of(place, "msg", "explain", origin, "--topic", "list/1")
     assert what == "queued" and "behind 2 entries" in why, why
-    assert "absent" in place.cause("client", "explain", "list-away")
+    assert "absent" in cause_of(place, "client", "explain", "list-away")
 
 
-def test_no_subscriber_and_a_wrong_topic(place: Place) -> None:
+def test_no_subscriber_and_a_wrong_topic(place: OperatedCluster) -> None:
     """Nobody gets it; the filter that misses it by one level is named."""
     here = place.come("wrong-topic")
     place.subscribe(here, "plant/1/temperature")
-    what, why = place.cause("topic", "explain", "nobody/listens")
+    what, why = cause_of(place, "topic", "explain", "nobody/listens")
     assert what == "nobody" and "no subscription meets it" in why
-    what, why = place.cause("client", "explain", "wrong-topic", "--topic", "plant/1/pressure")
+    what, why = cause_of(place, "client", "explain", "wrong-topic", "--topic", "plant/1/pressure")
     assert what == "no_subscription" and "'plant/1/temperature' misses it by one level" in why
 
 
-def test_settings_and_copies_of_running_nodes(place: Place) -> None:
+def test_settings_and_copies_of_running_nodes(place: OperatedCluster) -> None:
     """What a node runs with, in what two differ, copies, and figures of storage nodes; each mistake is one line."""
     shown = place.ask("config", "show", "--node", "storage-1", "--effective").shown
     queue_max = next(row for row in shown if row["setting"] == "storage.queue_messages_max")
@@ -160,7 +96,7 @@ def test_settings_and_copies_of_running_nodes(place: Place) -> None:
         assert refused.code == 2 and refused.said.count("\n") == 1, refused
 
 
-def test_a_listener_is_paused_and_resumed(place: Place) -> None:
+def test_a_listener_is_paused_and_resumed(place: OperatedCluster) -> None:
     """New clients are refused there and nowhere else; those that are connected stay."""
     here = place.come("paused-stays", 0)
     assert place.ask("listener", "pause", "plain", "--node", "edge-0", "--dry-run").code == 0
@@ -182,11 +118,9 @@ def test_a_listener_is_paused_and_resumed(place: Place) -> None:
     assert nobody.code == 1 and "no edge has a listener 'nowhere'" in nobody.said
 
 
-def test_an_operator_sends_and_takes_retained_messages_away(place: Place) -> None:
+def test_an_operator_sends_and_takes_retained_messages_away(place: OperatedCluster) -> None:
     """It goes the way of a client's, whoever may publish what; what is lost is said first."""
-    reader, got = place.come("sent-reader", 1), []
-    reader.on_message = lambda *arguments: got.append((arguments[2].topic, arguments[2].payload, arguments[2].retain))
-    place.subscribe(reader, "sent/#")
+    got = place.subscribe(place.come("sent-reader", 1), "sent/#")
     story = place.ask("msg", "send", "sent/1", "tried", "--dry-run")
     assert story.code == 0 and not got
     assert place.ask("msg", "send", "sent/1", "by an operator", "--node", "edge-0").shown["nodes"][0]["count"] == 1
@@ -214,27 +148,27 @@ def test_an_operator_sends_and_takes_retained_messages_away(place: Place) -> Non
         assert refused.code in (1, 2) and refused.said.count("\n") == 1, refused
 
 
-def test_no_local(place: Place) -> None:
+def test_no_local(place: OperatedCluster) -> None:
     """It published the message itself."""
     here = place.come("own-words")
     place.subscribe(here, "own/words", noLocal=True)
-    what, why = place.cause("msg", "explain", "--topic", "own/words", "--from", "own-words")
+    what, why = cause_of(place, "msg", "explain", "--topic", "own/words", "--from", "own-words")
     assert what == "no_local" and "No Local" in why
-    assert place.cause("topic", "explain", "own/words", "--from", "another") == ("", "")
+    assert cause_of(place, "topic", "explain", "own/words", "--from", "another") == ("", "")
 
 
 @pytest.mark.parametrize("expiry_s", [0, 3600])
-def test_a_full_window(place: Place, expiry_s: int) -> None:
+def test_a_full_window(place: OperatedCluster, expiry_s: int) -> None:
     """An ephemeral and a durable client that acknowledge nothing: which packet, and how many wait behind it."""
     name = f"window-{expiry_s}"
     slow = place.come(name, 1, expiry_s=expiry_s, receive=2, acks=False)
     place.subscribe(slow, f"{name}/#")
     place.publish(place.come(f"{name}-publisher"), f"{name}/x", 4)
-    what, why = place.cause("client", "explain", name)
+    what, why = cause_of(place, "client", "explain", name)
     assert what == "window" and "2 of 2 (its Receive Maximum" in why and "2 messages wait" in why, why
 
 
-def test_a_full_queue(place: Place) -> None:
+def test_a_full_queue(place: OperatedCluster) -> None:
     """The oldest entries went: how many, and whose bound it is."""
     away = place.come("full-queue", 0, expiry_s=3600)
     place.subscribe(away, "full/#")
@@ -247,7 +181,7 @@ def test_a_full_queue(place: Place) -> None:
     assert any(step["what"] == "queue_full" for step in misses)
 
 
-def test_ctrl_c_within_a_question_is_ctrl_c(place: Place) -> None:
+def test_ctrl_c_within_a_question_is_ctrl_c(place: OperatedCluster) -> None:
     """It came while two nodes were asked, so as a group, and a command ended with a traceback."""
 
     async def ask_two(_: object) -> None:
@@ -263,7 +197,7 @@ def test_ctrl_c_within_a_question_is_ctrl_c(place: Place) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_top_on_a_terminal(place: Place, tmp_path: Path) -> None:
+def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
     """It draws nodes and slow clients on a terminal, and Ctrl-C ends it; a pipe gets lines of JSON."""
     socket = ["tmux", "-S", str(tmp_path / "tmux")]
     command = [*place.cluster.command_line(), "top", "--every", "1", "--data", str(place.cluster.data)]
@@ -285,7 +219,7 @@ def test_top_on_a_terminal(place: Place, tmp_path: Path) -> None:
     assert {node["node"] for node in seen["nodes"]} >= {"edge-0", "edge-1", "router-0", "storage-0"}
 
 
-def test_a_stopped_edge_costs_a_list_a_second(place: Place) -> None:
+def test_a_stopped_edge_costs_a_list_a_second(place: OperatedCluster) -> None:
     """It is named, the others are shown, and the exit code is 3; the start of the command is taken off."""
     start_s = place.ask("client", "list", "--limit", "1").took_s
     pid = place.cluster.pid("edge-1")
@@ -301,7 +235,7 @@ def test_a_stopped_edge_costs_a_list_a_second(place: Place) -> None:
     assert answer.took_s - start_s < 4.0 + start_s  # it waits for a second; the spread of two starts on a busy machine
 
 
-def test_zz_a_partition_without_primary(place: Place) -> None:
+def test_zz_a_partition_without_primary(place: OperatedCluster) -> None:
     """Both storage nodes are stopped: lists name the partitions, and a client's story begins with its own."""
     pids = [place.cluster.pid(f"storage-{number}") for number in range(2)]
     for pid in pids:

@@ -6,71 +6,30 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
-from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.operated_cluster import WAIT_S, OperatedCluster, operated_cluster
 
-WAIT_S = 20.0
 TRACES_MAX = 16
 
 
-class Place:
-    """A cluster, commands about it, and clients."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.cluster = cluster
-        self.clients: list[paho.Client] = []
-
-    def run(self, *words: str) -> tuple[int, str, str]:
-        command = [*self.cluster.command_line(), *words, "--data", str(self.cluster.data)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return done.returncode, done.stdout, done.stderr
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        code, shown, said = self.run("trace", "export", name, "-o", "jsonl")
-        assert code == 0, said
-        return [json.loads(line) for line in shown.splitlines()]
-
-    def come(self, name: str, edge: int = 0, *, expiry_s: int = 0) -> paho.Client:
-        made = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = expiry_s
-        made.connect("127.0.0.1", self.cluster.port(edge, "plain"), properties=properties)
-        made.loop_start()
-        self.cluster.wait_for(made.is_connected, f"connected: {name}", WAIT_S)
-        self.clients.append(made)
-        return made
-
-    def subscribe(self, client: paho.Client, topic_filter: str) -> list[str]:
-        done: list[int] = []
-        got: list[str] = []
-        client.on_subscribe = lambda *_: done.append(1)
-        client.on_message = lambda _, __, message: got.append(message.topic)
-        client.subscribe(topic_filter, qos=1)
-        self.cluster.wait_for(lambda: bool(done), f"subscribed: {topic_filter}", WAIT_S)
-        return got
-
-
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    with local_cluster("--edges", "2", "--storages", "2") as cluster:
-        here = Place(cluster)
-        try:
-            yield here
-        finally:
-            for client in here.clients:
-                client.loop_stop()
+def place() -> Iterator[OperatedCluster]:
+    with operated_cluster("--edges", "2", "--storages", "2") as here:
+        yield here
+
+
+def events_of(place: OperatedCluster, name: str) -> list[dict[str, Any]]:
+    code, shown, said = place.run("trace", "export", name, "-o", "jsonl")
+    assert code == 0, said
+    return [json.loads(line) for line in shown.splitlines()]
 
 
 def stages(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(event["stage"], event["node"].partition("-")[0], event.get("client_id", "")) for event in events]
 
 
-def test_a_topic_is_followed_over_edges_and_storage(place: Place) -> None:
+def test_a_topic_is_followed_over_edges_and_storage(place: OperatedCluster) -> None:
     """From received to acknowledged in the order of its way, all under one origin."""
     publisher = place.come("way-publisher", 0)
     durable = place.subscribe(place.come("way-durable", 1, expiry_s=600), "way/#")
@@ -81,8 +40,10 @@ def test_a_topic_is_followed_over_edges_and_storage(place: Place) -> None:
     publisher.publish("way/1", b"payload", qos=1).wait_for_publish(WAIT_S)
     publisher.publish("other/1", b"untold", qos=1).wait_for_publish(WAIT_S)
     place.cluster.wait_for(lambda: len(durable) == len(passing) == 2, "delivered", WAIT_S)
-    place.cluster.wait_for(lambda: sum(row["stage"] == "acked" for row in place.events("way")) >= 3, "acked", WAIT_S)
-    events = place.events("way")
+    place.cluster.wait_for(
+        lambda: sum(row["stage"] == "acked" for row in events_of(place, "way")) >= 3, "acked", WAIT_S
+    )
+    events = events_of(place, "way")
     assert {event["topic"] for event in events} == {"way/1"}
     assert len({event["origin"] for event in events}) == 1
     found = stages(events)
@@ -108,10 +69,10 @@ def test_a_topic_is_followed_over_edges_and_storage(place: Place) -> None:
     assert code == 0 and len(shown.splitlines()) == len(events), said
     assert place.run("trace", "stop", "way")[0] == 0
     publisher.publish("way/1", b"behind it", qos=1).wait_for_publish(WAIT_S)
-    assert len(place.events("way")) == len(events)
+    assert len(events_of(place, "way")) == len(events)
 
 
-def test_a_client_is_followed(place: Place) -> None:
+def test_a_client_is_followed(place: OperatedCluster) -> None:
     """What it publishes, what it gets, and that it comes and goes; nothing of others."""
     assert place.run("trace", "start", "client", "told-*", "--name", "client")[0] == 0
     told, other = place.come("told-one", 0), place.come("untold", 1)
@@ -121,19 +82,19 @@ def test_a_client_is_followed(place: Place) -> None:
     other.publish("told/in", b"2", qos=1).wait_for_publish(WAIT_S)
     other.publish("told/out", b"3", qos=1).wait_for_publish(WAIT_S)
     place.cluster.wait_for(lambda: len(got) == 1 and len(heard) == 2, "delivered", WAIT_S)
-    place.cluster.wait_for(lambda: ("acked", "edge", "told-one") in stages(place.events("client")), "acked", WAIT_S)
+    place.cluster.wait_for(lambda: ("acked", "edge", "told-one") in stages(events_of(place, "client")), "acked", WAIT_S)
     told.disconnect()
     place.cluster.wait_for(
-        lambda: ("disconnected", "edge", "told-one") in stages(place.events("client")), "gone", WAIT_S
+        lambda: ("disconnected", "edge", "told-one") in stages(events_of(place, "client")), "gone", WAIT_S
     )
-    found = stages(place.events("client"))
+    found = stages(events_of(place, "client"))
     for stage in ("connected", "subscribed", "received", "forwarded", "written", "acked", "disconnected"):
         assert (stage, "edge", "told-one") in found, (stage, found)
     assert ("written", "edge", "untold") in found  # its message of QoS 0, at another edge
     assert sum(stage == "received" for stage, _, _ in found) == 1
 
 
-def test_a_sent_message_shows_its_way(place: Place) -> None:
+def test_a_sent_message_shows_its_way(place: OperatedCluster) -> None:
     """`msg send --trace` prints a tree, of its own message alone, and leaves no trace running."""
     place.subscribe(place.come("sent-durable", 1, expiry_s=600), "sent/#")
     place.subscribe(place.come("sent-member", 1), "$share/g/sent/#")
@@ -149,7 +110,7 @@ def test_a_sent_message_shows_its_way(place: Place) -> None:
     assert not [row for row in _traces(place, "send-*") if row["state"] == "running"]
 
 
-def test_tail_ends_with_the_trace(place: Place) -> None:
+def test_tail_ends_with_the_trace(place: OperatedCluster) -> None:
     """It prints what comes, and ends when the trace does; a trace ends at its number of events."""
     assert place.run("trace", "start", "topic", "tail/#", "--name", "tail", "--events", "2", "--for", "60s")[0] == 0
     command = [*place.cluster.command_line(), "trace", "tail", "tail", "--data", str(place.cluster.data)]
@@ -164,7 +125,7 @@ def test_tail_ends_with_the_trace(place: Place) -> None:
     assert (row["state"], row["events"]) == ("events", 2)
 
 
-def test_bad_input_is_one_line_and_changes_nothing(place: Place) -> None:
+def test_bad_input_is_one_line_and_changes_nothing(place: OperatedCluster) -> None:
     """No pattern, none of its kind, an unknown trace, and the seventeenth."""
     for words, part in (
         (("start", "topic"), "wants a pattern"),
@@ -190,10 +151,14 @@ def test_bad_input_is_one_line_and_changes_nothing(place: Place) -> None:
     assert "seventeenth" not in names and len(names) == TRACES_MAX
 
 
-def _traces(place: Place, name: str) -> list[dict[str, Any]]:
+def _traces(place: OperatedCluster, name: str) -> list[dict[str, Any]]:
     until = time.monotonic() + WAIT_S
     while True:
         code, shown, said = place.run("trace", "list", "--filter", f"trace={name}", "-o", "jsonl", "--all")
         if code == 0 or time.monotonic() > until:
             assert code == 0, said
             return [json.loads(line) for line in shown.splitlines()]
+
+
+def _acknowledged(place: OperatedCluster, name: str) -> int:
+    return sum(row["stage"] == "acked" for row in events_of(place, name))

@@ -1,0 +1,95 @@
+"""A real cluster as its operator and its clients see it: commands about it, and MQTT 5 clients that end with it."""
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+WAIT_S = 20.0
+Got = tuple[str, bytes, bool]  # topic, payload, retained
+
+
+class Answer(NamedTuple):
+    """How a command about the cluster ended."""
+
+    shown: Any
+    said: str
+    code: int
+    took_s: float
+
+
+class OperatedCluster:
+    """A cluster, commands about it, and clients."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.clients: list[paho.Client] = []
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Run a command; return its exit code, output and errors."""
+        command = [*self.cluster.command_line(), *words, "--data", str(self.cluster.data)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def ask(self, *words: str) -> Answer:
+        """Run a command with ``-o json``; ``shown`` is None where it printed nothing."""
+        began = time.monotonic()
+        code, shown, said = self.run(*words, "-o", "json")
+        return Answer(json.loads(shown) if shown else None, said, code, time.monotonic() - began)
+
+    def rows(self, *words: str) -> list[dict[str, Any]]:
+        """Return the rows of a list that succeeds."""
+        answer = self.ask(*words)
+        assert answer.code == 0, answer.said
+        found: list[dict[str, Any]] = answer.shown["rows"]
+        return found
+
+    def come(self, name: str, edge: int = 0, *, expiry_s: int = 0, receive: int = 0, acks: bool = True) -> paho.Client:
+        """Connect a client to an edge's listener in clear."""
+        made = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, manual_ack=not acks)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = expiry_s
+        if receive:
+            properties.ReceiveMaximum = receive
+        made.connect("127.0.0.1", self.cluster.port(edge, "plain"), properties=properties)
+        made.loop_start()
+        self.cluster.wait_for(made.is_connected, f"connected: {name}", WAIT_S)
+        self.clients.append(made)
+        return made
+
+    def subscribe(self, client: paho.Client, topic_filter: str, **options: Any) -> list[Got]:
+        """Subscribe at QoS 1; return the list to which its messages are added."""
+        done: list[int] = []
+        got: list[Got] = []
+        client.on_subscribe = lambda *_: done.append(1)
+        client.on_message = lambda _, __, message: got.append((message.topic, bytes(message.payload), message.retain))
+        client.subscribe(topic_filter, options=SubscribeOptions(qos=1, **options))
+        self.cluster.wait_for(lambda: bool(done), f"subscribed: {topic_filter}", WAIT_S)
+        return got
+
+    def publish(self, client: paho.Client, topic: str, count: int = 1) -> None:
+        """Publish at QoS 1, one after the other."""
+        for number in range(count):
+            client.publish(topic, b"%d" % number, qos=1).wait_for_publish(WAIT_S)
+
+
+@contextlib.contextmanager
+def operated_cluster(*options: str) -> Iterator[OperatedCluster]:
+    """Run a cluster; the clients that came are ended before it is."""
+    with local_cluster(*options) as cluster:
+        here = OperatedCluster(cluster)
+        try:
+            yield here
+        finally:
+            for client in here.clients:
+                client.loop_stop()
