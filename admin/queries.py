@@ -45,7 +45,10 @@ PLACE_ROWS = 1000  # of one session or one topic, where all of them are wanted
 class Links(Protocol):
     """The links of an operator."""
 
-    map: ClusterMap
+    @property
+    def map(self) -> ClusterMap:
+        """The map that was read last."""
+        ...
 
     async def gather(self, gather: Gather, question: Question) -> Page:
         """Carry a gather to its page."""
@@ -63,6 +66,17 @@ class Cluster(NamedTuple):
     def map(self) -> ClusterMap:
         """The map that the links have."""
         return self.links.map
+
+    @property
+    def placement(self) -> ClusterMap:
+        """The map, once it says where clients and topics are.
+
+        Raises:
+            UserError: It is empty: the router that was asked has none yet.
+        """
+        if not self.map.partitions:
+            raise UserError("the map is empty: ask again once a majority of the routers runs", ExitCode.NOT_READY)
+        return self.map
 
 
 class Wanted(NamedTuple):
@@ -201,7 +215,7 @@ class ClientView(NamedTuple):
 
 async def client(cluster: Cluster, client_id: str) -> ClientView:
     """Return what two nodes know of a client."""
-    partition = cluster.map.partition_for(client_id)
+    partition = cluster.placement.partition_for(client_id)
     primary = cluster.map.partitions[partition].primary
     if not primary:
         missing = (Missing(f"partition {partition}", "no primary"),)
@@ -286,7 +300,7 @@ class TopicView(NamedTuple):
 
 async def route(cluster: Cluster, name: str) -> tuple[SeenResolve | None, list[SeenRoute], tuple[Missing, ...]]:
     """Return a topic at the owner of its shard, and the answers of it that edges hold."""
-    shard = cluster.map.shard_for_topic(name)
+    shard = cluster.placement.shard_for_topic(name)
     owner = cluster.map.shards[shard].owner
     if not owner:
         return None, [], (Missing(f"shard {shard}", "no owner"),)
@@ -307,7 +321,7 @@ async def topic(cluster: Cluster, name: str, about: Mapping[str, str]) -> TopicV
         name: The topic.
         about: ``from``, ``qos``, ``retain``, ``bytes``, ``near`` of the kind ``matches``.
     """
-    shard = cluster.map.shard_for_topic(name)
+    shard = cluster.placement.shard_for_topic(name)
     owner = cluster.map.shards[shard].owner
     resolved: list[SeenResolve] = []
     partial: tuple[Missing, ...] = ()

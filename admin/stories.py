@@ -129,7 +129,7 @@ async def _events(cluster: Cluster, origin: str) -> tuple[list[tuple[str, Any]],
 async def _in_queue(
     cluster: Cluster, client_id: str, origin: str
 ) -> tuple[list[tuple[str, str, SeenQueued, int]], tuple[Missing, ...]]:
-    partition = cluster.map.partition_for(client_id)
+    partition = cluster.placement.partition_for(client_id)
     primary = cluster.map.partitions[partition].primary
     if not primary:
         return [], (Missing(f"partition {partition}", "no primary"),)

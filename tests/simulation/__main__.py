@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--freezes", action="store_true", help="also SIGSTOP, also within a turn")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
+    parser.add_argument("--looks", action="store_true", help="also an operator that lists, explains and traces")
     parser.add_argument("--policy", action="store_true", help="also users of the cluster whose rights are taken (P9)")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")
     _add_traces(parser)
@@ -89,6 +90,7 @@ def _ordinary(arguments: argparse.Namespace, first: int) -> Iterator[tuple[int, 
             stops=arguments.stops,
             drains=arguments.drains,
             freezes=arguments.freezes,
+            looks=arguments.looks,
             policy=arguments.policy,
         )
         if arguments.only_faults is not None:
@@ -170,6 +172,7 @@ def _count(totals: Counter[str], result: Result) -> None:
     totals["refused"] += result.refused
     totals["verbs"] += result.verbs
     totals["denied"] += result.denied
+    totals.update(result.asked)
     for fault in result.faults:
         totals[f"fault {fault.kind}"] += 1
 
@@ -201,6 +204,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     replay += " --freezes" if options.freezes else ""
     replay += " --heedless" if options.heedless else ""
     replay += " --hostile" if options.hostile else ""
+    replay += " --looks" if options.looks else ""
     replay += " --policy" if options.policy else ""
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
@@ -239,6 +243,9 @@ def _summary(totals: Counter[str], seeds: int, failed: list[int], real_s: float)
         print(f"{totals['forged']} forged messages, {totals['refused']} refusals counted by nodes that did not restart")
     if totals["verbs"]:
         print(f"{totals['verbs']} verbs settled, {totals['denied']} packets judged while their user had lost a right")
+    if totals["lists"]:
+        stories, events = totals["stories"], totals["events of traces"]
+        print(f"{totals['lists']} lists, {stories} stories and {events} events of traces judged")
     print("faults: " + ", ".join(f"{name} {count}" for name, count in kinds))
     print(f"{len(failed)} failed" + (f": {', '.join(map(str, failed))}" if failed else ""))
 

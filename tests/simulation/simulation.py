@@ -26,6 +26,7 @@ from tests.simulation.faults import (
     heal,
     inflict,
 )
+from tests.simulation.look_work import LookWork
 from tests.simulation.policy_work import PolicyWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
@@ -56,6 +57,7 @@ class Options:
     stops: bool = False  # also SIGTERM for nodes and tiers
     drains: bool = False  # also drains of edges
     freezes: bool = False  # also SIGSTOP in the middle of a turn, and clients that each wait at one edge
+    looks: bool = False  # also an operator that lists, explains and traces
     policy: bool = False  # also users of the cluster, and operators that take their rights
     log: bool = False
     real_time_max_s: float = 60.0
@@ -78,6 +80,7 @@ class Result:
     refused: int = 0  # messages that the nodes at the end had refused
     verbs: int = 0  # about the policy that were settled
     denied: int = 0  # packets judged while a user had lost a right
+    asked: dict[str, int] = field(default_factory=dict)  # what the operator's answers were judged of
     checked: dict[str, int] = field(default_factory=dict)
     digest: int = 0
     log: list[str] = field(default_factory=list)
@@ -188,6 +191,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     result.works = works
     workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
     policy = PolicyWork(cluster) if options.policy else None
+    looks = LookWork(cluster) if options.looks else None
     cluster.run(1.0)
     drawn = draw_faults(rng, cluster, options.seconds - 1.0)
     result.faults = drawn if options.faults is None else list(options.faults)
@@ -214,6 +218,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     workload.finish()
     if policy is not None:
         policy.finish()
+    if looks is not None:
+        looks.finish()
     until = cluster.scheduler.now + QUIET_MAX_S
     while not (workload.settled() and (policy is None or policy.settled())) and cluster.scheduler.now < until:
         cluster.run(0.1)
@@ -226,6 +232,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         received = now  # queues drain as fast as windows of one allow
         cluster.run(IDLE_S)
     cluster.run(IDLE_S + 2 * cluster.knobs.lease_s + (25.0 if "wills" in works else 0.0))
+    if looks is not None:
+        _look_at_rest(cluster, looks, result)
     programs = workload.read_final_state()
     until = cluster.scheduler.now + 15.0
     while any(not program.done for program in programs) and cluster.scheduler.now < until:
@@ -235,6 +243,13 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         result.failures += policy.judge()
         result.verbs, result.denied = policy.verbs, policy.watch.checked
     _judge(cluster, result)
+
+
+def _look_at_rest(cluster: Cluster, looks: LookWork, result: Result) -> None:
+    looks.ask_at_rest()
+    cluster.until(lambda: looks.done, 120.0)
+    result.failures += looks.failures[:10]
+    result.asked = {"lists": looks.lists, "stories": looks.stories, "events of traces": looks.events}
 
 
 def _end_hostile(cluster: Cluster, result: Result) -> None:

@@ -34,6 +34,14 @@ def test_random_seed(seed: int) -> None:
     assert not result.failures, result.failures
 
 
+@pytest.mark.parametrize("seed", [1001, 1008, 1011])
+def test_an_operator_that_looks(seed: int) -> None:
+    """Lists, stories and traces while nodes die."""
+    result = run_seed(seed, Options(seconds=6.0, looks=True))
+    assert not result.failures, result.failures
+    assert result.asked["lists"] and result.asked["events of traces"]
+
+
 @pytest.mark.parametrize("seed", [21, 23, 25])
 def test_clients_above_receive_maximum(seed: int) -> None:
     """They send again all that they have at once, as paho does, and are neither cut off nor given anything twice."""

@@ -184,3 +184,14 @@ async def test_the_call_of_the_http_service(
 def test_partitions_of_the_scripted_cluster_are_the_maps() -> None:
     """The client's partition is one of those."""
     assert 0 <= partition_of("dev7", 4) < 4
+
+
+@pytest.mark.parametrize("words", [("topic", "explain", TOPIC), ("route", "show", TOPIC), ("client", "show", "dev7")])
+async def test_a_router_that_has_no_map_yet_is_one_line(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    cluster.map.partitions, cluster.map.shards, cluster.map.base_shards = [], [], 0
+    async with cluster.running():
+        assert await cluster.command(*words) == 4
+    shown, said = capsys.readouterr()
+    assert said == "stratamq: the map is empty: ask again once a majority of the routers runs\n" and not shown
