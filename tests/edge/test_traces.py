@@ -37,6 +37,7 @@ def test_a_topic_is_marked_though_its_route_is_cached() -> None:
     begin(edge, "t", "topic", "a/+")
     publisher.publish("a/b", qos=1, identifier=2)
     publisher.publish("a", qos=1, identifier=3)
+    assert not edge.core.hot.routes[b"a"].traced
     found = [(row.stage, row.client_id, row.packet, row.node) for row in told(edge, "t")]
     assert found == [("received", "p", 2, "e0"), ("written", "s", 2, "e0"), ("acknowledged", "p", 2, "e0")]
     assert not say(edge, StopTrace(2, "t", role="operator")).error

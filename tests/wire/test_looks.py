@@ -198,6 +198,8 @@ def test_a_question_that_is_refused_is_told_why(look: Look, role: str, error: st
 
 def test_the_role_of_both_certificate_and_question_suffices() -> None:
     assert not Shown().ask(Look(1, "log", role="operator"), "admin").error
+    assert "wants the role operator" in Shown().ask(Look(1, "log", role="viewer"), "admin").error
+    assert "wants the role operator" in Shown().ask(Look(1, "log", role="admin"), "viewer").error
 
 
 def test_beyond_the_pace_looks_wait_and_then_the_node_is_busy() -> None:

@@ -1,0 +1,83 @@
+"""Rules of the operators' surface, each taken away, and the test that notices."""
+
+from typing import Any
+
+from admin.gather import Gather, Page
+from conf import drop_reasons
+from tests.admin import test_gather as _G
+from tests.edge import test_event_families as _F
+from tests.edge import test_traces as _T
+from tests.mutants.seeded import SeededBug
+from tests.wire import test_journal as _J
+from tests.wire import test_looks as _L
+from tests.wire import test_traces as _W
+from wire.looks import desk, trace_desk
+from wire.looks.journal import Journal
+from wire.looks.trace_desk import TraceDesk
+
+__all__ = ["OPERATORS"]
+
+MADE, NOTE = Gather._made, Journal.note
+
+
+def _name_nobody(self: Gather, *arguments: Any, **options: Any) -> Page:
+    return MADE(self, *arguments, **options)._replace(partial=())
+
+
+def _lose_the_oldest(self: Journal, *arguments: Any, **options: Any) -> None:
+    NOTE(self, *arguments, **options)
+    if len(self.entries) > 2:
+        self.entries.popleft()
+
+
+OPERATORS: tuple[SeededBug, ...] = (
+    SeededBug(
+        "a drop has no reason",
+        "conf/drop_reasons.py REASON_OF",
+        lambda patch: patch.delitem(drop_reasons.REASON_OF, "dropped_denied"),
+        _F.test_drops_of_the_loop_and_the_core_are_one_family,
+        "test_drops_of_the_loop_and_the_core_are_one_family",
+    ),
+    SeededBug(
+        "a trace asks for no role",
+        "wire/looks/trace_desk.py TraceDesk.asked",
+        lambda patch: patch.setattr(trace_desk, "lower_role", lambda *_: "operator"),
+        _W.test_operators_may_and_viewers_may_not,
+        "test_operators_may_and_viewers_may_not",
+    ),
+    SeededBug(
+        "the certificate's role counts, whatever the question's is",
+        "wire/looks/desk.py LookDesk.ask",
+        lambda patch: patch.setattr(desk, "lower_role", lambda role, _: role),
+        _L.test_the_role_of_both_certificate_and_question_suffices,
+        "test_the_role_of_both_certificate_and_question_suffices",
+    ),
+    SeededBug(
+        "a node that did not answer is not named",
+        "admin/gather.py Gather._made",
+        lambda patch: patch.setattr(Gather, "_made", _name_nobody),
+        _G.test_a_silent_node_is_named_after_a_second_and_the_others_are_shown,
+        "test_a_silent_node_is_named_after_a_second_and_the_others_are_shown",
+    ),
+    SeededBug(
+        "an entry of the journal is lost",
+        "wire/looks/journal.py Journal.note",
+        lambda patch: patch.setattr(Journal, "note", _lose_the_oldest),
+        _J.test_a_storm_leaves_what_came_before_it,
+        "test_a_storm_leaves_what_came_before_it",
+    ),
+    SeededBug(
+        "no route is marked",
+        "wire/looks/trace_desk.py TraceDesk.wants_topic",
+        lambda patch: patch.setattr(TraceDesk, "wants_topic", lambda *_: False),
+        _T.test_a_topic_is_marked_though_its_route_is_cached,
+        "test_a_topic_is_marked_though_its_route_is_cached",
+    ),
+    SeededBug(
+        "every route is marked",
+        "wire/looks/trace_desk.py TraceDesk.wants_topic",
+        lambda patch: patch.setattr(TraceDesk, "wants_topic", lambda *_: True),
+        _T.test_a_topic_is_marked_though_its_route_is_cached,
+        "test_a_topic_is_marked_though_its_route_is_cached",
+    ),
+)

@@ -1,0 +1,13 @@
+"""Every rule of the operators' surface is missed by the test that is named for it."""
+
+import pytest
+
+from tests.mutants.operators import OPERATORS
+from tests.mutants.seeded import SeededBug, caught_by
+
+
+@pytest.mark.parametrize("rule", OPERATORS, ids=lambda rule: rule.name)
+def test_operators_without_the_rule_are_noticed(rule: SeededBug) -> None:
+    """The test passes with the rule in place, and fails without it."""
+    rule.witness()
+    assert caught_by(rule) is not None
