@@ -4,7 +4,7 @@ The service evaluates them over what the nodes answer; ``python -m stratamq.manu
 Prometheus. An alarm begins when its condition has held for its time, and ends with it. Sans-IO.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +20,15 @@ DAY_S = 86_400.0
 DISK_WARN, DISK_CRITICAL = 0.2, 0.1
 CLOCKS_MS = 250
 CERTIFICATES = "stratamq_tls_cert_not_after_seconds"
+CANARIES = "stratamq_canary_failures_total"
+CONNECTS = "stratamq_connects_total"
+DROPS = "stratamq_messages_dropped_total"
+REFUSED_MIN = 20  # connects in five minutes: a few wrong passwords are no alarm
+DISK_FREE = "stratamq_disk_free_bytes / stratamq_disk_bytes"
+LAG_OPS = 10_000
+MEMBERS = 'stratamq_gossip_members{state="alive"}'
+TURN_S = 1.0
+OLDEST_S = 600
 
 
 class Sight(NamedTuple):
@@ -31,13 +40,17 @@ class Sight(NamedTuple):
     silent: Sequence[str]  # live nodes that did not answer
     leader: str
     offsets_ms: Mapping[str, float] = {}  # of nodes' clocks against this one
+    grown: Mapping[str, Mapping[str, float]] = {}  # by node: what its counters of GROWING gained in five minutes
 
 
 Found = Iterable[tuple[str, str]]  # what it is about, and the figure in words
 
 
 class Alarm(NamedTuple):
-    """One row. ``expression`` is PromQL over the nodes' pages, "" where those cannot say it."""
+    """One row. ``expression`` is PromQL over the nodes' pages, "" where those cannot say it.
+
+    ``find`` is ``_by_rule`` where the service cannot: then Prometheus alone judges it.
+    """
 
     name: str
     severity: str  # "critical": somebody must act now; "warning": soon
@@ -46,6 +59,11 @@ class Alarm(NamedTuple):
     do: str
     expression: str
     find: Callable[[Sight], Found]
+
+    @property
+    def is_looked_for(self) -> bool:
+        """Whether the service judges it."""
+        return self.find is not _by_rule
 
 
 def _silent(sight: Sight) -> Found:
@@ -81,7 +99,7 @@ def _disk(below: float, above: float) -> Callable[[Sight], Found]:
 
 def _queue_oldest(sight: Sight) -> Found:
     for node, row in sight.stats.items():
-        if (row.queue_oldest_s or 0.0) >= 600:
+        if (row.queue_oldest_s or 0.0) >= OLDEST_S:
             yield node, f"the oldest message waits for {row.queue_oldest_s:.0f} s"
 
 
@@ -119,6 +137,73 @@ def _files(sight: Sight) -> Found:
             yield node, f"{row.open_files} of {row.open_files_max}"
 
 
+def _by_rule(sight: Sight) -> Found:
+    del sight
+    return []
+
+
+def _canaries(sight: Sight) -> Found:
+    for node, grown in sight.grown.items():
+        if (count := grown.get(CANARIES, 0.0)) >= 2:
+            yield node, f"{count:.0f} in the last five minutes"
+
+
+def _queues_full(sight: Sight) -> Found:
+    for node, grown in sight.grown.items():
+        if count := grown.get(f'{DROPS}{{reason="queue_full"}}'):
+            yield node, f"{count:.0f} in the last five minutes"
+
+
+def _refused(sight: Sight) -> Found:
+    connects = [one for grown in sight.grown.values() for one in grown.items() if one[0].startswith(CONNECTS)]
+    refused = sum(value for key, value in connects if 'result="refused"' in key)
+    whole = sum(value for _, value in connects)
+    return [("edges", f"{refused:.0f} of {whole:.0f}")] if refused > max(REFUSED_MIN, whole / 2) else []
+
+
+def _gauges(sight: Sight, name: str) -> Iterator[tuple[str, str, float]]:
+    """Yield node, labels and value of each series of a family."""
+    for node, row in sight.stats.items():
+        for key, value in (row.gauges or {}).items():
+            if key.partition("{")[0] == name:
+                yield node, key.removeprefix(name), value
+
+
+def _store_full(sight: Sight) -> Found:
+    return [(node, "below its floor") for node, _, value in _gauges(sight, "stratamq_store_full") if value]
+
+
+def _lag(sight: Sight) -> Found:
+    for node, labels, value in _gauges(sight, "stratamq_partition_lag_ops"):
+        if value > LAG_OPS:
+            yield f"{node} {labels}", f"{value:.0f} operations behind"
+
+
+def _turns(sight: Sight) -> Found:
+    for node, _, value in _gauges(sight, "stratamq_turn_longest_seconds"):
+        if value > TURN_S:
+            yield node, f"{value:.1f} s"
+
+
+def _moves(sight: Sight) -> Found:
+    """The number is part of the subject: when it changes, the time of the alarm begins anew."""
+    pending = max((value for _, _, value in _gauges(sight, "stratamq_ring_moves_pending")), default=0.0)
+    return [(f"{pending:.0f} moves", "none was done meanwhile")] if pending else []
+
+
+def _gossip(sight: Sight) -> Found:
+    alive = {
+        node: value
+        for node, labels, value in _gauges(sight, "stratamq_gossip_members")
+        if labels == '{state="alive"}' and value  # 0: a node that does not gossip
+    }
+    if len(set(alive.values())) > 1:
+        least, most = min(alive.values()), max(alive.values())
+        nodes = ", ".join(sorted(node for node, value in alive.items() if value < most)[:3])
+        yield "gossip", f"{nodes} see {least:.0f} members, others {most:.0f}"
+
+
+GROWING = frozenset((CANARIES, CONNECTS, DROPS))
 ALARMS = (
     Alarm(
         "node_down", "critical", 5, "A node does not answer", "start it; `stratamq node list` shows its state",
@@ -144,16 +229,61 @@ ALARMS = (
     ),
     Alarm(
         "disk_low", "warning", 60, "A disk is filling", "make room, or lower storage.message_expiry_max_s",
-        "", _disk(DISK_WARN, DISK_CRITICAL),
+        f"{DISK_FREE} < {DISK_WARN} and {DISK_FREE} >= {DISK_CRITICAL}", _disk(DISK_WARN, DISK_CRITICAL),
     ),
     Alarm(
         "disk_full", "critical", 10, "A disk is nearly full", "make room: below its floor the node refuses messages",
-        "", _disk(DISK_CRITICAL, -1.0),
+        f"{DISK_FREE} < {DISK_CRITICAL}", _disk(DISK_CRITICAL, -1.0),
     ),
     Alarm(
         "queue_oldest", "warning", 60, "Messages wait for more than ten minutes",
         "`stratamq session list --sort oldest_s` shows whose",
-        "", _queue_oldest,
+        f"max by (instance, node) (stratamq_queue_oldest_seconds) > {OLDEST_S}", _queue_oldest,
+    ),
+    Alarm(
+        "queue_full", "warning", 0, "Full queues drop messages",
+        "`stratamq drops` and `stratamq session list` show whose",
+        f'sum by (instance, node) (increase({DROPS}{{reason="queue_full"}}[5m])) > 0', _queues_full,
+    ),
+    Alarm(
+        "store_full", "critical", 0, "A storage node refuses messages for want of disk",
+        "make room, or lower storage.message_expiry_max_s", "stratamq_store_full > 0", _store_full,
+    ),
+    Alarm(
+        "copies_lag", "warning", 60, "A copy in sync is far behind its primary",
+        "`stratamq store replicas` shows which; look at its disk and at its load",
+        f"stratamq_partition_lag_ops > {LAG_OPS}", _lag,
+    ),
+    Alarm(
+        "sync_slow", "warning", 60, "A disk takes more than 0.1 s for one sync in a hundred",
+        "look at what else writes there; PUBACKs wait for it",
+        "histogram_quantile(0.99, sum by (le, instance, node) "
+        "(rate(stratamq_store_wal_fsync_seconds_bucket[5m]))) > 0.1", _by_rule,
+    ),
+    Alarm(
+        "loop_stalls", "warning", 0, "A node's loop stood still for more than a second",
+        "look at its load and at its log: all its clients waited",
+        f"stratamq_turn_longest_seconds > {TURN_S:g}", _turns,
+    ),
+    Alarm(
+        "canary_fails", "warning", 0, "An edge's canaries get no answer",
+        "`/readyz` of that edge names the shard or the partition that is silent",
+        f"increase({CANARIES}[5m]) >= 2", _canaries,
+    ),
+    Alarm(
+        "connects_refused", "warning", 60, "Most connects are refused", "`stratamq journal` shows whose, and why",
+        f'sum(increase({CONNECTS}{{result="refused"}}[5m])) > {REFUSED_MIN} and '
+        f'sum(increase({CONNECTS}{{result="refused"}}[5m])) > sum(increase({CONNECTS}[5m])) / 2', _refused,
+    ),
+    Alarm(
+        "moves_stalled", "warning", 900, "A rebalance does not go on", "`stratamq ring status` shows what it waits for",
+        "max(stratamq_ring_moves_pending) > 0 and max(stratamq_ring_moves_pending) == "
+        "max(max_over_time(stratamq_ring_moves_pending[5m]))", _moves,
+    ),
+    Alarm(
+        "gossip_disagrees", "warning", 120, "Nodes do not see the same members",
+        "`stratamq membership list` shows who misses whom; look at the UDP between them",
+        f"max({MEMBERS}) - min({MEMBERS} > 0) > 0", _gossip,
     ),
     Alarm(
         "certificate_30_days", "warning", 0, "A certificate ends within 30 days", "make a new one, then reload",
@@ -165,7 +295,7 @@ ALARMS = (
     ),
     Alarm(
         "open_files", "warning", 60, "A node has nearly all the files open that it may", "raise its limit (ulimit -n)",
-        "", _files,
+        "stratamq_open_files / stratamq_open_files_max > 0.9", _files,
     ),
     Alarm(
         "mixed_releases", "warning", DAY_S, "Nodes run different releases", "finish the upgrade",

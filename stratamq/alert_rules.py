@@ -40,11 +40,17 @@ def alarm_table() -> str:
         "",
         "Generated from admin/alarms.py by `python -m stratamq.manual`; do not edit. `stratamq admin` evaluates them",
         "over what the nodes answer, shows and logs them; [alerts.yml](alerts.yml) has those that metrics can",
-        "tell as rules for Prometheus.",
+        "tell as rules for Prometheus. The last column names who judges it.",
         "",
-        "| alarm | severity | holds for | what is wrong | what to do |",
-        "|---|---|---|---|---|",
+        "| alarm | severity | holds for | what is wrong | what to do | judged by |",
+        "|---|---|---|---|---|---|",
     ]
     for alarm in ALARMS:
-        lines.append(f"| `{alarm.name}` | {alarm.severity} | {alarm.for_s:.0f} s | {alarm.sentence} | {alarm.do} |")
+        cells = alarm.severity, f"{alarm.for_s:.0f} s", alarm.sentence, alarm.do, _judges(alarm)
+        lines.append(f"| `{alarm.name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _judges(alarm: Alarm) -> str:
+    judges = [name for name, judges in (("service", alarm.is_looked_for), ("rule", alarm.expression)) if judges]
+    return ", ".join(judges)

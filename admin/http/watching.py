@@ -5,23 +5,25 @@ pages are open.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
 
 from admin import queries
-from admin.alarms import Active, Alarms, Ended, Sight
+from admin.alarms import GROWING, Active, Alarms, Ended, Sight
+from admin.growth import Growth
 from admin.http.figures import Figures, History, drops_of, figures_of
 from admin.http.live_cluster import LiveCluster
 from admin.http.problems import Problem
 from admin.http.row_handlers import Partial
 from conf.errors import UserError
+from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_rows_nodes import SeenStats
 
-__all__ = ["Overview", "Watching"]
+__all__ = ["MetricsPage", "Overview", "Watching", "pages_of"]
 
 LOOKED_S = 1.0
 HISTORY_S = 5.0
@@ -41,6 +43,29 @@ class Overview(msgspec.Struct):
     beat: int = 0
 
 
+class MetricsPage(NamedTuple):
+    """Where a node shows its figures."""
+
+    node: str
+    tier: str
+    zone: str
+    address: str
+
+
+def pages_of(
+    before: Iterable[MetricsPage], cluster_map: ClusterMap, stats: Mapping[str, SeenStats]
+) -> list[MetricsPage]:
+    """Return the pages of all nodes of the map; of a node that does not answer, where it was last.
+
+    A page that went with its node would leave nothing that Prometheus finds down.
+    """
+    pages = {page.node: page for page in before if page.node in cluster_map.nodes}
+    for node, row in stats.items():
+        if row.metrics:
+            pages[node] = MetricsPage(node, row.tier or "", row.zone or "", row.metrics)
+    return [pages[node] for node in sorted(pages)]
+
+
 class Watching:
     """The latest figures, alarms and history of the cluster.
 
@@ -58,11 +83,12 @@ class Watching:
         self._tell = tell
         self.alarms = Alarms()
         self.history = History()
+        self._growth = Growth(GROWING)
         self._figures = Figures()
         self._drops: dict[str, int] = {}
         self._partial: list[Partial] = []
         self.beat = 0
-        self.pages: list[tuple[str, str, str, str]] = []  # node, tier, zone and address of each page of figures
+        self.pages: list[MetricsPage] = []
         self._lookers = 0
         self._looked_at = -LAST_LOOK_S
         self._kept_at = 0.0
@@ -152,9 +178,10 @@ class Watching:
         self._figures = self.history.take(figures, rows)
         self._drops = drops_of(rows)
         self._partial = [Partial(*missing) for missing in listed.partial]
-        self.pages = [(node, row.tier or "", row.zone or "", row.metrics) for node, row in stats.items() if row.metrics]
+        self.pages = pages_of(self.pages, cluster_map, stats)
         silent = [node for node in live if node not in stats]
-        sight = Sight(now_ms, cluster_map, stats, silent, leader, offsets)
+        grown = self._growth.take(now_ms, stats)
+        sight = Sight(now_ms, cluster_map, stats, silent, leader, offsets, grown)
         self._found(sight)
 
     def _found(self, sight: Sight) -> None:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from admin.alarms import ALARMS, Alarms, Sight
+import msgspec
+
+from admin.alarms import ALARMS, GROWING, Alarms, Sight
+from admin.growth import Growth
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
 from wire.messages.look_rows_nodes import SeenStats
 
@@ -48,6 +51,59 @@ def test_conditions() -> None:
         ("clock_offset", "warning"),
     }
     assert [one.severity for one in alarms.active] == sorted(one.severity for one in alarms.active)
+
+
+def counted(**counters: float) -> dict[str, SeenStats]:
+    """Return one edge's figures: canaries, queue_full, and connects that were refused or accepted."""
+    names = {
+        "canaries": "stratamq_canary_failures_total",
+        "full": 'stratamq_messages_dropped_total{reason="queue_full"}',
+        "refused": 'stratamq_connects_total{result="refused",reason_code="0x86"}',
+        "accepted": 'stratamq_connects_total{result="accepted",reason_code="0x00"}',
+    }
+    return {"e1": SeenStats(node="e1", incarnation=1, counters={names[key]: value for key, value in counters.items()})}
+
+
+def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
+    """What a node counted before the service came, or more than five minutes ago, is no alarm."""
+    alarms, growth = Alarms(), Growth(GROWING)
+
+    def names(now_s: float, stats: dict[str, SeenStats]) -> set[str]:
+        alarms.look(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
+        return {one.name for one in alarms.active}
+
+    many = {"canaries": 9.0, "full": 9.0, "refused": 900.0, "accepted": 1.0}
+    assert names(0, counted(**many)) == set()
+    grown = {"canaries": 11.0, "full": 10.0, "refused": 930.0, "accepted": 10.0}
+    assert names(10, counted(**grown)) == {"canary_fails", "queue_full"}
+    assert names(80, counted(**grown)) == {"canary_fails", "queue_full", "connects_refused"}
+    assert names(250, {}) == set(), "a node that does not answer"
+    assert names(260, counted(**grown)) == {"canary_fails", "queue_full"}
+    for now_s in range(275, 700, 15):
+        last = names(now_s, counted(**grown))
+    assert last == set()
+    began_anew = {"e1": msgspec.structs.replace(counted(canaries=5.0)["e1"], incarnation=2)}
+    assert names(710, began_anew) == set()
+
+
+def test_conditions_of_gauges() -> None:
+    """A rebalance that goes on is no alarm, and a node that does not gossip sees nobody by intent."""
+    alarms = Alarms()
+
+    def names(now_s: float, moves: float, **gauges: float) -> set[str]:
+        shown = {"stratamq_ring_moves_pending": moves} | {f"stratamq_{key}": value for key, value in gauges.items()}
+        members = [{'stratamq_gossip_members{state="alive"}': seen} for seen in (9.0, 8.0, 0.0)]
+        rows = zip("abc", members, strict=True)
+        stats = {node: SeenStats(node=node, gauges=shown | seen) for node, seen in rows}
+        alarms.look(sight(now_s, stats=stats))
+        return {one.name for one in alarms.active}
+
+    assert names(0, 5, store_full=1, turn_longest_seconds=2) == {"store_full", "loop_stalls"}
+    assert names(100, 5) == set()
+    assert names(200, 5) == {"gossip_disagrees"}
+    assert names(899, 4) == {"gossip_disagrees"}
+    assert "moves_stalled" not in names(1_700, 4) and "moves_stalled" in names(1_800, 4)
+    assert "moves_stalled" not in names(1_801, 3)
 
 
 def test_each_alarm_says_what_to_do() -> None:

@@ -1,12 +1,10 @@
 """Looks that every node answers alike: its figures, its settings, and the last lines of its log."""
 
-import os
 import re
 import resource
 import time
 from collections.abc import Iterator
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,12 +16,12 @@ from wire.looks.desk import LookDesk
 from wire.looks.journal import Journal
 from wire.looks.pace import Clocks
 from wire.looks.source import Ask, Columns, Place, Source
+from wire.node.host_figures import disk_bytes, disk_free_bytes, open_files, open_files_max
 from wire.node.process import NodeProcess, own_version
 
 __all__ = ["show_process"]
 
 ROOMS = ("node", "membership", "metrics", "logs")  # beside the tier's own
-OPEN_FILES = Path("/proc/self/fd")  # its size is how many there are
 USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL: may hold a password
 Setting = tuple[str, object, str]  # name, value, source
 
@@ -80,10 +78,10 @@ def _stats_columns() -> Columns:
         "metrics": _page,
         "rss_bytes": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "cpu_s": lambda _: round(time.process_time(), 3),
-        "open_files": lambda _: _open_files(),
-        "open_files_max": lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "disk_free_bytes": lambda process: _disk_bytes(process, "f_bavail"),
-        "disk_bytes": lambda process: _disk_bytes(process, "f_blocks"),
+        "open_files": lambda _: open_files(),
+        "open_files_max": lambda _: open_files_max(),
+        "disk_free_bytes": lambda process: disk_free_bytes(process.folder.path),
+        "disk_bytes": lambda process: disk_bytes(process.folder.path),
         "counters": lambda process: process.metrics.values("counter"),
         "gauges": lambda process: process.metrics.values("gauge") | process.metrics.slowest(),
     }
@@ -100,22 +98,6 @@ def _page(process: NodeProcess) -> str | None:
             return None
         host = own.address.rpartition(":")[0].strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _open_files() -> int | None:
-    try:
-        return OPEN_FILES.stat().st_size or None  # 0 before Linux 6.2
-    except OSError:
-        return None
-
-
-def _disk_bytes(process: NodeProcess, blocks: str) -> int | None:
-    """Return the bytes of such blocks where the node's data is."""
-    try:
-        found = os.statvfs(process.folder.path)
-    except OSError:
-        return None
-    return int(getattr(found, blocks)) * found.f_frsize
 
 
 def _lease_left_s(process: NodeProcess) -> float | None:

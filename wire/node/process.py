@@ -23,6 +23,7 @@ from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
 from wire.node.certificate_ends import CertificateEnds, register_certificate_ends
+from wire.node.host_figures import register_host_figures
 from wire.node.lease_holder import LeaseHolder
 from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link_lists
 from wire.node.reload import Reload, Reloaded
@@ -253,6 +254,7 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             lambda: {(outcome,): float(count) for outcome, count in process.reload.outcomes.items()},
             ("outcome",),
         )
+        register_host_figures(metrics, process.folder.path)
         metrics.check("going_on", lambda: not process.stopping.is_set())
         reloading = Reloading(process.reload, lambda outcome: process.reloaded(outcome))
         await nursery.start(

@@ -1,0 +1,52 @@
+"""How much counters of nodes grew in the last minutes, for alarms that judge what goes on and not what happened once.
+
+Keeps one reading of the wanted families a quarter of a minute and node; a node that began anew is another one.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+from wire.messages.look_rows_nodes import SeenStats
+
+__all__ = ["GROWTH_S", "Growth"]
+
+GROWTH_S = 300.0
+STEP_MS = 15_000
+READINGS_MAX = int(GROWTH_S * 1000) // STEP_MS + 1
+
+Reading = dict[str, float]
+
+
+class Growth:
+    """Counters of some families over time, by node.
+
+    Args:
+        families: Names as the pages have them, without labels.
+    """
+
+    def __init__(self, families: frozenset[str]) -> None:
+        self._families = families
+        self._kept: dict[tuple[str, int], deque[tuple[int, Reading]]] = {}  # by node and incarnation
+
+    def take(self, now_ms: int, stats: Mapping[str, SeenStats]) -> dict[str, Reading]:
+        """Take one look; return by node and counter what was added within GROWTH_S before it.
+
+        Of a node that is seen for the first time nothing has grown. A node that does not answer keeps its readings
+        until they are too old.
+        """
+        grown: dict[str, Reading] = {}
+        for node, row in stats.items():
+            now = {key: value for key, value in (row.counters or {}).items() if self._wants(key)}
+            kept = self._kept.setdefault((node, row.incarnation or 0), deque(maxlen=READINGS_MAX))
+            while len(kept) > 1 and now_ms - kept[0][0] > GROWTH_S * 1000:
+                kept.popleft()
+            if not kept or now_ms - kept[-1][0] >= STEP_MS:
+                kept.append((now_ms, now))
+            before = kept[0][1]
+            grown[node] = {key: value - before.get(key, 0.0) for key, value in now.items()}
+        for key in [key for key, kept in self._kept.items() if now_ms - kept[-1][0] > GROWTH_S * 1000]:
+            del self._kept[key]
+        return grown
+
+    def _wants(self, key: str) -> bool:
+        return key.partition("{")[0] in self._families

@@ -1,0 +1,54 @@
+"""Figures of the host as one process sees it: room on the disk of its data, and open files against their limit."""
+
+import os
+import resource
+from pathlib import Path
+
+from conf.metrics import Metrics
+
+__all__ = ["disk_bytes", "disk_free_bytes", "open_files", "open_files_max", "register_host_figures"]
+
+OPEN_FILES = Path("/proc/self/fd")  # its size is how many there are
+
+
+def open_files() -> int | None:
+    """Return how many files this process has open; None where the system does not count them."""
+    try:
+        return OPEN_FILES.stat().st_size or None  # 0 before Linux 6.2
+    except OSError:
+        return None
+
+
+def open_files_max() -> int:
+    """Return how many it may open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def disk_bytes(folder: Path) -> int | None:
+    """Return the size of the disk that holds a folder, None if it cannot be asked."""
+    return _blocks(folder, "f_blocks")
+
+
+def disk_free_bytes(folder: Path) -> int | None:
+    """Return what this process may still write there."""
+    return _blocks(folder, "f_bavail")
+
+
+def _blocks(folder: Path, blocks: str) -> int | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return int(getattr(found, blocks)) * found.f_frsize
+
+
+def register_host_figures(metrics: Metrics, folder: Path) -> None:
+    """Show them; a figure that the system does not give has no series."""
+    shown = {
+        "disk_bytes": ("Size of the disk that holds the node's data.", lambda: disk_bytes(folder)),
+        "disk_free_bytes": ("Room on it.", lambda: disk_free_bytes(folder)),
+        "open_files": ("Files that the process has open, sockets included.", open_files),
+        "open_files_max": ("Files that it may open.", open_files_max),
+    }
+    for name, (text, read) in shown.items():
+        metrics.gauge(name, text, lambda read=read: {} if (value := read()) is None else float(value))  # type: ignore[misc]
