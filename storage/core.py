@@ -118,7 +118,8 @@ class StorageCore:
         self._publishing = Publishing(turn, lease, self._partitions, self._early, self._dead)
         self._requests = Requests(turn, lease, self._partitions, self._early, self._scans)
         shown = storage_sources(self.node, self.placements, lambda: lease.map, self.served_ms, self.event_counts)
-        self.operators = Operators(self.node, turn, shown, self.placements.tracing.desk, lambda: lease.map.epoch)
+        desk, journal = self.placements.tracing.desk, self.placements.journal
+        self.operators = Operators(self.node, turn, shown, desk, journal, lambda: lease.map.epoch)
         self._control = ControlMessages(
             turn, lease, self._partitions, self._early, self._requests, self._reports, self.operators
         )

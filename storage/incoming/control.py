@@ -4,7 +4,6 @@ The table of rights judges first (``wire/links/allowed.py``). Answers of edges a
 they answer, whose number names its partition.
 """
 
-from access.operators.orders import refusal_of
 from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.partitions import Partitions
 from storage.hosting.route_reports import RouteReports
@@ -101,9 +100,7 @@ class ControlMessages:
             self._turn.count("messages_unknown")
 
     def _ordered(self, router: str, order: OrderNode) -> None:
-        refusal = refusal_of(order)
-        if refusal:
-            self._turn.tell(router, NodeOrdered(order.request, error=refusal))
+        if not self._operators.allow(router, order):
             return
         if order.verb in TRACE_VERBS:
             self._operators.ordered(router, order)

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 
+from access.operators.orders import refusal_of
 from access.operators.verbs import operator_of
 from storage.hosting.turn import Turn
 from wire.looks.desk import LookDesk
+from wire.looks.journal import Journal
 from wire.looks.pace import LookBounds
 from wire.looks.source import Source
 from wire.looks.trace_desk import TraceDesk
 from wire.messages.hello import TIER_STORAGE, PeerKey
 from wire.messages.looks import Look, StartTrace, StopTrace
-from wire.messages.orders import OrderNode
+from wire.messages.orders import NodeOrdered, OrderNode
 
 __all__ = ["Operators"]
 
@@ -24,13 +26,21 @@ class Operators:
         node: Its name.
         turn: Time, and the way out.
         traces: Its traces.
+        journal: Where refused orders are written down.
         map_epoch: Of the map as this node has it.
     """
 
     def __init__(
-        self, node: str, turn: Turn, sources: dict[str, Source], traces: TraceDesk, map_epoch: Callable[[], int]
+        self,
+        node: str,
+        turn: Turn,
+        sources: dict[str, Source],
+        traces: TraceDesk,
+        journal: Journal,
+        map_epoch: Callable[[], int],
     ) -> None:
         self._turn = turn
+        self._journal = journal
         self._traces = traces
         sources = sources | traces.sources()
         self.desk = LookDesk(node, TIER_STORAGE, STORAGE_BOUNDS, sources, turn.tell, map_epoch)
@@ -44,6 +54,14 @@ class Operators:
             self.desk.ask(self._turn.now, peer.node, role, message)
         else:
             self._turn.tell(peer.node, self._traces.asked(self._turn.now, role, message))
+
+    def allow(self, router: str, order: OrderNode) -> bool:
+        """Judge an order once more, whatever the router said; one that is refused is answered and written down."""
+        refusal = refusal_of(order)
+        if refusal:
+            self._journal.note("refused", "verb", detail=f"{order.verb} by {router}: {refusal}")
+            self._turn.tell(router, NodeOrdered(order.request, error=refusal))
+        return not refusal
 
     def ordered(self, router: str, order: OrderNode) -> None:
         """Take an order about a trace that a router has judged and passed on."""

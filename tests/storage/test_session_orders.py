@@ -115,4 +115,6 @@ def test_an_order_of_too_low_a_role_is_refused_here_too(verb: str, role: str) ->
     away(cluster.edges["e1"])
     answer = ordered(cluster, verb, "alice", role=role)
     assert "role" in answer.error and not answer.count
+    written = cluster.primary(0).core.placements.journal.entries[-1]
+    assert (written.event, written.reason) == ("refused", "verb") and written.detail.startswith(f"{verb} by ")
     assert ordered(cluster, "session delete", "alice", dry_run=True).lines[0] == "entries 3"
