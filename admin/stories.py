@@ -1,10 +1,10 @@
 """Explanations of a running cluster: which questions each needs, asked, and handed to ``admin/explain``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from admin.explain.client import client_story
-from admin.explain.message import Evidence, message_story
+from admin.explain.message import Evidence, Finished, message_story
 from admin.explain.story import Story
 from admin.explain.topic import topic_story
 from admin.gather import Missing
@@ -16,6 +16,7 @@ __all__ = ["by_origin", "by_packet", "by_sequence", "check_topic", "client_expla
 
 JOURNAL_ROWS = 200  # the newest entries about one client or one message
 NO_KIND = " shows no "  # of a node whose release has no such rows
+ACKNOWLEDGED_MAX = 16  # clients whose connection of now is looked at
 SESSIONS_MAX = 64  # whose queues are searched for one message
 
 
@@ -108,9 +109,22 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "") -> Story:
         had.append(f"queues of {min(len(sessions), SESSIONS_MAX)} of {len(sessions)} sessions that {name!r} reaches")
     else:
         lacked += (Missing("queues", "its topic is not known: name it with --topic"),)
+    finished = await _finished(cluster, events)
     lacked += (Missing("ledgers", "not read here"),)
-    evidence = Evidence(journal, events, queued, (), kept.rows, had, tuple(dict.fromkeys(lacked)))
+    evidence = Evidence(journal, events, queued, (), kept.rows, finished, had, tuple(dict.fromkeys(lacked)))
     return message_story(origin, evidence)
+
+
+async def _finished(cluster: Cluster, events: Sequence[tuple[str, Any]]) -> list[Finished]:
+    """Return who acknowledged copies that traces tell of, with the connection that each has now."""
+    acknowledged = {event.client_id: (node, event) for node, event in events if event.stage == "acked"}
+    found = []
+    for client_id, (node, event) in list(acknowledged.items())[:ACKNOWLEDGED_MAX]:
+        if client_id:
+            connection = (await client(cluster, client_id)).connection
+            since_ms = connection.connected_at_ms if connection is not None else None
+            found.append(Finished(node, client_id, event.seq, (event.at_us or 0) // 1000, since_ms))
+    return found
 
 
 async def _events(cluster: Cluster, origin: str) -> tuple[list[tuple[str, Any]], tuple[Missing, ...]]:
@@ -169,7 +183,26 @@ async def by_sequence(cluster: Cluster, client_id: str, seq: int) -> Story:
     )
     found = [(view.primary, client_id, row, index) for index, row in enumerate(rows) if row.seq == seq]
     origin = found[0][2].origin if found else ""
+    name = found[0][2].topic or "" if found else ""
+    finished = []
+    if not found and view.session is not None and 0 < seq <= (view.session.last_seq or 0):
+        origin = await _told_origin(cluster, client_id, seq)
+        since_ms = view.connection.connected_at_ms if view.connection is not None else None
+        finished = [Finished(view.primary, client_id, seq, None, since_ms)]
     if origin:
-        return await by_origin(cluster, origin, found[0][2].topic or "")
-    evidence = Evidence(queued=found, had=[f"the queue at {view.primary} now"], lacked=view.partial + lacked)
+        return await by_origin(cluster, origin, name)
+    had = [f"the queue at {view.primary} now"]
+    evidence = Evidence(queued=found, finished=finished, had=had, lacked=view.partial + lacked)
     return message_story(f"entry {seq} of {client_id!r}", evidence)
+
+
+async def _told_origin(cluster: Cluster, client_id: str, seq: int) -> str:
+    """Return the origin of an entry that a trace tells of, "" of another one."""
+    traces = await walk(cluster, "traces", Wanted(limit=PLACE_ROWS))
+    for node, name in dict.fromkeys((node, row.trace) for node, row in traces.rows):
+        where = {"trace": name or "", "client_id": client_id}
+        events, _ = await place(cluster, node, "trace", where, PLACE_ROWS)
+        told = next((event.origin for event in events if event.seq == seq and event.origin), "")
+        if told:
+            return told
+    return ""

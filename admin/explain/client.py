@@ -55,6 +55,7 @@ def client_story(
     if view.session is not None or view.connection is not None:
         steps += _unmatched(view, subscriptions, topic, matches)
         steps += _dropped(view, journal)
+        steps += _taken_over(view, journal, now_ms)
     had = [f"the map, {' now, '.join(view.asked)} now"] if view.asked else ["the map"]
     if journal:
         had.append(f"journals with {count(len(journal), 'entry', 'entries')} about it")
@@ -234,3 +235,17 @@ def _dropped(view: ClientView, journal: Sequence[SeenJournal]) -> Iterator[Step]
                 entry.at_ms,
                 {"origin": entry.origin},
             )
+
+
+def _taken_over(view: ClientView, journal: Sequence[SeenJournal], now_ms: int) -> Iterator[Step]:
+    """Yield the newest takeover: what an earlier connection acknowledged never comes again."""
+    if view.connection is None:
+        return
+    found = max(
+        (entry for entry in journal if entry.event == "takeover"), key=lambda entry: entry.at_ms or 0, default=None
+    )
+    if found is not None:
+        why = (
+            f"a newer connection took over{since(found.at_ms, now_ms)}: what the earlier one acknowledged does not come"
+        )
+        yield Step(found.node or "", "takeover", f"{why} again", found.at_ms)

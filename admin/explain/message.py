@@ -4,6 +4,7 @@ A message is known by its origin, which queues, retained messages, journals and 
 delivery that went well unless a trace was asked for: a story without a trace of the message says so.
 """
 
+import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,13 +16,23 @@ from wire.messages.look_rows_clients import SeenInflight, SeenQueued
 from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
 from wire.messages.look_rows_topics import SeenRetained
 
-__all__ = ["Evidence", "check_origin", "message_story"]
+__all__ = ["Evidence", "Finished", "check_origin", "message_story"]
 
 ORIGIN = re.compile(r"[A-Za-z0-9._-]{1,64}/[0-9]{1,20}/[0-9]{1,20}|(session|will)/[0-9]{1,8}-[0-9]{1,20}/[0-9]{1,20}")
 STAGES = (
     *("received", "refused", "resolved", "forwarded", "accepted", "retained", "matched", "queued", "committed"),
     *("pushed", "redispatched", "written", "acked", "acknowledged", "expired", "dropped"),
 )
+
+
+class Finished(NamedTuple):
+    """A copy that its client has, or had: the queue does not hold it any more."""
+
+    node: str
+    client_id: str
+    seq: int | None = None
+    acknowledged_at_ms: int | None = None  # None: nobody was asked to remember
+    connected_at_ms: int | None = None  # of the connection that is there now; None: there is none, or it is not known
 
 
 class Evidence(NamedTuple):
@@ -32,6 +43,7 @@ class Evidence(NamedTuple):
     queued: Sequence[tuple[str, str, SeenQueued, int]] = ()  # node, client, entry, unacknowledged entries before it
     published: Sequence[tuple[str, SeenInflight]] = ()  # at its publisher's edge: not answered yet
     retained: Sequence[tuple[str, SeenRetained]] = ()
+    finished: Sequence[Finished] = ()
     had: Sequence[str] = ()
     lacked: Sequence[Missing] = ()
 
@@ -55,6 +67,7 @@ def message_story(origin: str, found: Evidence) -> Story:
         *_published(found),
         *_kept(found),
         *_noted(found),
+        *_finished(found),
     ]
     question = f"what became of {origin}?"
     cause = _decisive(steps)
@@ -72,7 +85,7 @@ def message_story(origin: str, found: Evidence) -> Story:
 def _decisive(steps: Sequence[Step]) -> Step | None:
     """Return the step at which the message is, or was lost: a drop, a queue, an acknowledgement that lacks."""
     finished = [step.facts for step in steps if step.what == "acked" and step.facts]
-    for what in ("drop", "dropped", "refused", "expired", "queued", "unfinished"):
+    for what in ("drop", "dropped", "refused", "expired", "queued", "unfinished", "earlier_connection"):
         found = next((step for step in steps if step.what == what and not _is_one_of(step, finished)), None)
         if found is not None:
             return found
@@ -130,3 +143,20 @@ def _noted(found: Evidence) -> Iterator[Step]:
         of = f" for {entry.client_id!r}" if entry.client_id else ""
         more = f" ({entry.detail})" if entry.detail else ""
         yield Step(node, entry.event or "", f"{entry.event}{of}: {entry.reason}{more}", entry.at_ms)
+
+
+def _finished(found: Evidence) -> Iterator[Step]:
+    for node, client_id, seq, acknowledged_at_ms, connected_at_ms in found.finished:
+        facts = {"client_id": client_id, "seq": seq}
+        if acknowledged_at_ms is None:
+            newer = f"; the connection that is there came at {_clock(connected_at_ms)}" if connected_at_ms else ""
+            why = f"entry {seq} of {client_id!r} is not in its queue: it was acknowledged, or dropped{newer}"
+            yield Step(node, "finished", why, None, facts)
+        elif connected_at_ms is not None and connected_at_ms > acknowledged_at_ms:
+            later_s = (connected_at_ms - acknowledged_at_ms) / 1000
+            why = f"{client_id!r} acknowledged it over an earlier connection; this one came {later_s:.1f} s later"
+            yield Step(node, "earlier_connection", why, connected_at_ms, facts)
+
+
+def _clock(at_ms: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC):%H:%M:%S} UTC"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from admin.explain.client import client_story
-from admin.explain.message import Evidence, check_origin, message_story
+from admin.explain.message import Evidence, Finished, check_origin, message_story
 from admin.explain.topic import topic_story
 from admin.gather import Missing
 from admin.queries import ClientView, TopicView
@@ -230,6 +230,45 @@ def test_a_drop_decides_over_a_queue() -> None:
         ),
     )
     assert story.verdict == "drop for 'd': queue_full" and len(story.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "what", "part"),
+    [
+        (
+            Finished("e", "d", 12, NOW, NOW + 3_000),
+            "earlier_connection",
+            "an earlier connection; this one came 3.0 s later",
+        ),
+        (Finished("e", "d", 12, NOW, NOW - 3_000), "acked", "acked for 'd' as entry 12"),
+        (Finished("e", "d", 12, NOW, None), "acked", "acked for 'd' as entry 12"),
+        (
+            Finished("s", "d", 12, None, NOW),
+            "finished",
+            "was acknowledged, or dropped; the connection that is there came at",
+        ),
+        (Finished("s", "d", 12), "finished", "entry 12 of 'd' is not in its queue: it was acknowledged, or dropped"),
+    ],
+)
+def test_who_had_an_entry_that_is_finished(found: Finished, what: str, part: str) -> None:
+    """Another connection than the one that is there now is said; nothing is said that no source tells."""
+    acked = SeenTraceEvent(stage="acked", at_us=NOW * 1000, client_id="d", seq=12)
+    events = [("e", acked)] if found.acknowledged_at_ms is not None else []
+    story = message_story("entry 12 of 'd'", Evidence(events=events, finished=[found]))
+    assert story.cause is not None and story.cause.what == what and part in story.verdict
+
+
+def test_a_takeover_is_said_where_nothing_else_is() -> None:
+    """The newest one, to a client that is connected; a reason that keeps messages away decides before it."""
+    journal = [SeenJournal(event="takeover", node="edge-2", at_ms=NOW - age) for age in (9_000, 4_000)]
+    story = client_story(view({}, OPEN), NOW, [FILTER], journal=journal)
+    assert story.cause is not None and (story.cause.what, story.cause.node) == ("takeover", "edge-2")
+    assert "took over since 4.0 s: what the earlier one acknowledged does not come again" in story.verdict
+    full = client_story(view({"queued": 70, "out": 64}, FULL), NOW, [FILTER], journal=journal)
+    assert full.cause is not None and full.cause.what == "window"
+    assert (
+        client_story(view({"queued": 1, "expires_in_s": -1}), NOW, [FILTER], journal=journal).steps[-1].what == "absent"
+    )
 
 
 def test_what_is_no_origin_is_refused() -> None:

@@ -54,14 +54,24 @@ class OperatedCluster:
         found: list[dict[str, Any]] = answer.shown["rows"]
         return found
 
-    def come(self, name: str, edge: int = 0, *, expiry_s: int = 0, receive: int = 0, acks: bool = True) -> paho.Client:
+    def come(
+        self,
+        name: str,
+        edge: int = 0,
+        *,
+        expiry_s: int = 0,
+        clean: bool = True,
+        receive: int = 0,
+        acks: bool = True,
+    ) -> paho.Client:
         """Connect a client to an edge's listener in clear."""
         made = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, manual_ack=not acks)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = expiry_s
         if receive:
             properties.ReceiveMaximum = receive
-        made.connect("127.0.0.1", self.cluster.port(edge, "plain"), properties=properties)
+        port = self.cluster.port(edge, "plain")
+        made.connect("127.0.0.1", port, clean_start=clean, properties=properties)
         made.loop_start()
         self.cluster.wait_for(made.is_connected, f"connected: {name}", WAIT_S)
         self.clients.append(made)

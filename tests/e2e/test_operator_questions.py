@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import trio
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import with_cluster
@@ -179,6 +181,51 @@ def test_a_full_queue(place: OperatedCluster) -> None:
     assert "dropped 2 messages" in next(step["why"] for step in steps if step["what"] == "dropped")
     misses = place.ask("topic", "explain", "full/x").shown["steps"]
     assert any(step["what"] == "queue_full" for step in misses)
+
+
+def test_an_expired_message(place: OperatedCluster) -> None:
+    """Its entry goes when the client comes back: the queue says how long it lives, then the journal that it is over."""
+    away = place.come("expired", 0, expiry_s=3600)
+    place.subscribe(away, "expired/#")
+    away.disconnect()
+    place.cluster.wait_for(lambda: not away.is_connected(), "gone", WAIT_S)
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    properties.MessageExpiryInterval = 1
+    publisher = place.come("expired-publisher")
+    publisher.publish("expired/x", b"late", qos=1, properties=properties).wait_for_publish(WAIT_S)
+    (entry,) = place.ask("queue", "show", "expired").shown["entries"]
+    place.cluster.wait_for(lambda: _is_over(place, "expired"), "expired", WAIT_S)
+    place.come("expired", 1, expiry_s=3600, clean=False)
+    place.cluster.wait_for(lambda: cause_of(place, "client", "explain", "expired")[0] == "drop", "dropped", WAIT_S)
+    assert "expired" in cause_of(place, "client", "explain", "expired")[1]
+    what, why = cause_of(place, "msg", "explain", entry["origin"], "--topic", "expired/x")
+    assert what == "drop" and "for 'expired': expired" in why
+
+
+def _is_over(place: OperatedCluster, client_id: str) -> bool:
+    entries = place.ask("queue", "show", client_id).shown["entries"]
+    return not entries or entries[0]["expires_in_s"] <= 0
+
+
+def test_an_earlier_connection_acknowledged_it(place: OperatedCluster) -> None:
+    """Somebody else has the same client ID: the message went to it, and never comes again."""
+    assert place.ask("trace", "start", "topic", "twin/#", "--name", "twin", "--for", "60s").code == 0
+    got = place.subscribe(place.come("twin", 0, expiry_s=3600), "twin/#")
+    place.publish(place.come("twin-publisher"), "twin/x")
+    place.cluster.wait_for(lambda: len(got) == 1, "delivered", WAIT_S)
+    place.cluster.wait_for(lambda: not place.ask("queue", "show", "twin").shown["entries"], "acknowledged", WAIT_S)
+    newer = place.come("twin", 1, expiry_s=3600, clean=False)
+    place.clients[-3].loop_stop()  # the earlier one does not come back
+    assert newer.is_connected()
+    what, why = cause_of(place, "client", "explain", "twin")
+    assert what == "takeover" and "what the earlier one acknowledged" in why
+    what, why = cause_of(place, "msg", "explain", "--session", "twin", "--seq", "1")
+    assert what == "earlier_connection" and "'twin' acknowledged it over an earlier connection" in why
+    assert place.ask("trace", "stop", "twin").code == 0
+    place.publish(place.clients[-2], "twin/y")
+    place.cluster.wait_for(lambda: not place.ask("queue", "show", "twin").shown["entries"], "acknowledged", WAIT_S)
+    what, why = cause_of(place, "msg", "explain", "--session", "twin", "--seq", "2")
+    assert what == "finished" and "entry 2 of 'twin' is not in its queue: it was acknowledged, or dropped" in why
 
 
 def test_ctrl_c_within_a_question_is_ctrl_c(place: OperatedCluster) -> None:

@@ -232,7 +232,10 @@ class LookWork:
         for client in sorted(self._served()):
             story = await client_explained(self._asked(), client, int(self._cluster.scheduler.now * 1000))
             told = story.cause.what if story.cause is not None else ""
-            if told != ("" if self._has_subscription(client) else "no_subscription") and told != "dropped":
+            if told != ("" if self._has_subscription(client) else "no_subscription") and told not in (
+                "dropped",
+                "takeover",
+            ):
                 self.failures.append(f"{client} is served, and explained by {story.verdict!r}")
         await sleep(max(TRACE_S))
         for name in self._tracing():
