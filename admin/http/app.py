@@ -50,13 +50,6 @@ class Me(msgspec.Struct):
     cluster: str
 
 
-class Version(msgspec.Struct):
-    """Release of this service."""
-
-    version: str
-    cluster: str
-
-
 def make_application(
     cluster: str, version: str, callers: Callers, handlers: Sequence[HTTPRouteHandler], session_s: float, is_https: bool
 ) -> Litestar:
@@ -96,8 +89,8 @@ def make_application(
         return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
 
     @get(f"{BASE}/version", opt={"role": PUBLIC}, summary="Release of this service", operation_id="version")
-    async def tell_version() -> Version:
-        return Version(version, cluster)
+    async def tell_version() -> Response[str]:
+        return Response(version, media_type="text/plain")
 
     @get(f"{BASE}/openapi.json", opt={"role": PUBLIC}, include_in_schema=False, sync_to_thread=False)
     def describe(request: Request[Any, Any, Any]) -> dict[str, Any]:

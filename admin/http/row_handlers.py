@@ -1,4 +1,4 @@
-"""Paths of the API that are rows of looks: lists with cursors, and what is known of one client or session.
+"""Handlers of the paths that are rows of looks: lists with cursors; the paths stand in ``row_paths.py``.
 
 Columns of a row are its conditions in the query, with ``*`` and ``?``; a column's name that a list of nodes also has is
 the nodes to ask. Which nodes hold a kind is ``admin/queries.py``'s business.
@@ -6,7 +6,7 @@ the nodes to ask. Which nodes hold a kind is ``admin/queries.py``'s business.
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get
@@ -17,43 +17,15 @@ from access.operators.verbs import ROLES
 from admin import queries
 from admin.http.callers import Caller
 from admin.http.problems import Problem
+from admin.http.row_paths import LISTS, Listing
 from conf.errors import ExitCode, UserError
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
 
-__all__ = ["LISTS", "Listing", "row_handlers", "rows_of_page"]
+__all__ = ["ClusterOf", "Partial", "refused", "row_handlers", "rows_of_page"]
 
 LIMIT_MAX = 1_000
 PATTERN_MAX = 65_535
 NONE = inspect.Parameter.empty
-
-
-class Listing(NamedTuple):
-    """``GET path``: rows of a kind; ``best`` is the column whose greatest values are wanted, "" for a walk."""
-
-    path: str
-    what: str
-    summary: str
-    best: str = ""
-
-
-LISTS = (
-    Listing("/clients", "clients", "Connections of clients"),
-    Listing("/sessions", "sessions", "Sessions at their partitions' primaries"),
-    Listing("/subscriptions", "subscriptions", "Subscriptions of sessions"),
-    Listing("/shares", "shares", "Shared groups"),
-    Listing("/retained", "retained", "Retained messages"),
-    Listing("/routes", "routes", "Cached topics at edges, filters at routers"),
-    Listing("/partitions", "replicas", "Copies of partitions"),
-    Listing("/raft", "raft", "Consensus as each router knows it"),
-    Listing("/slow", "slow", "Clients that do not follow", best="value"),
-    Listing("/drops", "drops", "Dropped messages by reason", best="count"),
-    Listing("/journal", "journal", "Refusals, drops, takeovers, ends of sessions", best="at_ms"),
-    Listing("/logs", "log", "Lines of the nodes' logs", best="at_ms"),
-    Listing("/config", "config", "Settings of nodes"),
-    Listing("/listeners", "listeners", "Listeners of edges"),
-    Listing("/stats", "stats", "Figures of nodes"),
-    Listing("/traces", "traces", "Traces that run or ended"),
-)
 
 
 class Partial(msgspec.Struct):

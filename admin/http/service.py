@@ -27,6 +27,7 @@ from admin.http.files import file_handlers, read_files
 from admin.http.gate import Gate
 from admin.http.live_cluster import LiveCluster
 from admin.http.logins import Logins
+from admin.http.mosquitto_handlers import mosquitto_handlers
 from admin.http.overview_handlers import overview_handlers
 from admin.http.row_handlers import row_handlers
 from admin.http.story_handlers import story_handlers
@@ -117,6 +118,7 @@ class AdminService:
             *story_handlers(cluster_of),
             *trace_handlers(cluster_of),
             *overview_handlers(watching),
+            *mosquitto_handlers(cluster_of, watching),
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
         name, settings = self._config.node.cluster, self._settings

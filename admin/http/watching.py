@@ -87,6 +87,8 @@ class Watching:
         self._figures = Figures()
         self._drops: dict[str, int] = {}
         self._partial: list[Partial] = []
+        self.stats: list[SeenStats] = []
+        self.clients_max = 0  # the most clients that were seen at once
         self.beat = 0
         self.pages: list[MetricsPage] = []
         self._lookers = 0
@@ -177,6 +179,7 @@ class Watching:
         figures = figures_of(now_ms, rows, len(live), copies_met)
         self._figures = self.history.take(figures, rows)
         self._drops = drops_of(rows)
+        self.stats, self.clients_max = rows, max(self.clients_max, figures.connections)
         self._partial = [Partial(*missing) for missing in listed.partial]
         self.pages = pages_of(self.pages, cluster_map, stats)
         silent = [node for node in live if node not in stats]

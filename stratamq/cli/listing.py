@@ -303,7 +303,9 @@ def _asked(noun: Noun, look: Look, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 def api_call(noun: Noun, look: Look, where: Mapping[str, str]) -> str:
     """Return the call of the HTTP service that asks the same."""
-    asked = [*where.items(), *(("node", node) for node in look.nodes)]
+    from admin.http.row_paths import path_of
+
+    asked = [*where.items(), *([("node", ",".join(look.nodes))] if look.nodes else [])]
     asked += [("columns", look.columns)] if look.columns else []
     asked += [("cursor", look.after)] if look.after else []
-    return f"GET /api/v1/{noun.path}?{urlencode([*asked, ('limit', str(look.limit))])}"
+    return f"GET /api/v1{path_of(noun.what)}?{urlencode([*asked, ('limit', str(look.limit))])}"

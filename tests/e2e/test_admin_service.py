@@ -1,5 +1,6 @@
 """The HTTP service over a real cluster: its doors, roles, changes, and hostile requests."""
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
+from admin.http.mosquitto_handlers import UNCOUNTED
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 
@@ -112,6 +114,29 @@ def test_prometheus_finds_the_page_of_every_node(place: Place) -> None:
         assert f'node="{entry["labels"]["node"]}"' in page
 
 
+def test_tools_for_mosquitto_find_their_three_paths(place: Place) -> None:
+    """Release as bare text, listeners without pages, and its 23 topics of one flat object."""
+    with place.client() as nobody:
+        release = nobody.get("/version")
+        assert re.fullmatch(r"\d+\.\d+\.\d+.*", release.text)
+        assert release.headers["content-type"].startswith("text/plain")
+        assert nobody.get("/systree").status_code == nobody.get("/listeners").status_code == 401
+    with place.client(place.token("tools", "viewer")) as client:
+        doors = client.get("/listeners").json()["listeners"]
+        port = place.cluster.port(0, "tls")
+        assert {"port": port, "protocol": "mqtt", "tls": True, "mtls": False, "allow_anonymous": True} in doors
+        assert len(client.get("/edge-listeners").json()["rows"]) == len(doors)
+        before = client.get("/systree").json()
+        place.cluster.admin("msg", "send", "systree/kept", "12345", "--retain")
+        name = "$SYS/broker/retained messages/count"
+        place.cluster.wait_for(lambda: client.get("/systree").json()[name] == before[name] + 1, "counted")
+        tree = client.get("/systree")
+    assert "partial" not in tree.headers and len(tree.json()) == 23
+    uncounted = {topic for topic, value in tree.json().items() if value is None}
+    assert uncounted == {f"$SYS/broker/{name}" for name in UNCOUNTED}
+    place.cluster.admin("token", "revoke", "tools")
+
+
 def test_a_repeated_change_is_done_once_and_has_one_line(place: Place) -> None:
     """The audit names the actor, and never the token."""
     token = place.token("twice", "operator")
@@ -170,7 +195,7 @@ def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_by
             answer += more
     assert answer.split(b" ")[1].startswith(status), answer[:200]
     with place.client() as client:
-        assert client.get("/version").json()["cluster"] == "stratamq"
+        assert client.get("/version").is_success
 
 
 def test_a_request_that_trickles_is_ended(place: Place) -> None:

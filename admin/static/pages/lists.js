@@ -61,7 +61,7 @@ export const LISTS = {
     columns: ["node", "name", "value", "source", "default", "needs_restart"], filters: ["node", "name", "source"],
   },
   listeners: {
-    title: "Listeners", question: "Where do clients come in?", path: "/listeners", cli: "stratamq listener list", live: true,
+    title: "Listeners", question: "Where do clients come in?", path: "/edge-listeners", cli: "stratamq listener list", live: true,
     columns: ["node", "listener", "kind", "bind", "state", "connections", "connections_max"], filters: ["node", "listener", "state"],
   },
 };

@@ -1,0 +1,138 @@
+"""Two paths that answer as Mosquitto 2.1's do, for tools that were made for it: ``/systree`` and ``/listeners``.
+
+Source: Mosquitto's ``src/http_api.c`` and ``src/sys_tree.c``. Figures are the cluster's; docs/dashboard.md says which
+name is what here. None stands for what no node counts.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from access.operators.verbs import Role
+from admin import queries
+from admin.http.figures import total
+from admin.http.row_handlers import ClusterOf, Partial, refused
+from admin.http.watching import Watching
+from conf.errors import UserError
+from wire.messages.look_rows_clients import SeenListener
+from wire.messages.look_rows_nodes import SeenStats
+
+__all__ = ["Door", "door_of", "mosquitto_handlers", "tree_of"]
+
+PREFIX = "$SYS/broker/"
+PROTOCOLS = {"ws": "websockets"}
+ROWS_MAX = 1_000
+LOOK_S = 5.0
+UNCOUNTED = (
+    "packet/out/count",
+    "packet/out/bytes",
+    "publish/bytes/received",
+    "publish/bytes/sent",
+    "store/messages/bytes",
+)
+
+
+class Door(msgspec.Struct, omit_defaults=True):
+    """A listener; one at a path of this host has no port."""
+
+    protocol: str
+    tls: bool
+    mtls: bool
+    allow_anonymous: bool
+    port: int | None = None
+    path: str | None = None
+
+
+class Doors(msgspec.Struct):
+    """Listeners of all edges, one after the other."""
+
+    listeners: list[Door]
+
+
+def door_of(row: SeenListener) -> Door:
+    """Return a listener in Mosquitto's words."""
+    kind, bind = row.kind or "", row.bind or ""
+    door = Door(PROTOCOLS.get(kind, kind), bool(row.tls), bool(row.client_certificates), bool(row.anonymous))
+    port = bind.rpartition(":")[2]
+    if port.isdecimal():
+        door.port = int(port)
+    else:
+        door.path = bind
+    return door
+
+
+def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int) -> dict[str, int | None]:
+    """Return Mosquitto's topics with the figures of all nodes together.
+
+    Args:
+        rows: What each node counts, since its own start.
+        now_ms: UTC.
+        clients_max: The most clients that were seen connected at once.
+    """
+    known = list(rows)
+    connected = _sum(known, "clients")
+    absent = _sum(known, "sessions", 'state="absent"')
+    retained = _sum(known, "retained_messages")
+    found: dict[str, int | None] = {
+        "clients/total": connected + absent,
+        "clients/maximum": max(connected, clients_max),
+        "clients/disconnected": absent,
+        "clients/connected": connected,
+        "clients/expired": _sum(known, "storage_events_total", 'event="sessions_expired"'),
+        "messages/stored": retained + _sum(known, "queued_messages"),
+        "subscriptions/count": _sum(known, "subscriptions", 'kind="ephemeral"', 'kind="stored"'),
+        "shared_subscriptions/count": _sum(known, "subscriptions", 'kind="ephemeral_shared"'),
+        "retained messages/count": retained,
+        "messages/received": _sum(known, "packets_total", 'direction="in"'),
+        "messages/sent": _sum(known, "packets_total", 'direction="out"'),
+        "bytes/received": _sum(known, "bytes_total", 'direction="in"'),
+        "bytes/sent": _sum(known, "bytes_total", 'direction="out"'),
+        "connections/socket/count": _sum(known, "connects_total"),
+        "publish/messages/dropped": _sum(known, "messages_dropped_total"),
+        "publish/messages/received": _sum(known, "messages_received_total"),
+        "publish/messages/sent": _sum(known, "messages_delivered_total"),
+        "uptime": max((now_ms - row.started_at_ms for row in known if row.started_at_ms), default=0) // 1000,
+    }
+    found |= dict.fromkeys(UNCOUNTED)
+    return {PREFIX + name: value for name, value in found.items()}
+
+
+def _sum(rows: Iterable[SeenStats], name: str, *labels: str) -> int:
+    """Return the sum of a family over nodes, of those rows alone that have one of the labels."""
+    found = 0.0
+    for row in rows:
+        for figures in (row.counters or {}, row.gauges or {}):
+            chosen = {key: of for key, of in figures.items() if not labels or any(label in key for label in labels)}
+            found += total(chosen, (name,))
+    return int(found)
+
+
+def mosquitto_handlers(cluster_of: ClusterOf, watching: Watching) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+
+    @get("/systree", opt={"role": Role.VIEWER}, summary="Figures by Mosquitto's topics", operation_id="systree")
+    async def tell_tree() -> Response[dict[str, int | None]]:
+        overview = await watching.fresh()
+        tree = tree_of(watching.stats, overview.figures.at_ms, watching.clients_max)
+        return Response(tree, headers=_partial(overview.partial))
+
+    @get("/listeners", opt={"role": Role.VIEWER}, summary="Listeners in Mosquitto's words", operation_id="listeners")
+    async def tell_listeners(request: Request[Any, Any, Any]) -> Response[Doors]:
+        cluster = await cluster_of(request.state.caller, LOOK_S)
+        try:
+            listed = await queries.walk(cluster, "listeners", queries.Wanted(limit=ROWS_MAX))
+        except UserError as error:
+            raise refused(error) from None
+        doors = [door_of(row) for _, row in listed.rows]
+        return Response(Doors(doors), headers=_partial([Partial(*missing) for missing in listed.partial]))
+
+    return [tell_tree, tell_listeners]
+
+
+def _partial(partial: Iterable[Partial]) -> dict[str, str]:
+    """Return the header that names nodes without an answer; a form of Mosquitto's has no place for them."""
+    named = ", ".join(missing.node for missing in partial)
+    return {"Partial": named} if named else {}

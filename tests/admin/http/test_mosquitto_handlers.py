@@ -1,0 +1,71 @@
+"""Mosquitto's forms: its 23 topics from the figures of nodes, and a listener in its words."""
+
+import msgspec
+
+from admin.http.mosquitto_handlers import UNCOUNTED, door_of, tree_of
+from wire.messages.look_rows_clients import SeenListener
+from wire.messages.look_rows_nodes import SeenStats
+
+# What Mosquitto's own test of its HTTP API expects, without memory tracking.
+CLIENTS = {f"clients/{name}" for name in ("total", "maximum", "disconnected", "connected", "expired")}
+STORED = {"messages/stored", "store/messages/bytes", "retained messages/count", "subscriptions/count", "uptime"}
+BOTH = {f"{name}/{way}" for name in ("messages", "bytes", "publish/bytes") for way in ("received", "sent")}
+PUBLISHED = {f"publish/messages/{name}" for name in ("dropped", "received", "sent")}
+REST = {"shared_subscriptions/count", "packet/out/count", "packet/out/bytes", "connections/socket/count"}
+EDGE = SeenStats(
+    started_at_ms=5_000,
+    counters={
+        'stratamq_packets_total{direction="in",type="publish"}': 3.0,
+        'stratamq_packets_total{direction="in",type="other"}': 4.0,
+        'stratamq_packets_total{direction="out",type="publish"}': 9.0,
+        'stratamq_bytes_total{direction="out"}': 100.0,
+        'stratamq_connects_total{result="accepted",reason_code="0x00"}': 6.0,
+        'stratamq_messages_received_total{qos="1"}': 3.0,
+        'stratamq_messages_dropped_total{reason="slow"}': 1.0,
+    },
+    gauges={
+        "stratamq_clients": 4.0,
+        'stratamq_subscriptions{kind="ephemeral"}': 2.0,
+        'stratamq_subscriptions{kind="ephemeral_shared"}': 7.0,
+    },
+)
+STORAGE = SeenStats(
+    started_at_ms=1_000,
+    counters={'stratamq_storage_events_total{event="sessions_expired"}': 8.0},
+    gauges={
+        'stratamq_sessions{state="absent"}': 5.0,
+        'stratamq_sessions{state="connected"}': 1.0,
+        "stratamq_queued_messages": 20.0,
+        "stratamq_retained_messages": 10.0,
+        "stratamq_retained_bytes": 999.0,
+        'stratamq_subscriptions{kind="stored"}': 3.0,
+    },
+)
+
+
+def test_the_topics_of_mosquitto_and_no_other() -> None:
+    """Edges and storage nodes together; what nobody counts is None, and nothing is guessed."""
+    tree = {name.removeprefix("$SYS/broker/"): value for name, value in tree_of([EDGE, STORAGE], 61_000, 3).items()}
+    assert set(tree) == CLIENTS | STORED | BOTH | PUBLISHED | REST and len(tree) == 23
+    assert {name for name, value in tree.items() if value is None} == set(UNCOUNTED)
+    assert (tree["clients/connected"], tree["clients/disconnected"], tree["clients/total"]) == (4, 5, 9)
+    assert (tree["clients/maximum"], tree["clients/expired"]) == (4, 8)
+    assert (tree["messages/stored"], tree["retained messages/count"]) == (30, 10)
+    assert (tree["subscriptions/count"], tree["shared_subscriptions/count"]) == (5, 7)
+    assert (tree["messages/received"], tree["messages/sent"], tree["bytes/sent"]) == (7, 9, 100)
+    assert (tree["connections/socket/count"], tree["publish/messages/dropped"], tree["uptime"]) == (6, 1, 60)
+    assert tree_of([EDGE], 61_000, 11)["$SYS/broker/clients/maximum"] == 11
+
+
+def test_listeners_by_port_or_path() -> None:
+    """A listener at a path of the host has `path` in the place of `port`, as Mosquitto's has."""
+    ws = SeenListener(kind="ws", bind="[::1]:8083", tls=True, client_certificates=True, anonymous=False)
+    assert msgspec.to_builtins(door_of(ws)) == {
+        "port": 8083,
+        "protocol": "websockets",
+        "tls": True,
+        "mtls": True,
+        "allow_anonymous": False,
+    }
+    local = door_of(SeenListener(kind="mqtt", bind="/run/stratamq/mqtt.sock", anonymous=True))
+    assert msgspec.to_builtins(local)["path"] == "/run/stratamq/mqtt.sock" and local.port is None
