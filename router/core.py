@@ -367,9 +367,9 @@ class RouterCore:
         self._owned.replaced(cluster_map)
         for node, page in self._stream.replaced(cluster_map):
             self.tell(node, page)
+        self.policy.waits.replaced(cluster_map)
         if self.leads:
             self.leases.begin(self._now, cluster_map)
-            self.policy.waits.begin(self._now, cluster_map, self.policy.epoch)
         self._follow_own_map()
         self._owned.follow(self._now, cluster_map, active=self.holder.active)
 

@@ -30,19 +30,24 @@ class PolicySettling:
         self._acknowledged: dict[Incarnation, int] = {}
         self._fence_s: dict[Incarnation, float] = {}
         self._silent: dict[Incarnation, tuple[float, int]] = {}  # until when, and by which epoch
-        self._unknown_until = float("-inf")  # ends of before the election
+        self._unknown_until = float("-inf")  # ends of before the whole map
 
     def begin(self, now: float, live: Mapping[Incarnation, float], fence_max_s: float) -> None:
-        """Begin as the leader, behind an entry of its own term, with no acknowledgement of anybody.
+        """Begin with a whole map, which shows who lives and not who ended lately; nobody has acknowledged anything.
 
         Args:
+            now: Not before the map was there. Ends that are in it may be as late as this.
             live: Every live edge and storage incarnation of the map, with its ``fence_close_s`` (0 of storage).
             fence_max_s: The longest that any edge, dead ones too, may have been told.
         """
-        self._acknowledged = dict.fromkeys(live, 0)
         self._fence_s = dict(live)
         self._silent.clear()
-        self._unknown_until = now + fence_max_s
+        self._unknown_until = max(self._unknown_until, now + fence_max_s)
+        self.elected()
+
+    def elected(self) -> None:
+        """Begin as the leader, behind an entry of its own term, with no acknowledgement of anybody who lives."""
+        self._acknowledged = dict.fromkeys(self._fence_s, 0)
 
     def admitted(self, incarnation: Incarnation, fence_close_s: float, policy_epoch: int) -> None:
         """Note that an incarnation was registered at a place of the log where the policy had that epoch.
@@ -62,9 +67,10 @@ class PolicySettling:
         """Note that an incarnation is dead in the map, or has another one in its place.
 
         Args:
-            now: Not before its lease was surely over.
+            now: Not before its lease was surely over: any time at or behind the commit of its end is right.
             proved: It said that it is over, or the lock of its data folder did.
         """
+        self._sweep(now)
         known = self._acknowledged.pop(incarnation, None)
         if known is None:
             return
@@ -89,7 +95,7 @@ class PolicySettling:
             if known < epoch:
                 waiting.append(f"{node} is dead, and may serve its own clients for {until - now:.1f} s")
         if now < self._unknown_until:
-            waiting.append(f"nodes that died before the election, for {self._unknown_until - now:.1f} s")
+            waiting.append(f"nodes that died before this router began, for {self._unknown_until - now:.1f} s")
         return waiting
 
     def next_deadline(self, now: float) -> float:

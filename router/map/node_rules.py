@@ -19,7 +19,8 @@ __all__ = ["declare_dead", "forget_node", "register", "set_admin_state", "stop_n
 def register(step: Transition, command: RegisterNode) -> str:
     """Let an incarnation in, above every former one of its name; the former one ends with it.
 
-    The same incarnation again changes nothing while it lives. An operator's word about the node stays.
+    The same incarnation again changes nothing while it lives. An operator's word about the node stays, and so does the
+    longer fence time: the former incarnation may be the one that serves on, and no later map shows it.
     """
     entry = command.entry
     former = step.before.nodes.get(entry.node)
@@ -32,8 +33,10 @@ def register(step: Transition, command: RegisterNode) -> str:
             f"incarnation {entry.incarnation} of {entry.node} is over, {former.incarnation} was registered: "
             "start it again, with the clock right if its data folder is new"
         )
-    admin_state = former.admin_state if former is not None else ""
-    step.nodes[entry.node] = msgspec.structs.replace(entry, state=NodeState.ACTIVE, admin_state=admin_state)
+    if former is not None:
+        fence_close_s = max(entry.fence_close_s, former.fence_close_s)
+        entry = msgspec.structs.replace(entry, admin_state=former.admin_state, fence_close_s=fence_close_s)
+    step.nodes[entry.node] = msgspec.structs.replace(entry, state=NodeState.ACTIVE)
     if entry.tier == TIER_STORAGE:
         partition_rules.storage_arrived(step, entry.node, whole=command.whole)
     elif entry.tier == TIER_ROUTER:

@@ -100,7 +100,7 @@ class PolicyDesk:
 
     def elected(self, now: float, cluster_map: ClusterMap) -> None:
         """This router leads from here; it may have yet to apply what its former leaders committed."""
-        self.waits.begin(now, cluster_map, self.epoch)
+        self.waits.elected(now, cluster_map, self.epoch)
         self.is_current = False
 
     def replaced(self, now: float) -> None:

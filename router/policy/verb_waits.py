@@ -57,6 +57,7 @@ class VerbWaits:
         self._proved: set[NodeIncarnation] = set()  # ended, by their own word or that of their data folder
         self._look_at = float("inf")  # something has changed, or the next time is over
         self._unreceived: dict[NodeIncarnation, tuple[int, float]] = {}  # epoch, and by when it has to be there
+        self._whole: ClusterMap | None = None  # that took the place of the one before, at a time that is not told
 
     # --- this router's part
 
@@ -65,15 +66,34 @@ class VerbWaits:
         """Whether this router leads."""
         return self._leads
 
-    def begin(self, now: float, cluster_map: ClusterMap, epoch: int) -> None:
-        """This router leads from here, or has another map: it knows of no acknowledgement and of no end before."""
-        self._end_all(WaitEnd.LOST)
+    def replaced(self, cluster_map: ClusterMap) -> None:
+        """Another whole map is there: nothing is known of what ended before.
+
+        It may come before this router has read its clock at all, so it counts from the next time that is told.
+        """
+        self._whole = cluster_map
+
+    def elected(self, now: float, cluster_map: ClusterMap, epoch: int) -> None:
+        """This router leads from here: it knows of no acknowledgement, and of the ends that it has applied."""
+        self._begin(now)
         self._leads = True
         self._proved.clear()
+        self._settling.elected()
+        self._expect_all(now, cluster_map, epoch)
+
+    def _begin(self, now: float) -> None:
+        """Begin with a map that took the place of the one before."""
+        if self._whole is None:
+            return
+        cluster_map, self._whole = self._whole, None
         followers = [entry for entry in cluster_map.nodes.values() if entry.tier == TIER_EDGE]
         live = {(entry.node, entry.incarnation): entry.fence_close_s for entry in followers if entry.alive}
         self._settling.begin(now, live, max((entry.fence_close_s for entry in followers), default=0.0))
-        self._unreceived = {incarnation: (epoch, now + READS_S) for incarnation in live if epoch}
+
+    def _expect_all(self, now: float, cluster_map: ClusterMap, epoch: int) -> None:
+        self._end_all(WaitEnd.LOST)
+        followers = [entry for entry in cluster_map.nodes.values() if entry.alive and entry.tier == TIER_EDGE]
+        self._unreceived = {(entry.node, entry.incarnation): (epoch, now + READS_S) for entry in followers if epoch}
 
     def end(self) -> None:
         """This router leads no more."""
@@ -88,13 +108,12 @@ class VerbWaits:
         self._proved.add(incarnation)
 
     def stepped(self, now: float, delta: MapDelta, before: dict[str, int], epoch: int) -> None:
-        """Note a step of the map: incarnations that came and that are over, at this policy epoch.
+        """Note a step of the map, at every router: incarnations that came and that are over, at this policy epoch.
 
         Args:
             before: Node -> the incarnation that lived there before the step.
         """
-        if not self._leads:
-            return
+        self._begin(now)
         self._look_at = now
         for name in delta.forgotten:
             self._ended(now, name, before)
@@ -109,7 +128,7 @@ class VerbWaits:
         if entry.alive and former != entry.incarnation:
             incarnation = (entry.node, entry.incarnation)
             self._settling.admitted(incarnation, entry.fence_close_s, epoch)
-            if epoch:
+            if epoch and self._leads:
                 self._unreceived[incarnation] = epoch, now + READS_S
 
     def _ended(self, now: float, node: str, before: dict[str, int]) -> None:
@@ -152,16 +171,19 @@ class VerbWaits:
 
     def awaited(self, now: float, epoch: int) -> list[str]:
         """Return who may still act by what was before an epoch, one line each."""
+        self._begin(now)
         return self._settling.awaited(now, epoch)
 
     def may_forget(self, now: float, node: str) -> bool:
         """Return whether the map may forget a dead node."""
+        self._begin(now)
         return self._settling.may_forget(now, node)
 
     # --- waits
 
     def wait(self, now: float, epoch: int, asker: Asker) -> None:
         """Wait until an epoch is settled, or for WAIT_S at most; ``take_ended`` tells."""
+        self._begin(now)
         awaited = self._settling.awaited(now, epoch) if self._leads else []
         if not self._leads:
             self._over.append(Ended(asker, epoch, WaitEnd.LOST, []))
@@ -175,6 +197,7 @@ class VerbWaits:
 
     def take_ended(self, now: float) -> list[Ended]:
         """Return the waits that are settled, and those that have lasted for too long."""
+        self._begin(now)
         if now >= self.next_deadline():
             self._look(now)
         over, self._over = self._over, []

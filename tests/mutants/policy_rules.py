@@ -63,6 +63,10 @@ def _no_time_of_before(original: Any, self: Any, now: float, live: Any, fence_ma
     original(self, now, live, 0.0)
 
 
+def _deaths_of_the_leader(original: Any, self: Any, now: float, delta: Any, before: Any, epoch: int) -> None:
+    original(self, now, delta, before if self.leads else {}, epoch)
+
+
 def _as_of_now(original: Any, self: Any, message: Any) -> None:
     original(self, msgspec.structs.replace(message, epoch=self._view().epoch))
 
@@ -155,9 +159,17 @@ POLICY_RULES: tuple[SeededBug, ...] = (
         "test_c4_the_next_incarnation_does_not_answer_for_the_last",
     ),
     SeededBug(
-        "a leader takes deaths from before its election for old",
+        "a leader that began anew takes deaths from before for old",
         "access/policy/settling.py PolicySettling.begin",
         _wrapped(PolicySettling, "begin", _no_time_of_before),
+        partial(_W.test_c5_a_leader_that_began_anew_knows_no_end_of_before, "snapshot"),
+        "tests/simulation/test_policy.py, C5",
+        10.0,
+    ),
+    SeededBug(
+        "a router notes no death before it leads",
+        "router/policy/verb_waits.py VerbWaits.stepped",
+        _wrapped(VerbWaits, "stepped", _deaths_of_the_leader),
         _W.test_c5_the_leader_changes_during_the_fence_time,
         "tests/simulation/test_policy.py, C5",
         10.0,

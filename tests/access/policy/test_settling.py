@@ -65,14 +65,39 @@ def test_c4_the_next_incarnation_does_not_answer_for_the_last() -> None:
     assert not settling.may_forget(2.0, "a") and settling.may_forget(2.0, "b") and settling.may_forget(12.0, "a")
 
 
-def test_c5_a_new_leader_knows_no_end_from_before_its_election() -> None:
+def test_c5_a_whole_map_shows_no_end_of_before() -> None:
     """Also when the dead node stands in no map any more; and its acknowledgements begin with nothing (C6)."""
     settling = leader()
     settling.begin(100.0, {B1: FENCE_S}, FENCE_S)
+    settling.elected()
     assert len(settling.awaited(100.0, 5)) == 2 and not settling.may_forget(100.0, "a")
     settling.acknowledged(B1, 5)
-    assert settling.awaited(109.9, 5) == ["nodes that died before the election, for 0.1 s"]
+    assert settling.awaited(109.9, 5) == ["nodes that died before this router began, for 0.1 s"]
     assert not settling.awaited(110.0, 5) and settling.may_forget(110.0, "a")
+
+
+def test_c5_who_is_elected_waits_for_the_deaths_that_it_has_applied() -> None:
+    """By the time at which it applied them, not by that of its election; acknowledgements begin with nothing."""
+    settling = leader()
+    settling.ended(100.0, A1, proved=False)
+    settling.elected()
+    assert settling.awaited(104.0, 5) == [
+        "b acts by policy epoch 0",
+        "s acts by policy epoch 0",
+        "a is dead, and may serve its own clients for 6.0 s",
+    ]
+    for incarnation in (B1, S1):
+        settling.acknowledged(incarnation, 5)
+    assert settling.awaited(109.9, 5) and not settling.awaited(110.0, 5)
+
+
+def test_a_whole_map_never_shortens_the_wait_for_one_of_before() -> None:
+    settling = leader()
+    settling.begin(100.0, {}, FENCE_S)
+    settling.begin(101.0, {B1: 1.0}, 1.0)
+    settling.elected()
+    settling.acknowledged(B1, 5)
+    assert settling.awaited(109.9, 5) and not settling.awaited(110.0, 5)
 
 
 def test_a_settled_verb_leaves_nobody_who_acts_by_the_old_right() -> None:
@@ -115,6 +140,8 @@ def test_a_settled_verb_leaves_nobody_who_acts_by_the_old_right() -> None:
             elif action == 5 and random_.random() < 0.1:
                 settling = PolicySettling()
                 settling.begin(now, dict.fromkeys(live, FENCE_S), FENCE_S)
+            elif action == 5 and random_.random() < 0.3:
+                settling.elected()  # a router that has applied all of this and now leads
             wanted = random_.randint(1, epoch)
             if not settling.awaited(now, wanted):
                 settled += 1

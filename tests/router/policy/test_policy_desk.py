@@ -183,17 +183,56 @@ def test_a_leader_that_lost_its_place_says_so() -> None:
     assert other is not None and other.exit_code == 4 and "r2" in other.error
 
 
-def test_a_new_leader_waits_for_all_that_may_have_died_before_it() -> None:
-    """C5: it knows of no death from before its election."""
+def _led_anew(leader: Leader) -> None:
+    leader.handle(RoleChanged(False, "r2"))
+    leader.handle(RoleChanged(True, "r1"))
+
+
+def test_a_new_leader_waits_for_nobody_when_nobody_died() -> None:
+    """C5: it has applied no death."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    _led_anew(leader)
+    request = leader.ask("user disable", user="ann")
+    for edge in leader.edges:
+        assert leader.reply(request) is None
+        leader.beat(edge, 2)
+    reply = leader.reply(request)
+    assert reply is not None and reply.ok
+
+
+def test_c5_a_new_leader_waits_for_who_died_while_it_followed() -> None:
+    """The fence time runs from when it applied the death."""
     leader = Leader()
     done(leader, "user add", user="ann", record=HASH)
     leader.handle(RoleChanged(False, "r2"))
+    leader.commit(encode_command(DeclareDead(leader.edges[0].node, leader.edges[0].incarnation)))
+    leader.pass_time(FENCE_S / 2)
+    leader.handle(RoleChanged(True, "r1"))
+    request = leader.ask("user disable", user="ann")
+    for edge in leader.edges[1:]:
+        leader.beat(edge, 2)
+    leader.pass_time(FENCE_S / 2 - 0.1)
+    assert leader.reply(request) is None
+    leader.pass_time(0.2)
+    reply = leader.reply(request)
+    assert reply is not None and reply.ok
+
+
+def test_c5_a_snapshot_shows_no_end_of_before() -> None:
+    """A router that took one takes a death of that moment for granted, read by the clock behind it and not before."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    leader.handle(RoleChanged(False, "r2"))
+    leader.core.restore(leader.core.capture()())
+    leader.pass_time(FENCE_S)
     leader.handle(RoleChanged(True, "r1"))
     request = leader.ask("user disable", user="ann")
     for edge in leader.edges:
         leader.beat(edge, 2)
+    leader.pass_time(FENCE_S - 0.1)
     assert leader.reply(request) is None
-    leader.pass_time(FENCE_S + 0.1)
+    leader.pass_time(0.2)
     reply = leader.reply(request)
     assert reply is not None and reply.ok
 
