@@ -81,8 +81,9 @@ def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool, lin
     from bench.toy_broker import ToyHandler
     from edge.hot import engine, options, state
     from edge.hot.descriptors import boot_ns, connections_allowed
-    from edge.hot.host import host, trio_epoll_fd
+    from edge.hot.host import host
     from edge.hot.loop import Loop
+    from wire.trio_epoll import trio_epoll_fd
 
     async def main() -> None:
         connections_allowed()

@@ -25,7 +25,7 @@ from edge.core import EdgeCore
 from edge.drain import Drain
 from edge.event_families import expose_durations, expose_events, expose_traffic
 from edge.hot.descriptors import connections_allowed
-from edge.hot.host import host, trio_epoll_fd
+from edge.hot.host import host
 from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions
 from edge.hot.state import CLIENT, LINK, Conn
@@ -61,6 +61,7 @@ from wire.node.process import NodeProcess, own_version, run_process
 from wire.node.turns import Longest, Steps
 from wire.node.waiting import WaitingLog
 from wire.sstable.ledger import FileLedger
+from wire.trio_epoll import trio_epoll_fd
 
 __all__ = ["EdgeService", "main"]
 

@@ -122,14 +122,14 @@ class StorageService:
             on_reset=lambda peer: self._push(LinkDown(peer)),
             rng=random.Random(process.folder.incarnation),
             on_read=self._turn_at_once,
+            early=process.turns.note,
         )
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # epoch of the map that they are from
         self._told_at = -1  # epoch of the map when copies were last looked at
-        self._said_ready = False
-        self._submitted = 0
+        self._said_ready, self._submitted = False, 0
         self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
         self._look_at = 0.0
         self._progress_at = 0.0
@@ -215,7 +215,7 @@ class StorageService:
                 bound = await nursery.start(self._hub.run, self._process.link_address)
                 self._bound = bound
                 self._hub.set_seeds(self._config.node.seeds)
-                self._syncs = LogSyncs()
+                self._syncs = LogSyncs(self._hub.reads)
                 self._committer = GroupCommitter(
                     self._store, self._on_durable, self._commit_settings(), self._syncs, self._turn_at_once
                 )

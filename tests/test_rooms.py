@@ -116,6 +116,7 @@ FLOORS = {
     "gateways.transport",
     "wire.clock",
     "wire.decoding",
+    "wire.trio_epoll",
 }  # files beside sub-rooms that these may import
 PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a package's docstring, after its first line
 
@@ -191,6 +192,7 @@ SHELLS = {
     "storage.store.group_committer",
     "storage.store.log_syncs",
     "wire.links.connection",
+    "wire.links.early_reads",
     "wire.links.hub",
     "wire.links.request",
     "wire.links.tls_stream",
@@ -198,6 +200,7 @@ SHELLS = {
     "wire.node.reloading",
     "wire.node.signals",
     "wire.node.turns",  # an instrument of trio
+    "wire.trio_epoll",
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}

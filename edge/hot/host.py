@@ -5,33 +5,15 @@ hook (*inverse*). Where trio's epoll cannot be reached, or under a mock clock, a
 instead (*nested*): one more wake-up per turn. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
-from typing import Any
-
 import trio
 
 from edge.hot.loop import Loop
 
-__all__ = ["LoopFailed", "host", "trio_epoll_fd"]
+__all__ = ["LoopFailed", "host"]
 
 
 class LoopFailed(RuntimeError):
     """The loop raised: a bug of ours, and every connection of this process ends with it."""
-
-
-def trio_epoll_fd() -> int:
-    """Return the descriptor that becomes readable when trio has something to do, -1 if it cannot be had.
-
-    This is the one undocumented attribute of trio that is used; a test covers it.
-    """
-    runner: Any = getattr(trio.lowlevel.current_task(), "_runner", None) or _runner()
-    epoll = getattr(getattr(runner, "io_manager", None), "_epoll", None)
-    if epoll is None or not isinstance(runner.clock, trio._core._run.SystemClock):
-        return -1
-    return int(epoll.fileno())
-
-
-def _runner() -> Any:
-    return getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "runner", None)
 
 
 class _Inverse(trio.abc.Instrument):

@@ -123,12 +123,13 @@ class GroupCommitter:
 
     async def _take_ends(self) -> None:
         """Go on whenever a sync ends."""
-        while self._failure is None:
-            try:
-                await self._syncs.ended()
-            except StoreError as error:
-                self._fail(error)
-                return
+        try:
+            await self._syncs.attend(self._sync_ended)
+        except StoreError as error:
+            self._fail(error)
+
+    def _sync_ended(self) -> None:
+        if self._failure is None:
             self._handle(LogSynced(self._synced_to))
             if self._batches:
                 self._round()

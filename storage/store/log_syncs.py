@@ -6,6 +6,8 @@ One sync at a time; which commits it covers, and when it begins, is decided by `
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -14,6 +16,7 @@ from conf.metrics import PowersOfTwo
 from storage.store.errors import SyncFailed
 from storage.store.protocol import SyncTicket
 from storage.store.store_sync import StoreSync
+from wire.links.early_reads import EarlyReads
 
 try:
     from storage.store._sync_thread import SyncThread
@@ -34,8 +37,9 @@ class LogSyncs:
         lengths: Of its syncs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reads: EarlyReads | None = None) -> None:
         self._thread = SyncThread()
+        self._reads = reads  # hears of an end without a turn of trio's
         self._mean_s = 0.0
         self.lengths = PowersOfTwo()
 
@@ -49,15 +53,23 @@ class LogSyncs:
         self._judge(*end)
         return True
 
-    async def ended(self) -> None:
-        """Wait until a sync has ended.
+    async def attend(self, ended: Callable[[], None]) -> None:
+        """Call ``ended`` for each sync that has ended since ``begin`` returned, until cancelled.
 
         Raises:
-            SyncFailed: It failed; the process must end.
+            SyncFailed: One failed; the process must end.
         """
-        while (end := self._thread.end()) is None:
+        look = partial(self._look, ended)
+        if self._reads is not None:
+            return await self._reads.reading(self._thread.fileno(), look)
+        while True:
             await trio.lowlevel.wait_readable(self._thread.fileno())
-        self._judge(*end)
+            look()
+
+    def _look(self, ended: Callable[[], None]) -> None:
+        if (end := self._thread.end()) is not None:
+            self._judge(*end)
+            ended()
 
     def _judge(self, failed: int, took_s: float) -> None:
         if failed:

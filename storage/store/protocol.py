@@ -4,7 +4,7 @@ Writes are visible at once and durable once a sync that *started* after their co
 in order: after a power loss a store holds a prefix of them, whole transactions only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 __all__ = ["Batch", "KeyValueStore", "Row", "SyncTicket", "Syncs"]
@@ -34,11 +34,11 @@ class Syncs(Protocol):
     def begin(self, ticket: SyncTicket) -> bool:
         """Begin a sync, none is under way; return whether it has ended already. Raises SyncFailed likewise."""
 
-    async def ended(self) -> None:
-        """Wait until a sync has ended that had not when it was begun.
+    async def attend(self, ended: Callable[[], None]) -> None:
+        """Call ``ended`` for each sync that had not ended when it was begun, once it has; until cancelled.
 
         Raises:
-            SyncFailed: It failed; the process must end.
+            SyncFailed: One failed; the process must end. So must it after what ``ended`` raises.
         """
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from storage.store import log_syncs
 from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.group_committer import GATHERED_MAX, GroupCommitter
@@ -19,6 +20,7 @@ from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
 from storage.store.store_sync import StoreSync
 from tests.simulation.model_store import ModelDisk, ModelStore
+from wire.links.early_reads import early_reads
 
 SETTINGS = GroupCommitSettings(delay_s=0.002, batch_ops=10, small_batch_ops=4, batch_ops_max=50, marker_idle_s=1.0)
 
@@ -217,9 +219,10 @@ class _Threads:
         self._begun.send_nowait(ticket)
         return False
 
-    async def ended(self) -> None:
-        ticket = await self._tickets.receive()
-        await trio.to_thread.run_sync(ticket.run)
+    async def attend(self, ended: Callable[[], None]) -> None:
+        async for ticket in self._tickets:
+            await trio.to_thread.run_sync(ticket.run)
+            ended()
 
     def close(self) -> None:
         self._tickets.close()
@@ -295,19 +298,42 @@ async def test_a_sync_that_fails_at_once_announces_nothing(disk: ModelDisk, monk
         os.close(end)
 
 
-async def test_the_thread_syncs_files_one_after_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wait_s", [log_syncs.WAIT_S, 0.0], ids=["at once", "by the eventfd"])
+@pytest.mark.parametrize("early", [False, True], ids=["by a task", "early"])
+async def test_the_thread_syncs_files_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_s: float, early: bool
+) -> None:
     """Some end while the loop waits for them, others are told by the eventfd; each of them once."""
+    monkeypatch.setattr(log_syncs, "WAIT_S", wait_s)
     store, announced = Store.open(tmp_path / "store", "c", "n", _NO_FLOOR), list[int]()
-    committer = GroupCommitter(store, announced.append)
-    async with _running(committer):
-        for number in range(200):
-            committer.submit(_row(number))
-            await trio.lowlevel.checkpoint()
-        with trio.fail_after(20):
-            await committer.wait_durable(200)
-        assert announced == sorted(set(announced)) and announced[-1] == 200
-        assert store.acked_up_to == store.transaction_no
+    with early_reads((lambda *_: None) if early else None) as reads:
+        assert (reads is not None) == early
+        committer = GroupCommitter(store, announced.append, syncs=log_syncs.LogSyncs(reads))
+        async with _running(committer):
+            for number in range(200):
+                committer.submit(_row(number))
+                await trio.lowlevel.checkpoint()
+            with trio.fail_after(20):
+                await committer.wait_durable(200)
+            assert announced == sorted(set(announced)) and announced[-1] == 200
+            assert store.acked_up_to == store.transaction_no
     store.close()
+
+
+async def test_a_sync_that_fails_later_ends_the_committer(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has not waited for it: it hears of it where it waits for links."""
+    monkeypatch.setattr(log_syncs, "WAIT_S", 0.0)
+    store, announced = _open(disk), list[int]()
+    ends = os.pipe()
+    monkeypatch.setattr(store, "begin_sync", lambda **_: StoreSync(store.transaction_no, os.dup(ends[1]), None))
+    with early_reads(lambda *_: None) as reads:
+        committer = GroupCommitter(store, announced.append, syncs=log_syncs.LogSyncs(reads))
+        committer.submit(_row(1))
+        with trio.fail_after(5), pytest.raises(SyncFailed, match="Invalid argument"):
+            await committer.run()
+    assert announced == []
+    for end in ends:
+        os.close(end)
 
 
 @pytest.mark.parametrize("poison", ["before", "after"])

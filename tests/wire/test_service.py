@@ -37,14 +37,19 @@ class Node:
         self.frames: list[bytes] = []
         self.changed = trio.Event()
         self.on_frame: Callable[[PeerKey, bytes], None] | None = None
-        self.hub = LinkHub(
-            NodeIdentity(cluster, name, tier, incarnation),
-            contexts,
+        self._identity, self._contexts = NodeIdentity(cluster, name, tier, incarnation), contexts
+        self.hub = self.make_hub()
+
+    def make_hub(self, early: Callable[[float, float], None] | None = None) -> LinkHub:
+        return LinkHub(
+            self._identity,
+            self._contexts,
             on_frame=self._frame,
             on_up=lambda peer: self._note("up", peer),
             on_down=lambda peer: self._note("down", peer),
             on_reset=lambda peer: self._note("reset", peer),
             rng=random.Random(1),
+            early=early,
         )
 
     def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:

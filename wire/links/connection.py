@@ -1,15 +1,19 @@
 """One connection of a link: TLS, HELLO, two small loops that read and write, and one that watches all for silence.
 
+Where the owner says so, it is read without a loop, in the turn in which the socket has something (``early_reads``).
+
 Decides nothing about frames (``wire/links/link.py``) or about who may connect (``wire/links/hub.py``).
 """
 
 import ssl
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import trio
 
 from conf.errors import ExitCode, UserError
 from wire.clock import boot_time, next_moment
+from wire.links.early_reads import EarlyReads
 from wire.links.link import LinkCore
 from wire.links.silence import SILENCE_S, Silence, Verdict
 from wire.links.tls import peer_identity
@@ -135,6 +139,7 @@ class Connection:
         "_on_frame",
         "_on_read",
         "_prompt",
+        "_reads",
         "_scope",
         "_sending",
         "_silence",
@@ -150,8 +155,10 @@ class Connection:
         core: LinkCore,
         on_frame: Callable[[int, bytes], None],
         on_read: Callable[[], None] = lambda: None,
+        reads: EarlyReads | None = None,
     ) -> None:
         self._stream = stream
+        self._reads = reads
         self._prompt = stream if isinstance(stream, TlsStream) else None
         self._sending = False  # a task waits for the socket
         self._core = core
@@ -228,6 +235,9 @@ class Connection:
                 if data:
                     self._take(bytes(data))
                     self._on_read()
+                if self._prompt is not None and self._reads is not None:
+                    self._read_now(self._prompt)  # what the handshake left
+                    return await self._reads.reading(self._prompt.fileno(), partial(self._read_now, self._prompt))
                 data = await self._stream.receive_some(READ_BYTES_MAX)
                 if not data:
                     return self._end("closed by the peer")
@@ -236,6 +246,18 @@ class Connection:
             self._end(str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._end(f"broken: {error.__cause__ or error}")
+
+    def _read_now(self, stream: TlsStream) -> None:
+        """Take what the socket has."""
+        data = stream.receive_now()
+        if data is None or self._scope.cancel_called:
+            return
+        if data:
+            self._silence.heard()
+            self._take(data)
+            self._on_read()
+        else:
+            self._end("closed by the peer")
 
     def _take(self, data: bytes) -> None:
         if self._closed:

@@ -32,6 +32,7 @@ from wire.links.connection import (
     watch,
     wrap_tls,
 )
+from wire.links.early_reads import EarlyReads, early_reads
 from wire.links.link import RESEND_BYTES_MAX, LinkCore
 from wire.links.link_table import LinkTable
 from wire.links.redial import backoff_s
@@ -88,6 +89,10 @@ class LinkHub:
         on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
         rng: For the jitter of reconnects.
         on_read: The frames of one read of a connection were handed over.
+        early: Links are read where trio would wait (``early_reads``, which calls this); None: by tasks.
+
+    Attributes:
+        reads: Reads the links early, and what else the owner has; while ``run`` runs, if asked for and possible.
     """
 
     def __init__(
@@ -102,8 +107,11 @@ class LinkHub:
         rng: random.Random,
         on_read: Callable[[], None] = lambda: None,
         resend_bytes_max: int = RESEND_BYTES_MAX,
+        early: Callable[[float, float], None] | None = None,
     ) -> None:
         self._contexts = contexts
+        self._early = early
+        self.reads: EarlyReads | None = None
         self._rng = rng
         self._on_up, self._on_down, self._on_read = on_up, on_down, on_read
         self._down: dict[str, trio.Event] = {}  # by node; set when its present connection ended
@@ -165,14 +173,15 @@ class LinkHub:
         if self._contexts is None:
             say(logger, "link.plaintext", address=bound)
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                for target in self._targets.values():
-                    nursery.start_soon(self._dial_forever, target)
-                if listeners:
-                    nursery.start_soon(trio.serve_listeners, self._accept, listeners)
-                nursery.start_soon(watch, self._connections, tier_phase(self.identity.tier))
-                task_status.started(bound)
+            with early_reads(self._early) as self.reads:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    for target in self._targets.values():
+                        nursery.start_soon(self._dial_forever, target)
+                    if listeners:
+                        nursery.start_soon(trio.serve_listeners, self._accept, listeners)
+                    nursery.start_soon(watch, self._connections, tier_phase(self.identity.tier))
+                    task_status.started(bound)
         finally:
             self._nursery = None
 
@@ -385,7 +394,7 @@ class LinkHub:
         """
         table = self.table
         peer = table.peer_of(key)
-        connection = Connection(stream, peer.core, partial(table.frame, peer), self._on_read)
+        connection = Connection(stream, peer.core, partial(table.frame, peer), self._on_read, self.reads)
         try:
             self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)

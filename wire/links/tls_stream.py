@@ -15,6 +15,7 @@ import trio
 __all__ = ["TlsStream"]
 
 RECEIVE_BYTES = 256 * 1024  # of one receive
+RECORD_BYTES = 32 * 1024  # more than a record: what an earlier receive left of one
 LONG_WRITE_BYTES = 256 * 1024  # others have their turn after one
 
 
@@ -97,6 +98,23 @@ class TlsStream:
             raise trio.BrokenResourceError from error
         self._incoming.write(data)
         return bool(data)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def receive_now(self) -> bytes | None:
+        """Return what is here, decrypted, without waiting; None while nothing is, empty when the peer closed."""
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return self._decrypted(RECEIVE_BYTES)
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+        if not data:
+            return b""
+        self._incoming.write(data)
+        return self._decrypted(RECEIVE_BYTES + RECORD_BYTES)  # all of it: nobody would say that there is more
 
     def send_now(self, data: bytes) -> bool:
         """Send what the socket takes now and keep the rest for ``send_all``; True if there is none.

@@ -16,9 +16,10 @@ import pytest
 import trio
 
 from bench.toy_broker import ToyHandler
-from edge.hot.host import LoopFailed, host, trio_epoll_fd
+from edge.hot.host import LoopFailed, host
 from tests.clients.packets import ack, connect, publish, split, subscribe
 from wire.messages.frames import HEADER
+from wire.trio_epoll import trio_epoll_fd
 
 FOREVER = 1 << 62
 
