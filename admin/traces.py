@@ -19,7 +19,7 @@ from wire.looks.traces import BY_NODE, COPY_OF
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
-__all__ = ["Clock", "Read", "Told", "clocks_of", "in_order", "read", "sent_here", "still_running", "way_of"]
+__all__ = ["Clock", "Read", "Row", "Told", "clocks_of", "in_order", "read", "sent_here", "still_running", "way_of"]
 
 NO_TRACE = " has no trace "  # an answer: it was not begun there, or has made room for others
 Row = tuple[str, SeenTraceEvent]

@@ -32,6 +32,12 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
     idle_s: float = Field(default=HOUR_S, ge=60, le=24 * HOUR_S, description="s without a request that end it earlier")
     sessions_max: int = Field(default=1_000, ge=1, le=100_000, description="browsers; the most idle one goes")
     requests_max: int = Field(default=64, ge=1, le=1_000, description="requests at once; more get 503 with Retry-After")
+    otlp_endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s@]+)?$",
+        description="address of an OpenTelemetry collector (OTLP over HTTP, such as http://127.0.0.1:4318), which gets "
+        "the messages of traces as spans; wants the extra otel; none: nothing is sent",
+    )
     history: bool = Field(
         default=True, description="ask nodes for their figures each 5 s, for charts of an hour; false: while watched"
     )

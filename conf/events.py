@@ -26,6 +26,8 @@ class Event(NamedTuple):
 
 
 EVENTS: dict[str, Event] = {
+    "admin.collector_down": Event(WARNING, "spans wait: {endpoint} does not take them: {why}"),
+    "admin.collector_up": Event(INFO, "spans are sent again: {endpoint} takes them"),
     "admin.request_failed": Event(ERROR, "{method} {path} failed"),
     "alarm.began": Event(WARNING, "alarm {alarm}: {sentence}; {do}"),
     "alarm.ended": Event(INFO, "alarm {alarm} ended: {sentence}"),

@@ -159,6 +159,13 @@ class Metrics:
         """Return all values by name, without prefix; for ``$SYS``, status verbs and tests."""
         return {name: read() for name, (_kind, _text, read, _labels) in self._families.items()}
 
+    def values_of(self, name: str) -> list[float]:
+        """Return the figures of one family, a number for each of its series; none where the node has no such family."""
+        if name not in self._families:
+            return []
+        value = self._families[name][2]()
+        return [float(number) for number in (value.values() if isinstance(value, Mapping) else (value,))]
+
     def values(self, kind: str) -> dict[str, float]:
         """Return the figures of all families of a kind by name and labels, as the page writes them."""
         found: dict[str, float] = {}

@@ -131,6 +131,8 @@ SHELLS = {
     "access.operators.audit_service",
     "admin.doctor.examine",
     "admin.links",
+    "admin.otlp",
+    "admin.trace_export",
     "conf.metrics",
     "conf.settings",  # asks for the host's name
     "edge.hot.descriptors",

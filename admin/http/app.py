@@ -21,6 +21,7 @@ from access.operators.verbs import Role
 from admin.http.callers import Callers
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
+from admin.http.description import complete
 from admin.http.problems import MEDIA_TYPE, Problem
 from conf.events import say
 
@@ -94,8 +95,7 @@ def make_application(
 
     @get(f"{BASE}/openapi.json", opt={"role": PUBLIC}, include_in_schema=False, sync_to_thread=False)
     def describe(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        schema: dict[str, Any] = request.app.openapi_schema.to_schema()
-        return schema
+        return complete(request.app.openapi_schema.to_schema())
 
     return Litestar(
         route_handlers=[log_in, log_out, me, tell_version, describe, *handlers],

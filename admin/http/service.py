@@ -29,12 +29,15 @@ from admin.http.live_cluster import LiveCluster
 from admin.http.logins import Logins
 from admin.http.mosquitto_handlers import mosquitto_handlers
 from admin.http.overview_handlers import overview_handlers
+from admin.http.problems import Problem
 from admin.http.row_handlers import row_handlers
 from admin.http.story_handlers import story_handlers
 from admin.http.trace_handlers import trace_handlers
 from admin.http.verb_handlers import verb_handlers
 from admin.http.watching import Watching
 from admin.links import open_links
+from admin.otlp import open_sender, register_sender
+from admin.trace_export import TraceExport
 from conf.asgi import without_lifespan
 from conf.errors import UserError
 from conf.events import say
@@ -47,6 +50,7 @@ __all__ = ["main"]
 logger = logging.getLogger(__name__)
 
 TIER = "admin"
+TRACES_S = 5.0  # for one look at all traces
 HEADERS_BYTES_MAX = 16 * 1024
 KEEP_S = 15.0  # for the head of a request; Gate bounds the rest
 
@@ -95,6 +99,7 @@ class AdminService:
             self._audit.register(self._process.metrics)
             self._process.reloaded = self._audit.reloaded
             self._register(gate, watching)
+            self._export_traces(cluster, nursery)
             nursery.start_soon(self._audit.run)
             nursery.start_soon(watching.run)
             nursery.start_soon(self._serve, gate, listener, context)
@@ -123,6 +128,27 @@ class AdminService:
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
         name, settings = self._config.node.cluster, self._settings
         return make_application(name, own_version(), callers, routes, settings.session_s, self._is_https)
+
+    def _export_traces(self, cluster: LiveCluster, nursery: trio.Nursery) -> None:
+        """Send the messages of traces as spans, where the settings name a collector.
+
+        Raises:
+            UserError: The libraries are not installed.
+        """
+        endpoint = self._settings.otlp_endpoint
+        if not endpoint:
+            return
+        sender = open_sender(endpoint, self._config.node.cluster, own_version())
+
+        async def as_operator() -> Any:
+            try:
+                return await cluster.for_queries("operator", TRACES_S, "otlp")
+            except Problem as problem:
+                raise UserError(problem.detail) from None
+
+        register_sender(self._process.metrics, sender)
+        nursery.start_soon(sender.run)
+        nursery.start_soon(TraceExport(as_operator, sender).run)
 
     async def _somebody_can_log_in(self, cluster: LiveCluster) -> None:
         """Refuse to serve an address that others reach where no token and no client authority is there."""

@@ -32,11 +32,16 @@ export async function change(method, path, query = {}, body = undefined) {
   return answered(await fetch(address(path, query), { method, headers, body: body === undefined ? undefined : JSON.stringify(body) }));
 }
 
+// Numbers of sessions and origins have 64 bits: those that JavaScript would round become texts.
+function exact(text) {
+  return text.replace(/"(?:[^"\\]|\\.)*"|-?\d{16,}(?![\d.eE])/g, (one) => (one.startsWith('"') ? one : `"${one}"`));
+}
+
 async function answered(response) {
   const text = await response.text();
   let body = {};
   try {
-    body = text ? JSON.parse(text) : {};
+    body = text ? JSON.parse(exact(text)) : {};
   } catch {
     body = { detail: "the answer is no JSON" };
   }

@@ -18,13 +18,13 @@ export function Partial({ page }) {
 }
 
 export function Table({ caption, rows, columns, links = {}, empty = "Nothing." }) {
-  const names = columns.filter((name) => rows.some((row) => row[name] !== undefined && row[name] !== null));
+  const names = columns.filter((name) => rows.some((row) => row[name] !== undefined && row[name] !== null && row[name] !== ""));
   if (!rows.length) return html`<p>${empty}</p>`;
   const numeric = (name) => rows.every((row) => row[name] === undefined || row[name] === null || typeof row[name] === "number");
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
     <table>
       <caption>${caption}</caption>
-      <thead><tr>${names.map((name) => html`<th scope="col" key=${name}>${heading(name)}</th>`)}</tr></thead>
+      <thead><tr>${names.map((name) => html`<th scope="col" key=${name} class=${numeric(name) ? "number" : ""}>${heading(name)}</th>`)}</tr></thead>
       <tbody>${rows.map((row, at) => html`<tr key=${at}>${names.map((name) => html`
         <td key=${name} class=${numeric(name) ? "number" : ""}>${links[name] && row[name] ? html`<a href=${links[name](row)}>${shown(name, row[name])}</a>` : shown(name, row[name])}</td>`)}</tr>`)}</tbody>
     </table>
@@ -32,7 +32,7 @@ export function Table({ caption, rows, columns, links = {}, empty = "Nothing." }
 }
 
 export function Facts({ facts, names }) {
-  const listed = (names || Object.keys(facts)).filter((name) => facts[name] !== undefined && facts[name] !== null && facts[name] !== "");
+  const listed = (names || Object.keys(facts)).filter((name) => facts[name] !== undefined && facts[name] !== null && facts[name] !== "" && !(typeof facts[name] === "object" && !Object.keys(facts[name]).length));
   return html`<dl class="facts">${listed.map((name) => html`<dt key=${name}>${heading(name)}</dt><dd>${shown(name, facts[name])}</dd>`)}</dl>`;
 }
 

@@ -29,6 +29,9 @@ export function moment(ms) {
   return ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + "Z" : "";
 }
 
+// Names of numbers that count nothing: told as they are, so that they can be copied.
+const NAMES = /(^|_)(session|number|partition|shard|seq|packet|epoch|incarnation|pid|crc32|term|identifier|id)$/;
+
 // A value by the unit that its name ends with, as the API and the metrics name them.
 export function shown(name, value) {
   if (value === null || value === undefined || value === "") return "";
@@ -36,11 +39,13 @@ export function shown(name, value) {
   if (Array.isArray(value)) return value.map((one) => shown("", one)).join(", ");
   if (typeof value === "object") return Object.entries(value).map(([key, one]) => `${key}=${shown(key, one)}`).join(", ");
   if (typeof value === "number") {
-    if (name.endsWith("_at_ms") || name.endsWith("until_ms") || name.endsWith("since_ms")) return moment(value);
-    if (name.endsWith("_at_us")) return moment(value / 1000);
+    if (NAMES.test(name)) return String(value);
+    if (/(^|_)(at|until|since|after)_ms$/.test(name)) return moment(value);
+    if (/(^|_)at_us$/.test(name)) return moment(value / 1000);
     if (name.endsWith("_utc")) return moment(value * 1000);
+    if (name.endsWith("bytes_s")) return value ? `${size(value)} a second` : "no bound";
     if (name.endsWith("_s")) return seconds(value);
-    if (name === "bytes" || name.endsWith("_bytes")) return size(value);
+    if (/(^|_)bytes(_max)?$/.test(name)) return size(value);
     if (name.endsWith("_ms")) return `${Math.round(value * 100) / 100} ms`;
     return count(Math.round(value * 1000) / 1000);
   }
@@ -53,5 +58,5 @@ export function printable(text) {
 }
 
 export function heading(name) {
-  return name.replace(/_(at|until|since)_(ms|us)$/, " $1").replace(/_(s|ms|us|utc)$/, "").replaceAll("_", " ");
+  return name.replace(/(^|_)(at|until|since)_(ms|us)$/, " $2").trim().replace(/_(s|ms|us|utc)$/, "").replaceAll("_", " ");
 }

@@ -211,6 +211,20 @@ def test_a_request_that_trickles_is_ended(place: Place) -> None:
         assert time.monotonic() - began < 20
 
 
+def test_each_path_describes_its_problems(place: Place) -> None:
+    """Clients that are made from the description meet no answer that it does not have."""
+    with place.client() as client:
+        described = client.get("/openapi.json").json()
+        refused = client.get("/nodes")
+    assert refused.status_code == 401 and refused.headers["content-type"] == "application/problem+json"
+    assert refused.json().keys() == set(described["components"]["schemas"]["Problem"]["required"])
+    operations = [one for path in described["paths"].values() for one in path.values() if "responses" in one]
+    assert len(operations) > 60
+    for operation in operations:
+        for status in ("400", "401", "403", "default"):
+            assert operation["responses"][status]["content"].keys() == {"application/problem+json"}, operation
+
+
 def test_another_address_than_loopback_wants_tls(place: Place) -> None:
     config = place.cluster.data / "admin" / "admin.toml"
     refused = place.cluster.command("admin", "--config", str(config), "--set", "admin.bind=0.0.0.0")

@@ -32,11 +32,12 @@ def load(cluster: LocalCluster) -> Iterator[None]:
     reader = PahoClient(cluster.port(1, "plain"), "reader", version=V5)
     for qos in range(3):
         reader.subscribe(f"load/{qos}", qos)
+    reader.subscribe("$share/readers/load/+", 1)
     writer = PahoClient(cluster.port(0, "plain"), "writer", version=V5)
     over = threading.Event()
 
     def publish() -> None:
-        while not over.wait(0.02):
+        while not over.wait(0.05):
             for qos in range(3):
                 writer.paho.publish(f"load/{qos}", b"x" * 100, qos, retain=qos == 1)
 

@@ -6,6 +6,8 @@ import logging
 from conf.logs import configure_logs, kept_lines
 from conf.metrics import Metrics
 from conf.node_settings import LogSettings
+from wire.messages.look_rows_nodes import SeenStats
+from wire.node.node_looks import stats_columns
 
 
 def test_lines_that_are_written_are_kept_and_those_left_out_are_not() -> None:
@@ -31,3 +33,9 @@ def test_figures_have_the_names_of_the_page() -> None:
     metrics.gauge("now", "Now.", lambda: 3.0)
     assert metrics.values("counter") == {'stratamq_things_total{one="a",two="b"}': 2.0}
     assert metrics.values("gauge")["stratamq_now"] == 3.0
+    assert [metrics.values_of(name) for name in ("things_total", "now", "none")] == [[2.0], [3.0], []]
+
+
+def test_each_figure_of_a_node_has_a_source() -> None:
+    """The age of the oldest queued message had none: its alarm and the first page never showed any."""
+    assert set(SeenStats.__struct_fields__) == set(stats_columns())

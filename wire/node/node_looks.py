@@ -16,10 +16,11 @@ from wire.looks.desk import LookDesk
 from wire.looks.journal import Journal
 from wire.looks.pace import Clocks
 from wire.looks.source import Ask, Columns, Place, Source
+from wire.messages.hello import TIER_STORAGE
 from wire.node.host_figures import disk_bytes, disk_free_bytes, open_files, open_files_max
 from wire.node.process import NodeProcess, own_version
 
-__all__ = ["show_process"]
+__all__ = ["show_process", "stats_columns"]
 
 ROOMS = ("node", "membership", "metrics", "logs")  # beside the tier's own
 USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL: may hold a password
@@ -51,7 +52,7 @@ def _sources(process: NodeProcess) -> dict[str, Source]:
     kept = kept_lines()
     node = process.config.node.id
     return {
-        "stats": Source(lambda _: iter([(1, process)]), _stats_columns()),
+        "stats": Source(lambda _: iter([(1, process)]), stats_columns()),
         "config": Source(lambda ask: _settings(process, ask), _setting_columns(node)),
         "log": Source(lambda ask: _lines(kept, ask), _line_columns(node), newest=lambda _: kept.number),
     }
@@ -60,7 +61,8 @@ def _sources(process: NodeProcess) -> dict[str, Source]:
 # --- figures
 
 
-def _stats_columns() -> Columns:
+def stats_columns() -> Columns:
+    """Return what gives each column of SeenStats; None where the node's tier has no such figure."""
     return {
         "node": lambda process: process.config.node.id,
         "tier": lambda process: process.tier,
@@ -76,6 +78,12 @@ def _stats_columns() -> Columns:
         "draining": _drains,
         "zone": lambda process: process.config.node.zone,
         "metrics": _page,
+        "connections": lambda process: _sum(process, "clients"),
+        "sessions": lambda process: _sum(process, "sessions"),
+        "partitions": lambda process: _sum(process, "partitions_primary"),
+        "copies": _copies,
+        "queue_oldest_s": lambda process: max(process.metrics.values_of("queue_oldest_seconds"), default=None),
+        "tls_not_after_ms": _ends_ms,
         "rss_bytes": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "cpu_s": lambda _: round(time.process_time(), 3),
         "open_files": lambda _: open_files(),
@@ -98,6 +106,25 @@ def _page(process: NodeProcess) -> str | None:
             return None
         host = own.address.rpartition(":")[0].strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _sum(process: NodeProcess, family: str) -> int | None:
+    """Return what a family counts in all, None where the node has no such family."""
+    values = process.metrics.values_of(family)
+    return int(sum(values)) if values else None
+
+
+def _copies(process: NodeProcess) -> int | None:
+    """Return of how many partitions a storage node has a copy in sync, by the map."""
+    if process.lease is None or process.tier != TIER_STORAGE:
+        return None
+    return sum(process.config.node.id in placement.in_sync for placement in process.lease.map.partitions)
+
+
+def _ends_ms(process: NodeProcess) -> int | None:
+    """Return when the first certificate of the node ends."""
+    ends = process.metrics.values_of("tls_cert_not_after_seconds")
+    return int(min(ends) * 1000) if ends else None
 
 
 def _lease_left_s(process: NodeProcess) -> float | None:

@@ -16,7 +16,7 @@ export function Overview({ beat }) {
   if (!answer) return html`<h1>Overview</h1><p class="question">Is it healthy?</p><${Failure} problem=${problem} />${problem ? null : html`<p role="status">Asking the nodes …</p>`}`;
   const { figures, history } = answer;
   const cards = [
-    ["Clients", count(figures.connections)], ["In, a second", count(figures.in_per_s)], ["Out, a second", count(figures.out_per_s)],
+    ["Clients", count(figures.connections)], ["In, a second", count(Math.round(figures.in_per_s * 10) / 10)], ["Out, a second", count(Math.round(figures.out_per_s * 10) / 10)],
     ["Sessions", count(figures.sessions)], ["Oldest queued", seconds(figures.queue_oldest_s) || "none"],
     ["Copies", figures.copies_met ? "all in sync" : "some are missing", figures.copies_met ? "good" : "bad"],
     ["Nodes ready", `${figures.nodes_ready} of ${figures.nodes}`, figures.nodes_ready === figures.nodes ? "good" : "warn"],

@@ -37,7 +37,7 @@ export function Client({ query, go, me, beat }) {
       ${now.answer && now.answer.connection ? html`<h2>Connection at ${now.answer.edge}</h2><${Facts} facts=${now.answer.connection} />` : null}
       ${now.answer && now.answer.session ? html`<h2>Session at ${now.answer.primary}</h2><${Facts} facts=${now.answer.session} />` : null}
       <div class="row"><${Change} label="Kick" method="DELETE" path=${`/clients/${part}`} danger=${true} enabled=${may} /></div>
-      <h2>Queue</h2><${Failure} problem=${queue.problem} /><${Table} caption="First entries of the queue" rows=${rows(queue)} columns=${["seq", "topic", "qos", "bytes", "state", "packet", "arrived_at_ms", "expires_in_s", "origin", "share"]} empty="The queue is empty, or there is none." />
+      <h2>Queue</h2><${Failure} problem=${queue.problem} /><${Table} caption="First entries of the queue" rows=${rows(queue)} columns=${["seq", "topic", "qos", "bytes", "state", "packet", "age_s", "arrived_at_ms", "expires_in_s", "origin", "share"]} empty="The queue is empty, or there is none." />
       <h2>Under way</h2><${Table} caption="Unacknowledged" rows=${rows(inflight)} columns=${["direction", "packet", "qos", "state", "topic", "age_s", "origin", "waits_for"]} empty="Nothing is under way." />
       <h2>Subscriptions</h2><${Table} caption="Subscriptions" rows=${rows(subscriptions)} columns=${["filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable"]} empty="It subscribes to nothing." />
       <${Copies} cli=${`stratamq client explain ${quoted(id)}`} path=${`/clients/${part}/explain`} />` : null}`;
@@ -56,6 +56,12 @@ export function Topic({ query, go }) {
     ${query.topic ? html`<${Copies} cli=${`stratamq topic explain ${quoted(query.topic)}${query.from ? ` --from ${quoted(query.from)}` : ""}`} path="/topics/explain" query=${asked} />` : null}`;
 }
 
+function messageCli({ origin, client, packet, session, seq }) {
+  if (origin) return `stratamq msg explain ${quoted(origin)}`;
+  const named = (option, value) => (value ? ` ${option} ${quoted(value)}` : "");
+  return client ? `stratamq msg explain${named("--client", client)}${named("--packet", packet)}` : `stratamq msg explain${named("--session", session)}${named("--seq", seq)}`;
+}
+
 export function Message({ query, go }) {
   const [form, setForm] = useState({ origin: query.origin || "", client: query.client || "", packet: query.packet || "", session: query.session || "", seq: query.seq || "" });
   const asked = Object.fromEntries(["origin", "client", "packet", "session", "seq"].map((name) => [name, query[name]]));
@@ -65,7 +71,7 @@ export function Message({ query, go }) {
   return html`<h1>Message</h1><p class="question">What happened to this message?</p>
     <form class="row" onSubmit=${(event) => { event.preventDefault(); go(form); }}>${field("origin", "origin")}${field("client", "or client")}${field("packet", "and packet")}${field("session", "or session")}${field("seq", "and entry")}<button type="submit">Explain</button></form>
     <${Failure} problem=${problem} />${answer ? html`<${Steps} steps=${answer.steps} /><${Sources} answer=${answer} />` : null}
-    ${wanted ? html`<${Copies} cli=${query.origin ? `stratamq msg explain ${quoted(query.origin)}` : `stratamq msg explain --client ${quoted(query.client || "")}`} path="/messages/explain" query=${asked} />` : null}`;
+    ${wanted ? html`<${Copies} cli=${messageCli(query)} path="/messages/explain" query=${asked} />` : null}`;
 }
 
 export function Traces({ query, go, me, beat }) {
@@ -87,11 +93,11 @@ export function Traces({ query, go, me, beat }) {
   const field = (name, label, type = "text") => html`<label>${label} <input type=${type} required value=${form[name]} onInput=${(event) => setForm({ ...form, [name]: event.target.value })} /></label>`;
   return html`<h1>Traces</h1><p class="question">What is happening with X?</p>
     <form class="row" onSubmit=${start}>${field("trace", "name")}
-      <label>of <select value=${form.kind} onChange=${(event) => setForm({ ...form, kind: event.target.value })}>${["client", "topic", "address", "origin"].map((kind) => html`<option key=${kind}>${kind}</option>`)}</select></label>
+      <label>of <select value=${form.kind} onChange=${(event) => setForm({ ...form, kind: event.target.value })}>${["client", "topic", "address", "origin"].map((kind) => html`<option key=${kind} value=${kind}>${kind}</option>`)}</select></label>
       ${field("pattern", "pattern")}${field("for_s", "seconds", "number")}<button type="submit" disabled=${!may}>Start</button></form>
     <${Failure} problem=${problem || list.problem} />
     <${Table} caption="Traces" rows=${list.answer ? list.answer.rows : []} columns=${["trace", "node", "kind", "pattern", "state", "started_at_ms", "until_ms", "events", "events_max", "actor"]} links=${{ trace: (row) => `#/traces?trace=${encodeURIComponent(row.trace)}` }} empty="No trace runs." />
     ${query.trace ? html`<h2>${printable(query.trace)}</h2><div class="row"><${Change} label="Stop" method="DELETE" path=${`/traces/${encodeURIComponent(query.trace)}`} enabled=${may} /></div>
       <${Failure} problem=${events.problem} /><${Table} caption="Events" rows=${events.answer ? events.answer.rows : []} columns=${["at_us", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} empty="Nothing happened yet." />` : null}
-    <${Copies} cli="stratamq trace list" path="/traces" />`;
+    <${Copies} cli=${query.trace ? `stratamq trace export ${quoted(query.trace)}` : "stratamq trace list"} path=${query.trace ? `/traces/${encodeURIComponent(query.trace)}` : "/traces"} />`;
 }

@@ -56,7 +56,7 @@ export function Nodes({ me, beat }) {
   return html`<h1>Nodes</h1><p class="question">What runs, and in which state?</p><${Failure} problem=${problem} />
     ${answer ? html`<${Table} caption=${`Nodes: ${rows.length}`} rows=${rows} columns=${columns(rows)} />` : null}
     <h2>Maintenance</h2>
-    <div class="row"><label>node <select value=${node} onChange=${(event) => setNode(event.target.value)}><option value="">choose</option>${rows.map((row) => html`<option key=${row.node}>${row.node}</option>`)}</select></label>
+    <div class="row"><label>node <select value=${node} onChange=${(event) => setNode(event.target.value)}><option value="">choose</option>${rows.map((row) => html`<option key=${row.node} value=${row.node}>${row.node}</option>`)}</select></label>
       ${node ? html`<${Change} label=${`Drain ${node}`} method="POST" path=${`/nodes/${encodeURIComponent(node)}/drain`} danger=${true} enabled=${may} />
       <${Change} label=${`Use ${node} again`} method="POST" path=${`/nodes/${encodeURIComponent(node)}/undrain`} enabled=${may} />` : null}
     </div>
@@ -76,7 +76,7 @@ export function Users({ me, beat }) {
     <h2>Roles</h2><${Table} caption="Roles" rows=${list(roles, "roles")} columns=${["role", "priority", "rules"]} empty="No role." />
     <h2>Bans</h2><${Table} caption="Bans" rows=${list(bans, "bans")} columns=${["kind", "value", "until_utc", "reason"]} empty="Nobody is banned." />
     <div class="row">
-      <label>kind <select value=${ban.kind} onChange=${(event) => setBan({ ...ban, kind: event.target.value })}>${["client_id", "user", "address", "network", "certificate"].map((kind) => html`<option key=${kind}>${kind}</option>`)}</select></label>
+      <label>kind <select value=${ban.kind} onChange=${(event) => setBan({ ...ban, kind: event.target.value })}>${["client_id", "user", "address", "network", "certificate"].map((kind) => html`<option key=${kind} value=${kind}>${kind}</option>`)}</select></label>
       <label>value <input value=${ban.value} onInput=${(event) => setBan({ ...ban, value: event.target.value })} /></label>
       <label>reason <input value=${ban.reason} onInput=${(event) => setBan({ ...ban, reason: event.target.value })} /></label>
       <${Change} label="Ban" method="POST" path="/bans" body=${ban} danger=${true} enabled=${may && Boolean(ban.value)} />

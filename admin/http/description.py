@@ -1,0 +1,45 @@
+"""The description of the API, completed: every path may answer with a problem, in the form that it then has."""
+
+from typing import Any
+
+from admin.http.problems import MEDIA_TYPE
+
+__all__ = ["complete"]
+
+NAME = "Problem"
+METHODS = ("get", "post", "put", "patch", "delete")
+MEMBERS = {
+    "type": {"type": "string", "description": "urn:stratamq: and the code."},
+    "title": {"type": "string"},
+    "status": {"type": "integer"},
+    "code": {"type": "string", "description": "A word that programs compare."},
+    "detail": {"type": "string", "description": "What is wrong, one line."},
+    "do": {"type": "string", "description": "What to do about it, empty where nothing helps."},
+    "request_id": {"type": "string", "description": "It stands in the audit too."},
+}
+STATUSES = {
+    "400": "The request is wrong; `detail` says where.",
+    "401": "Nobody is known by this token, cookie or certificate.",
+    "403": "The caller's role is too low, or a browser's change is not its own.",
+    "default": "Any other problem.",
+}
+BY_SERVER = {"431": {"description": "The header is larger than 16 KiB: the server's own answer, without a body."}}
+
+
+def complete(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add to each operation what it answers when it cannot do what was asked; return the description."""
+    schema.setdefault("components", {}).setdefault("schemas", {})[NAME] = {
+        "type": "object",
+        "description": "RFC 9457, with members of our own.",
+        "properties": MEMBERS,
+        "required": list(MEMBERS),
+    }
+    content = {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{NAME}"}}}
+    for operations in schema.get("paths", {}).values():
+        for method in METHODS:
+            if method in operations:
+                told: dict[str, Any] = {
+                    status: {"description": text, "content": content} for status, text in STATUSES.items()
+                }
+                operations[method].setdefault("responses", {}).update(told | BY_SERVER)
+    return schema

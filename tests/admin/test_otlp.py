@@ -1,0 +1,93 @@
+"""Spans reach a collector of its own process; one that is down costs a line and a count, and nothing waits for it."""
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from admin import otlp
+from admin.otlp import QUEUED_MAX, SpanSender, open_sender
+from admin.spans import QUIET_US, SpanBuilder
+from conf.errors import UserError
+from tests.admin.otlp_receiver import receiver
+from tests.admin.test_spans import way
+
+pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not here: the extra otel")
+SPAN = SpanBuilder(lambda _reason, _count: None)
+SPAN.take(way(), 0)
+SPANS = SPAN.ready({}, QUIET_US)
+
+
+@asynccontextmanager
+async def sending(endpoint: str) -> AsyncIterator[SpanSender]:
+    sender = open_sender(endpoint, "c1", "9")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.run)
+        yield sender
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+async def test_a_collector_gets_what_was_traced(tmp_path: Path) -> None:
+    with receiver(tmp_path / "spans") as collector:
+        async with sending(collector.endpoint) as sender:
+            sender.put(SPANS)
+            await until(lambda: sender.sent == len(SPANS))
+        spans = collector.spans()
+    assert [span["name"] for span in spans] == ["publish", "resolve", "commit", "deliver", "deliver"]
+    first = spans[0]
+    assert (first["parent"], first["us"], first["about"]["messaging.client.id"]) == ("", 80, "p")
+    assert {span["parent"] for span in spans[1:]} == {first["span"]} and {span["trace"] for span in spans} == {
+        first["trace"]
+    }
+    assert first["events"] == ["received", "accepted", "acknowledged"]
+    assert first["resource"] == {"service.name": "stratamq", "service.namespace": "c1"}
+
+
+async def test_a_collector_that_is_down_costs_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is there again, it gets what waited."""
+    monkeypatch.setattr(otlp, "AGAIN_S", (0.01,) * 1_000)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    caplog.set_level(logging.INFO)
+    async with sending(f"http://127.0.0.1:{port}") as sender:
+        sender.put(SPANS)
+        await until(lambda: sender.failures >= 3)
+        assert [one.levelname for one in caplog.records if one.name == "admin.otlp"] == ["WARNING"]
+        with receiver(tmp_path / "spans", port) as collector:
+            await until(lambda: sender.sent == len(SPANS))
+            assert len(collector.spans()) == len(SPANS)
+    assert [one.levelname for one in caplog.records if one.name == "admin.otlp"] == ["WARNING", "INFO"]
+    assert not sender.dropped
+
+
+async def test_what_a_collector_refuses_is_dropped_and_counted(tmp_path: Path) -> None:
+    with receiver(tmp_path / "spans", status=400) as collector:
+        async with sending(collector.endpoint) as sender:
+            sender.put(SPANS)
+            await until(lambda: bool(sender.dropped))
+    assert (dict(sender.dropped), sender.sent, sender.failures) == ({"refused": len(SPANS)}, 0, 1)
+
+
+def test_the_queue_is_bounded_and_the_oldest_go() -> None:
+    sender = open_sender("http://127.0.0.1:9", "c1", "9")
+    sender.put(SPANS * (QUEUED_MAX // len(SPANS) + 1))
+    assert sender.queued == QUEUED_MAX
+    assert sender.dropped == {"queue_full": len(SPANS) * (QUEUED_MAX // len(SPANS) + 1) - QUEUED_MAX}
+
+
+def test_without_the_libraries_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.proto.collector.trace.v1", None)
+    with pytest.raises(UserError, match=r"stratamq\[otel\]"):
+        open_sender("http://127.0.0.1:9", "c1", "9")

@@ -1,0 +1,103 @@
+"""Chromium over every page of the dashboard, with a real cluster behind it that loses a node and rebalances."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.browser_pages import MISSING, Browser, browser
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_prometheus import happenings, load, served
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+ASKED = {  # what a page is asked, where it shows nothing without
+    "client": "?id=absent",
+    "topics": "?topic=load/1",
+    "message": "?client=writer&packet=1",
+    "traces": "?trace=seen",
+    "ring": "?plan=1&name=load",
+}
+EMPTY = {"alarms", "slow", "users"}  # pages that may have no row of a table here
+WINDOWS = (("light", 1280), ("dark", 1280), ("light", 320), ("dark", 320))
+
+
+def start_a_trace(window: Browser) -> None:
+    """As a person does; the kind is the first that the form offers, and another one."""
+    window.show("traces", "Traces")
+    form = window.page.locator("main form")
+    assert form.locator("select").input_value() == "client"
+    form.locator("label:has-text('name') input").fill("seen")
+    form.locator("select").select_option("topic")
+    form.locator("label:has-text('pattern') input").fill("load/#")
+    window.page.keyboard.press("Enter")
+    window.page.wait_for_selector("table:has-text('received')")
+
+
+def look_at(window: Browser, name: str, heading: str, width: int, by_keyboard: bool) -> None:
+    """Judge one page."""
+    window.show(name + ASKED.get(name, ""), heading)
+    assert not window.problems(), f"{name}: {window.problems()}"
+    assert not window.violations(), f"{name}: {window.violations()}"
+    assert not window.is_wider_than(width), f"{name} is wider than {width}"
+    assert not window.policy_reports(), f"{name}: {window.policy_reports()}"
+    if name not in EMPTY:
+        shown = "main table td, main dl dd, main ol.steps li"
+        assert window.page.locator(shown).count(), f"{name} shows no data"
+    if by_keyboard:
+        assert not (stuck := window.walk_by_keyboard()), f"{name}: {stuck}"
+
+
+@pytest.fixture
+def cluster() -> Any:
+    with (
+        local_cluster("--edges", "3", "--routers", "3", "--storages", "3", "--admin-port", "0") as cluster,
+        load(cluster),
+    ):
+        served(cluster)
+        happenings(cluster)
+        cluster.admin("token", "create", "a-token", "--role", "viewer")
+        cluster.admin("ban", "add", "user", "eve")
+        yield cluster
+
+
+def test_every_page_during_a_kill_and_a_rebalance(cluster: LocalCluster) -> None:
+    """In light and dark, at 320 px, by keyboard alone; nothing foreign, nothing on the console; axe finds nothing."""
+    login = cluster.state["nodes"]["admin"]["addresses"]["login"]
+    base, state = login.partition("#")[0], None
+    for colours, width in WINDOWS:
+        with browser(base, colours, width, state=state) as window:
+            window.page.goto(base if state else login)
+            window.page.wait_for_selector("nav a")
+            if state is None:
+                state = window.page.context.storage_state()
+                start_a_trace(window)
+                before = cluster.pid("storage-1")
+                cluster.kill("storage-1")
+                cluster.wait_for(lambda: cluster.is_started_again("storage-1", before), "started again")  # noqa: B023
+            if (colours, width) == ("dark", 1280):
+                assert cluster.command("ring", "rebalance", "--data", str(cluster.data)).returncode == 0
+            pages = window.pages()
+            assert len(pages) > 20
+            for name in pages:
+                heading = str(window.page.text_content(f"nav a[href='#/{name}']"))
+                look_at(window, name, heading, width, (colours, width) == WINDOWS[0])
+            assert not window.complaints, set(window.complaints)
+
+
+def test_numbers_of_64_bits_and_foreign_names_are_shown_as_they_are(cluster: LocalCluster) -> None:
+    """NIST: protect. JavaScript rounds the number of a session; a client identifier of markup stays text."""
+    from tests.clients.paho_client import PahoClient
+
+    name = "<img src=x onerror=alert(1)>"
+    client = PahoClient(cluster.port(0, "plain"), name, expiry_s=1)
+    client.subscribe("a/#", 1)
+    session = str(cluster.admin("session", "show", name)["session"]["session"])
+    assert len(session) > 15
+    login = cluster.state["nodes"]["admin"]["addresses"]["login"]
+    with browser(login.partition("#")[0]) as window:
+        window.page.goto(login)
+        window.page.wait_for_selector("nav a")
+        window.show("clients", "Clients")
+        window.page.get_by_role("link", name=name).click()
+        window.page.wait_for_selector(f"dd:text-is('{session}')")
+        assert not window.page.locator("main img").count() and not window.complaints
+    client.close()
