@@ -192,6 +192,14 @@ class NodeLinks:
             ready = gather.handle(trio.current_time(), event)
         return ready.page
 
+    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+        """Ask one node once, and return its answer, or that there is none."""
+        tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
+        self._ask(node, question, after, limit, tell, 0)
+        with trio.move_on_after(timeout_s):
+            return await events.receive()
+        return LinkFailed(node, f"no answer in {timeout_s:g} s")
+
     def _ask(
         self, node: str, question: Question, after: str, limit: int, tell: trio.MemorySendChannel[Event], request: int
     ) -> None:

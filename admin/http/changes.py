@@ -108,7 +108,7 @@ class Changes:
         reply = await self._cluster.ask(wish.verb, arguments, wish.caller.name, wish.caller.role.name.lower())
         await self._note(wish, arguments, reply)
         if not reply.ok and reply.exit_code != ExitCode.PARTIAL:
-            raise of_reply(reply.error, reply.exit_code, changes=True)
+            raise of_reply(reply.error, reply.exit_code, changes=True, result=reply.result)
         result = reply.result if isinstance(reply.result, dict) else {"result": reply.result}
         if reply.error:
             result = {**result, "detail": reply.error}

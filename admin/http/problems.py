@@ -23,14 +23,19 @@ class Problem(Exception):
         detail: What is wrong, one line.
         do: What to do about it, one line, "" where nothing helps.
         retry_s: When to ask again, 0 where that is not known.
+        result: What nodes said of a change that failed, None where none was asked.
     """
 
-    def __init__(self, status: int, code: str, detail: str, do: str = "", retry_s: float = 0.0) -> None:
+    def __init__(
+        self, status: int, code: str, detail: str, do: str = "", retry_s: float = 0.0, result: object = None
+    ) -> None:
         super().__init__(detail)
+        self.result = result
         self.status, self.code, self.detail, self.do, self.retry_s = status, code, detail, do, retry_s
 
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the members of the answer."""
+        told = {} if self.result is None else {"result": self.result}
         return {
             "type": f"urn:stratamq:{self.code}",
             "title": HTTPStatus(self.status).phrase,
@@ -39,16 +44,16 @@ class Problem(Exception):
             "detail": self.detail,
             "do": self.do,
             "request_id": request_id,
-        }
+        } | told
 
 
-def of_reply(error: str, exit_code: int, *, changes: bool) -> Problem:
+def of_reply(error: str, exit_code: int, *, changes: bool, result: object = None) -> Problem:
     """Return the problem for what a node refused, by the exit code that the command line would end with."""
     detail, _, do = error.partition("; ") if "; " in error else (error, "", "")
     if exit_code == ExitCode.USAGE:
         return Problem(400, "bad_request", detail, do)
     if exit_code == ExitCode.NOT_READY:
-        return Problem(503, "not_ready", detail, do or "ask again in a moment", 1.0)
+        return Problem(503, "not_ready", detail, do or "ask again in a moment", 1.0, result)
     if changes:
-        return Problem(409, "refused", detail, do)
+        return Problem(409, "refused", detail, do, result=result)
     return Problem(404, "not_found", detail, do)

@@ -27,6 +27,7 @@ from admin.http.files import file_handlers, read_files
 from admin.http.gate import Gate
 from admin.http.live_cluster import LiveCluster
 from admin.http.logins import Logins
+from admin.http.look_handlers import look_handlers
 from admin.http.mosquitto_handlers import mosquitto_handlers
 from admin.http.overview_handlers import overview_handlers
 from admin.http.problems import Problem
@@ -121,6 +122,7 @@ class AdminService:
             *verb_handlers(changes.carry),
             *row_handlers(cluster_of),
             *story_handlers(cluster_of),
+            *look_handlers(cluster_of),
             *trace_handlers(cluster_of),
             *overview_handlers(watching),
             *mosquitto_handlers(cluster_of, watching),

@@ -5,13 +5,16 @@ out of both. Decides no right: the table of verbs does, here and again at the no
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
 from access.operators.verbs import VERBS
+from admin.api import Call
 
-__all__ = ["PATHS", "VerbPath", "own_fields"]
+__all__ = ["PATHS", "VerbPath", "call_of", "own_fields"]
 
 
 class VerbPath(NamedTuple):
@@ -81,3 +84,23 @@ def own_fields(row: VerbPath) -> list[msgspec.structs.FieldInfo]:
     in_path = set(re.findall(r"\{(\w+)\}", row.path))
     fields: Any = msgspec.structs.fields(VERBS[row.verb].arguments)
     return [field for field in fields if field.name not in in_path and field.name != "dry_run"]
+
+
+def call_of(verb: str, arguments: Mapping[str, Any]) -> Call | None:
+    """Return the request that asks for a verb, None where the API has no path of it."""
+    row = next((row for row in PATHS if row.verb == verb), None)
+    if row is None:
+        return None
+    path = re.sub(r"\{(\w+)\}", lambda found: quote(str(arguments[found[1]]), safe=""), row.path)
+    own = {field.name: arguments[field.name] for field in own_fields(row) if field.name in arguments}
+    query = [("dry_run", "true")] if arguments.get("dry_run") else []
+    if row.method == "POST":
+        return Call(row.method, path, query, own if own_fields(row) else None)
+    for name, value in own.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        query += [(name, _text(one)) for one in values if one is not None]
+    return Call(row.method, path, query)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

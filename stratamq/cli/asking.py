@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wire.links.operator_access import Access
     from wire.messages.operators import Admin
 
-__all__ = ["Options", "answer", "ask", "leader_address", "show", "show_list", "show_nodes"]
+__all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_list", "show_nodes"]
 
 ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
 ASK_AGAIN_S = 0.25
@@ -31,18 +31,21 @@ CHANGE_S = 30.0  # a verb that takes rights away waits up to 20 s for nodes, and
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``--router``, ``--data`` and ``-o`` of one command line."""
+    """The options of each command that asks."""
 
     router: str
     data: Path
     output: OutputFormat
+    api: str | None = None  # of the HTTP service; None: routers and nodes are asked
+    token_file: Path | None = None
+    show_api: bool = False  # print the call, and ask nobody
 
 
 def show(verb: str, arguments: dict[str, object], options: Options) -> None:
     """Ask, print, and end with the reply's exit code."""
     from conf.errors import ExitCode, UserError
 
-    reply = ask(verb, arguments, options.router, options.data)
+    reply = ask(verb, arguments, options)
     if reply.ok and reply.result is not None:
         print_result(reply.result, options.output)
     if not reply.ok:
@@ -59,7 +62,7 @@ def answer(verb: str, arguments: dict[str, object], options: Options) -> Any:
     """
     from conf.errors import ExitCode, UserError
 
-    reply = ask(verb, arguments, options.router, options.data)
+    reply = ask(verb, arguments, options)
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     return reply.result
@@ -92,7 +95,7 @@ def show_nodes(
     """
     from conf.errors import ExitCode, UserError
 
-    reply = ask(verb, arguments, options.router, options.data)
+    reply = ask(verb, arguments, options)
     if isinstance(reply.result, dict):
         rows = [row for row in reply.result["nodes"] if row["count"] or not only_counted]
         if rows or not only_counted:
@@ -103,6 +106,29 @@ def show_nodes(
 
 
 def ask(
+    verb: str,
+    arguments: dict[str, object],
+    options: Options,
+    *,
+    follow_leader: bool = True,
+    lost_s: float = 0.0,
+) -> Any:
+    """Return the AdminReply of the HTTP service if the options name one, of a router otherwise.
+
+    Raises:
+        UserError: Nobody can be asked, or access is refused.
+        typer.Exit: The call was to be printed.
+    """
+    from stratamq.cli.api_asking import ask_api, show_call
+
+    if options.show_api:
+        show_call(verb, arguments)
+    if options.api is not None:
+        return ask_api(verb, arguments, options)
+    return ask_links(verb, arguments, options.router, options.data, follow_leader=follow_leader, lost_s=lost_s)
+
+
+def ask_links(
     verb: str,
     arguments: dict[str, object],
     router: str,
@@ -182,7 +208,7 @@ def _ask_leader(leader: str, answer: Any, arguments: dict[str, object], verb: st
     from conf.errors import UserError
 
     try:
-        return ask(verb, arguments, leader, data, follow_leader=False)
+        return ask_links(verb, arguments, leader, data, follow_leader=False)
     except UserError:
         return answer  # it may have died; what the other router knows is better than nothing
 

@@ -40,7 +40,7 @@ def render(
         raise UserError("--exec needs --watch: the file after whose change it runs", ExitCode.USAGE)
 
     def now() -> str:
-        reply = ask("node list", {}, options.router, options.data, lost_s=LOST_S if watch is not None else 0.0)
+        reply = ask("node list", {}, options, lost_s=LOST_S if watch is not None else 0.0)
         if not reply.ok:
             raise UserError(reply.error, reply.exit_code or ExitCode.FAILED)
         return written(kind, targets(reply.result["nodes"], listener), listener, bind, health_port, proxy=proxy)

@@ -63,7 +63,7 @@ def show_client(point: Point, options: Options, client_id: ClientArgument) -> No
     """One client: its connection and its session, from the two nodes that have them."""
     from admin.queries import client
 
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "clients", client_id))
         return
     view = known(with_cluster(options, lambda cluster: client(cluster, client_id), point.timeout_s))
@@ -89,7 +89,7 @@ def explain(point: Point, options: Options, client_id: ClientArgument, topic: To
 
     if topic:
         check_topic(topic)
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "clients", client_id, "story", topic=topic))
         return
     now_ms = time.time_ns() // 1_000_000
@@ -157,7 +157,7 @@ def _kick_all(filters: list[str], reason: str, options: Options, *, yes: bool, d
         raise UserError(f"this ends {len(chosen)} connections: say --yes", ExitCode.USAGE)
     with progress_bar("clients") as show:
         for number, client_id in enumerate(chosen):
-            reply = ask("client kick", {"client_id": client_id, "reason": reason}, options.router, options.data)
+            reply = ask("client kick", {"client_id": client_id, "reason": reason}, options)
             if not reply.ok:
                 text = f"{number} of {len(chosen)} were kicked; {reply.error}"
                 raise UserError(text, reply.exit_code or ExitCode.FAILED)

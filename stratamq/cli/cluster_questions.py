@@ -32,22 +32,33 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     """
     import trio
 
+    from admin.api_links import ApiLinks
     from admin.links import open_links
     from admin.queries import Cluster
     from conf.errors import ExitCode, UserError
+    from stratamq.cli.api_asking import api_of, refuse_show
     from wire.links.operator_access import find_access
 
     if not 0 < timeout_s <= TIMEOUT_S_MAX:
         raise UserError(f"--timeout {timeout_s:g}: more than 0 and at most {TIMEOUT_S_MAX:g} s", ExitCode.USAGE)
-    access = find_access(options.router, options.data)
+    refuse_show(options)
+
+    async def run_by_api() -> T:
+        async with trio.open_nursery() as nursery:
+            service = ApiLinks(nursery, api_of(options))
+            await service.read_map()
+            found = await act(Cluster(service, timeout_s))
+            nursery.cancel_scope.cancel()
+        return found
 
     async def run() -> T:
+        access = find_access(options.router, options.data)
         async with open_links(access.cluster, access.contexts) as links:
             await links.read_map(access.routers)
             return await act(Cluster(links, timeout_s))
 
     try:
-        return trio.run(run)
+        return trio.run(run_by_api if options.api is not None else run)
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratamq.cli.asking import Options
-from stratamq.cli.output import OutputFormat, OutputOption, print_result
+from stratamq.cli.output import print_result
+from stratamq.cli.showing import api_path
 from stratamq.cli.tiers import ConfigOption, SetOption
 from stratamq.cli.verbs import asks
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 NodeOption = Annotated[str, typer.Option("--node", help="Of this running node, in the place of a tier and a file.")]
-RouterOption = Annotated[str, typer.Option("--router", help="With --node: host:port of a router.")]
-DataOption = Annotated[Path, typer.Option("--data", help="With --node: folder of a running `stratamq up`.")]
 NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NODE NODE ...", help="Default: all of a tier.")]
 TierOption = Annotated[str, typer.Option("--tier", help="edge, router or storage.")]
 ROWS_MAX = 10_000  # some hundred settings a node
@@ -34,7 +33,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="config", help="Settings: show, compare and check.", no_args_is_help=True)
 
 
+@asks
 def show(
+    options: Options,
     tier: TierArgument = "",
     config: ConfigOption = None,
     settings: SetOption = None,
@@ -42,9 +43,6 @@ def show(
         bool, typer.Option("--effective", help="Every setting, defaults included, with its source.")
     ] = False,
     node: NodeOption = "",
-    router: RouterOption = "",
-    data: DataOption = Path("data"),
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show what a node would run with, or runs with, and where each value comes from."""
     from conf.errors import ExitCode, UserError
@@ -52,13 +50,13 @@ def show(
     if bool(tier) == bool(node) or (node and (config or settings)):
         raise UserError("name a tier, with --config and --set as at its start, or a running --node", ExitCode.USAGE)
     if node:
-        running = _running((node,), Options(router, data, output))[node]
+        running = _running((node,), options)[node]
         rows: list[dict[str, object]] = [
             {"setting": name, "value": value, "source": source} for name, (value, source) in running.items()
         ]
     else:
         rows = _rows(tier, config, settings or [])
-    print_result([row for row in rows if effective or row["source"] != "default"], output)
+    print_result([row for row in rows if effective or row["source"] != "default"], options.output)
 
 
 @asks
@@ -93,6 +91,9 @@ def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[s
         wanted = Wanted(nodes=nodes, limit=ROWS_MAX, tier="" if nodes else tier)
         return await walk(cluster, "config", wanted)
 
+    if options.show_api:
+        typer.echo(api_path("GET", "config", node=",".join(nodes)))
+        raise typer.Exit
     found = with_cluster(options, ask)
     if found.partial:
         named = "; ".join(f"{missing.node}: {missing.why}" for missing in found.partial)

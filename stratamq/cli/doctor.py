@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratamq.cli.api_asking import refuse_show
 from stratamq.cli.asking import Options, ask
 from stratamq.cli.cluster_questions import end_partial, with_cluster
 from stratamq.cli.listing import TimeoutOption
@@ -71,7 +72,8 @@ def examined(options: Options, over: float, timeout_s: float) -> "Answers":
     """
     from admin.doctor.examine import examine
 
-    reply = ask("cluster status", {}, options.router, options.data)
+    refuse_show(options)
+    reply = ask("cluster status", {}, options)
     status = reply.result if reply.ok and isinstance(reply.result, dict) else {}
 
     async def act(cluster: "Cluster") -> "Answers":

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
@@ -21,7 +20,7 @@ from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, with_cluster
 from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption
 from stratamq.cli.nouns import NOUNS, Noun
 from stratamq.cli.output import OutputFormat, print_result
-from stratamq.cli.verbs import signed
+from stratamq.cli.verbs import options_of, signed
 
 if TYPE_CHECKING:
     from admin.queries import Cluster, Listed, Wanted
@@ -42,7 +41,6 @@ SortOption = Annotated[
 ]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="s; for one page, up to 30.")]
 CompleteOption = Annotated[bool, typer.Option("--require-complete", help="Exit code 1 where a node does not answer.")]
-ShowOption = Annotated[bool, typer.Option("--show-api", help="Only print the call of the HTTP service.")]
 WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")]
 EveryOption = Annotated[float, typer.Option("--every", min=0.1, max=3600, help="s; between two looks of --watch.")]
 AfterOption = Annotated[str, typer.Option("--after", metavar="CURSOR", help="Begin where an earlier list ended.")]
@@ -79,7 +77,6 @@ class Look:
     after: str
     timeout_s: float
     required: bool
-    show_api: bool
     watch: bool
     every_s: float
 
@@ -102,7 +99,6 @@ OPTIONS: dict[str, tuple[Any, Any]] = {  # in the order of --help
     "after": (AfterOption, ""),
     "timeout_s": (TimeoutOption, TIMEOUT_S),
     "required": (CompleteOption, False),
-    "show_api": (ShowOption, False),
     "watch": (WatchOption, False),
     "every_s": (EveryOption, WATCH_S),
 }
@@ -111,9 +107,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {  # in the order of --help
 def list_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a list as its first argument, and those that every command has as its second."""
 
-    def asked(*, router: str, data: Path, output: OutputFormat, **values: Any) -> None:
+    def asked(**values: Any) -> None:
         look = Look(**{name: values.pop(name) for name in OPTIONS})
-        command(look, Options(router, data, output), **values)
+        options = options_of(values)
+        command(look, options, **values)
 
     return signed(asked, command, OPTIONS, skipped=2)
 
@@ -150,7 +147,7 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str], b
     asked = _asked(noun, look, columns)
     wanted = Wanted(conditions, tuple(look.nodes), PAGE, look.after, asked, best or noun.best, noun.tier)
     check(noun.what, wanted)
-    if look.show_api:
+    if options.show_api:
         typer.echo(api_call(noun, look, conditions))
         return None
     while True:

@@ -51,7 +51,7 @@ def explain(
         raise UserError("msg explain: --client wants --packet, --session wants --seq", ExitCode.USAGE)
     if origin:
         check_origin(origin)
-    if point.show_api:
+    if options.show_api:
         query = {"origin": origin, "client": client_id, "packet": packet or "", "session": session}
         typer.echo(api_path("GET", "messages", "explain", **query, seq=seq if seq >= 0 else "", topic=topic))
         return
@@ -96,7 +96,7 @@ def send(
         _, story = with_cluster(
             options, lambda cluster: topic_explained(cluster, topic, qos=qos, size=size, retain=retain)
         )
-        print_story(story, options, Point(0, required=False, show_api=False))
+        print_story(story, options, Point(0, required=False))
         return
     arguments: dict[str, object] = {"topic": topic, "payload": content, "qos": qos, "retain": retain, "node": node}
     arguments |= {"expiry_s": expiry_s}

@@ -33,6 +33,8 @@ def drain_node(
 ) -> None:
     """Move everything away from a node: partitions from a storage node, clients from an edge."""
     arguments: dict[str, object] = {"node": node}
+    if options.show_api:
+        show("node drain", arguments | {"dry_run": dry_run}, options)
     if _entry(node, options).get("tier") != "edge":
         if dry_run:
             show("ring plan", {"drain": [node]}, options)

@@ -53,7 +53,7 @@ def get(
 
     from conf.errors import UserError
 
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "retained", topic=topic, payload="full"))
         return
     rows, partial = _of_topic(topic, options, point.timeout_s, payload=True)
@@ -71,6 +71,8 @@ def clear(options: Options, topic: TopicArgument, yes: YesOption = False, dry_ru
     """Take the retained message of one topic away; nothing where a node does not answer."""
     from conf.errors import UserError
 
+    if options.show_api:
+        ask("retained clear", {"topics": [topic]}, options)
     rows, partial = _of_topic(topic, options)
     end_partial(partial)  # of what a silent node has nobody can say that it is lost
     if not rows:
@@ -165,7 +167,7 @@ def _take_away(found: Sequence[tuple[str, int]], options: Options, *, yes: bool,
     done = 0
     with progress_bar("topics") as show:
         for topics in _orders([topic for topic, _ in found]):
-            reply = ask("retained clear", {"topics": topics}, options.router, options.data)
+            reply = ask("retained clear", {"topics": topics}, options)
             if not reply.ok:
                 text = f"{done} of {len(found)} were taken away; {reply.error}"
                 raise UserError(text, reply.exit_code or ExitCode.FAILED)

@@ -5,6 +5,7 @@ ends the watching and nothing else; ``ring status`` goes on with it, ``ring abor
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -140,7 +141,7 @@ def recover(
         row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items()) or "none"
     for node, address in lost.pop("storages").items():
         try:
-            reply = ask("store copies", {"partitions": numbers}, address, options.data, follow_leader=False)
+            reply = ask("store copies", {"partitions": numbers}, replace(options, router=address), follow_leader=False)
             said = reply.result if reply.ok else {}
         except UserError:
             said = {}
@@ -181,7 +182,7 @@ def _rebalance(arguments: dict[str, object], *, dry_run: bool, detach: bool, opt
 def _asked(name: str, arguments: dict[str, object], options: Options, *, lost_s: float = 0.0) -> dict[str, Any]:
     from conf.errors import ExitCode, UserError
 
-    reply = ask(name, arguments, options.router, options.data, lost_s=lost_s)
+    reply = ask(name, arguments, options, lost_s=lost_s)
     if not reply.ok:
         raise UserError(reply.error or f"{name} failed", reply.exit_code or ExitCode.FAILED)
     return dict(reply.result)

@@ -35,7 +35,7 @@ def send_traced(arguments: dict[str, object], topic: str, options: Options) -> N
             answer("msg send", arguments, options)
         told, found = with_cluster(options, lambda cluster: _way(cluster, name))
     finally:
-        ask("trace stop", {"trace": name}, options.router, options.data)
+        ask("trace stop", {"trace": name}, options)
     _print(told, options)
     end_partial(found.missing)
 

@@ -41,7 +41,7 @@ def show_session(point: Point, options: Options, client_id: ClientArgument) -> N
     """One session: queue, window, will and expiry, with its subscriptions."""
     from admin.queries import client, subscriptions
 
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "sessions", client_id))
         return
 
@@ -84,6 +84,8 @@ def _end(verb: str, client_id: str, options: Options, *, yes: bool, dry_run: boo
     """Say what is lost first, and do it with --yes."""
     from conf.errors import ExitCode, UserError
 
+    if options.show_api:
+        show_nodes(verb, {"client_id": client_id, "dry_run": dry_run}, options)
     if dry_run or not yes:
         show_nodes(verb, {"client_id": client_id, "dry_run": True}, options)
         if not dry_run:
@@ -107,7 +109,7 @@ def show_queue(
     if payload not in ("none", "head"):
         raise UserError(f"--payload {payload!r}: none or head", ExitCode.USAGE)
     wanted = "" if payload == "none" else payload
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "sessions", client_id, "queue", payload=wanted, limit=limit))
         return
 

@@ -37,7 +37,7 @@ def show(
     from admin.queries import share
     from conf.errors import UserError
 
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "shares", group=name, filter=topic_filter))
         return
     parts, members, partial = with_cluster(options, lambda cluster: share(cluster, name, topic_filter), point.timeout_s)

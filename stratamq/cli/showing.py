@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -11,9 +10,9 @@ import typer
 from stratamq.cli import cells
 from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial
-from stratamq.cli.listing import CompleteOption, ShowOption, TimeoutOption
+from stratamq.cli.listing import CompleteOption, TimeoutOption
 from stratamq.cli.output import OutputFormat, print_result, printable
-from stratamq.cli.verbs import signed
+from stratamq.cli.verbs import options_of, signed
 
 if TYPE_CHECKING:
     from admin.explain.story import Story
@@ -30,13 +29,11 @@ class Point(NamedTuple):
 
     timeout_s: float
     required: bool
-    show_api: bool
 
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "timeout_s": (TimeoutOption, TIMEOUT_S),
     "required": (CompleteOption, False),
-    "show_api": (ShowOption, False),
 }
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it.")]
@@ -46,9 +43,10 @@ DryOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would 
 def point_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options about one thing as its first argument, those of every command as its second."""
 
-    def asked(*, router: str, data: Path, output: OutputFormat, **values: Any) -> None:
+    def asked(**values: Any) -> None:
         point = Point(**{name: values.pop(name) for name in OPTIONS})
-        command(point, Options(router, data, output), **values)
+        options = options_of(values)
+        command(point, options, **values)
 
     return signed(asked, command, OPTIONS, skipped=2)
 

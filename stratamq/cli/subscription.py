@@ -32,7 +32,7 @@ def show(point: Point, options: Options, client_id: ClientArgument) -> None:
     """The subscriptions of one client, with the node that delivers by them."""
     from admin.queries import client, subscriptions
 
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "clients", client_id, "subscriptions"))
         return
 

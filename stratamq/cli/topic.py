@@ -42,7 +42,7 @@ def explain(
     from admin.stories import check_topic, topic_explained
 
     check_topic(topic)
-    if point.show_api:
+    if options.show_api:
         query = {"topic": topic, "qos": qos, "from": publisher, "bytes": size or "", "retain": retain}
         typer.echo(api_path("GET", "topics", "explain", **query))
         return
@@ -61,7 +61,7 @@ def show_route(point: Point, options: Options, topic: TopicArgument) -> None:
     from admin.stories import check_topic
 
     check_topic(topic)
-    if point.show_api:
+    if options.show_api:
         typer.echo(api_path("GET", "routes", topic=topic))
         return
     resolved, cached, partial = with_cluster(options, lambda cluster: route(cluster, topic), point.timeout_s)

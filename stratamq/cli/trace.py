@@ -13,6 +13,7 @@ from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluste
 from stratamq.cli.durations import seconds_of
 from stratamq.cli.listing import add_list
 from stratamq.cli.output import OutputFormat, print_result, printable
+from stratamq.cli.showing import api_path
 from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ def export(options: Options, name: NameArgument) -> None:
         found = await read(cluster, name, {})
         return in_order(found.rows, await clocks_of(cluster, [node for node, _ in found.rows])), found
 
+    if options.show_api:
+        typer.echo(api_path("GET", "traces", name))
+        return
     told, found = with_cluster(options, ask)
     rows = [event_row(one) for one in told]
     if options.output in TABLES:

@@ -1,4 +1,4 @@
-"""How verbs become commands: their names, their arguments, and the three options that each of them has."""
+"""How verbs become commands: their names, their arguments, and the options that each of them has."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,29 +11,42 @@ import typer
 from stratamq.cli.asking import Options, show
 from stratamq.cli.output import OutputFormat, OutputOption
 
-__all__ = ["asks", "group", "signed", "verb", "verb_about"]
+__all__ = ["asks", "group", "options_of", "signed", "verb", "verb_about"]
 
 DRY = ("ring remove", "ring undelegate", "cluster forget")  # steps of the map: carried out on a copy of it
 P = ParamSpec("P")
 ROUTER = Annotated[str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")]
 DATA = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
+API = Annotated[
+    str | None, typer.Option("--api", metavar="URL", help="Ask this HTTP service in the place of routers and nodes.")
+]
+TOKEN = Annotated[Path | None, typer.Option("--token-file", help="With --api: file with a token of `token create`.")]
+SHOW = Annotated[bool, typer.Option("--show-api", help="Only print the call of the HTTP service.")]
 ADDED = {  # name -> annotation, default: in the order of --help, after a command's own
     "router": (ROUTER, ""),
     "data": (DATA, Path("data")),
+    "api": (API, None),
+    "token_file": (TOKEN, None),
+    "show_api": (SHOW, False),
     "output": (OutputOption, OutputFormat.TABLE),
 }
 
 
 def asks(command: Callable[Concatenate[Options, P], None]) -> Callable[..., None]:
-    """Add ``--router``, ``--data`` and ``-o`` to a command, which gets them as its first argument.
+    """Add the options of each command that asks to a command, which gets them as its first argument.
 
     typer reads parameters from the signature, so the added ones stand there as if they had been written.
     """
 
-    def asked(*, router: str, data: Path, output: OutputFormat, **values: object) -> None:
-        command(Options(router, data, output), **values)  # type: ignore[call-arg, arg-type]
+    def asked(**values: Any) -> None:
+        command(options_of(values), **values)  # type: ignore[call-arg]
 
     return signed(asked, command, {}, skipped=1)
+
+
+def options_of(values: dict[str, Any]) -> Options:
+    """Take the options of each command out of the values of a command line."""
+    return Options(**{name: values.pop(name) for name in ADDED})
 
 
 def signed(
@@ -44,7 +57,7 @@ def signed(
     Args:
         asked: Takes all as keywords.
         command: Whose parameters, but for the first ones, come before.
-        options: Name -> annotation, default; the three of each command come behind them.
+        options: Name -> annotation, default; those of each command come behind them.
         skipped: How many of the command's parameters are no options.
     """
     first = list(inspect.signature(command).parameters.values())
@@ -105,7 +118,7 @@ def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm:
         if dry_run and dry:
             show(name, {argument: value, "dry_run": True}, options)
             return
-        if confirm and not yes:
+        if confirm and not yes and not options.show_api:
             raise UserError(f"`{name} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
         show(name, {argument: value}, options)
 

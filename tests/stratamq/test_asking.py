@@ -51,7 +51,7 @@ class Routers:
             (self.folder / "up.json").write_text(json.dumps(running))
             named = addresses[0] if by_name else ""
             try:
-                answer = await trio.to_thread.run_sync(asking.ask, "ring drain", {}, named, self.folder)
+                answer = await trio.to_thread.run_sync(asking.ask_links, "ring drain", {}, named, self.folder)
             except UserError as error:
                 answer = error
             nursery.cancel_scope.cancel()

@@ -1,0 +1,155 @@
+"""Calls of the HTTP service by an operator's program: one request each, with a bearer token.
+
+Blocking; callers in a loop run a call in a thread. A token goes over TLS, or to this host; no redirect is followed, so
+it goes nowhere else. Answers are bounded. Which calls there are is ``admin/http``'s business.
+"""
+
+import http.client
+import ipaddress
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from conf.errors import ExitCode, UserError
+from conf.private_files import check_file, check_private
+
+__all__ = ["Api", "Call", "Refused", "read_token"]
+
+BASE = "/api/v1"
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+TOKEN_BYTES_MAX = 4096
+EXIT_CODES = {400: ExitCode.USAGE, 503: ExitCode.NOT_READY}
+
+
+class Call(NamedTuple):
+    """A request: ``path`` is quoted, ``body`` is sent as JSON."""
+
+    method: str
+    path: str
+    query: Sequence[tuple[str, str]] = ()
+    body: Mapping[str, Any] | None = None
+
+    def line(self) -> str:
+        """Return the call as ``--show-api`` prints it."""
+        asked = "?" + urlencode(self.query) if self.query else ""
+        body = " " + msgspec.json.encode(self.body).decode() if self.body is not None else ""
+        return f"{self.method} {BASE}{self.path}{asked}{body}"
+
+    @classmethod
+    def of(cls, method: str, *parts: str, **query: str) -> "Call":
+        """Return a call whose path has these parts."""
+        return cls(method, "".join(f"/{quote(part, safe='')}" for part in parts), tuple(query.items()))
+
+
+class Refused(UserError):
+    """The service's answer is no success.
+
+    Attributes:
+        status: Of HTTP.
+        result: What it says beside the line, None of most.
+    """
+
+    def __init__(self, message: str, exit_code: int, status: int, result: Any) -> None:
+        super().__init__(message, exit_code)
+        self.status, self.result = status, result
+
+
+class Api:
+    """One HTTP service.
+
+    Args:
+        url: As it prints it, with or without the path.
+        token: Of ``stratamq token create``.
+    Raises:
+        UserError: The address is none, or a token would be read by everybody on the way to it.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise UserError(f"--api {url[:200]!r}: {error}", ExitCode.USAGE) from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.rstrip("/") not in ("", BASE):
+            raise UserError(f"--api {url[:200]!r}: write http(s)://host:port, as the service prints it", ExitCode.USAGE)
+        self._is_https = parts.scheme == "https"
+        if not self._is_https and not _is_loopback(parts.hostname):
+            raise UserError(f"--api {url[:200]!r}: a token goes over https, or to this host", ExitCode.USAGE)
+        self._host, self._port, self._token = parts.hostname, port or (443 if self._is_https else 80), token
+        self.address = f"{parts.scheme}://{parts.netloc}"
+
+    def ask(self, call: Call, timeout_s: float, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        """Return the status and the body of a success.
+
+        Raises:
+            UserError: Nobody answers (exit code 4).
+            Refused: The answer is no success.
+        """
+        target = f"{BASE}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
+        sent = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **(headers or {})}
+        body = None
+        if call.body is not None:
+            body, sent["Content-Type"] = msgspec.json.encode(call.body), "application/json"
+        connection = self._connection(timeout_s)
+        try:
+            connection.request(call.method, target, body, sent)
+            response = connection.getresponse()
+            data = response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+            raise UserError(f"cannot ask {self.address}: {why}", ExitCode.NOT_READY) from None
+        finally:
+            connection.close()
+        if len(data) > ANSWER_BYTES_MAX:
+            raise UserError(f"{self.address} answered more than {ANSWER_BYTES_MAX} bytes: ask for fewer rows")
+        if not 200 <= response.status < 300:
+            raise _refused(self.address, response.status, data)
+        return response.status, data
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        if not self._is_https:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=timeout_s, context=ssl.create_default_context()
+        )
+
+
+def read_token(path: Path | None) -> str:
+    """Return the token that a file holds, alone or in its first line.
+
+    Raises:
+        UserError: No file is named, it cannot be read, is open to others, or holds no token.
+    """
+    if path is None:
+        raise UserError("--api wants --token-file: `stratamq token create NAME` makes a token", ExitCode.USAGE)
+    try:
+        check_file(path, "token", TOKEN_BYTES_MAX)
+        check_private(path, "token")
+        token = path.read_text("ascii").strip().partition("\n")[0].strip()
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--token-file {path}: {getattr(error, 'strerror', None) or error}", ExitCode.USAGE) from None
+    if not token or not token.isprintable() or " " in token:
+        raise UserError(f"--token-file {path}: its first line is no token", ExitCode.USAGE)
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refused(address: str, status: int, data: bytes) -> Refused:
+    """Return the problem of an answer; one that is none of the service's is told by its status."""
+    try:
+        problem = msgspec.json.decode(data, type=dict[str, Any])
+        detail, do = str(problem["detail"]), str(problem.get("do") or "")
+    except (msgspec.DecodeError, KeyError):
+        problem, detail, do = {}, f"{address} answered {status}", ""
+    line = f"{detail}; {do}" if do else detail
+    return Refused(line.split("\n")[0], EXIT_CODES.get(status, ExitCode.FAILED), status, problem.get("result"))

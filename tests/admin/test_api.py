@@ -1,0 +1,99 @@
+"""Calls of the HTTP service: which addresses and tokens are taken, and the request of each verb."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from access.operators.verbs import VERBS
+from admin.api import Api, Call, read_token
+from admin.gather import Answered, LinkFailed
+from admin.http.verb_paths import PATHS, call_of
+from admin.one_look import OneLook, event_of, one_look
+from conf.errors import ExitCode, UserError
+from wire.messages.look_rows_clients import SeenQueued
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:1",
+        "ftp://localhost",
+        "http://",
+        "http://example.com",
+        "http://10.0.0.1:18083",
+        "http://[::1",
+        "http://localhost/x",
+    ],
+)
+def test_an_address_that_is_none_or_shows_the_token_is_refused(url: str) -> None:
+    """In clear a token goes to this host alone."""
+    with pytest.raises(UserError) as refused:
+        Api(url, "t")
+    assert refused.value.exit_code == ExitCode.USAGE and "\n" not in refused.value.message
+
+
+def test_addresses_of_a_service() -> None:
+    for url in (
+        "http://127.0.0.1:18083/",
+        "http://[::1]:1/api/v1",
+        "http://localhost:1",
+        "https://admin.example:18083",
+    ):
+        assert Api(url, "t").address == url.removesuffix("/api/v1").rstrip("/")
+
+
+def test_a_token_is_read_from_a_file_of_ones_own(tmp_path: Path) -> None:
+    """A missing file, one that is open to others, an empty one and a letter are refused with one line."""
+    file = tmp_path / "token"
+    file.write_text("smq_abc\n")
+    file.chmod(0o600)
+    assert read_token(file) == "smq_abc"
+    file.chmod(0o644)
+    wrong: list[Path | None] = [None, tmp_path / "none", file, tmp_path]
+    for name, content in (("empty", ""), ("words", "a letter to you"), ("long", "x" * 5_000)):
+        wrong.append(tmp_path / name)
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o600)
+    for path in wrong:
+        with pytest.raises(UserError) as refused:
+            read_token(path)
+        assert "\n" not in refused.value.message and "letter" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "line"),
+    [
+        ("client kick", {"client_id": "a/b ?", "reason": "x"}, "DELETE /api/v1/clients/a%2Fb%20%3F?reason=x"),
+        ("cluster forget", {"node": "e", "dry_run": True}, "DELETE /api/v1/nodes/e?dry_run=true"),
+        ("msg send", {"topic": "t", "payload": b"hello"}, 'POST /api/v1/messages {"topic":"t","payload":"aGVsbG8="}'),
+        ("ring plan", {"add": ["x", "y"], "drain": []}, "GET /api/v1/ring/plan?add=x&add=y"),
+        ("node list", {}, "GET /api/v1/nodes"),
+    ],
+)
+def test_the_request_of_a_verb(verb: str, arguments: dict[str, object], line: str) -> None:
+    call = call_of(verb, arguments)
+    assert call is not None and call.line() == line
+
+
+def test_every_path_of_a_verb_has_a_request() -> None:
+    """With every argument of the verb; what stands in the path stands nowhere else."""
+    for row in PATHS:
+        fields = msgspec.structs.fields(VERBS[row.verb].arguments)
+        call = call_of(row.verb, {field.name: "x" for field in fields if field.name != "dry_run"})
+        assert call is not None and call.method == row.method and "{" not in call.path
+        assert (call.body is not None) <= (row.method == "POST")
+    assert call_of("token check", {}) is None
+    assert Call.of("GET", "looks", "a/b", where="{}").line() == "GET /api/v1/looks/a%2Fb?where=%7B%7D"
+
+
+def test_a_look_is_the_same_behind_the_service() -> None:
+    """Rows with bytes, a busy node and one that does not answer; rows that are none are a failed node's."""
+    row = SeenQueued(seq=1, payload=b"\x00\xff")
+    answer = Answered(0, 7, [row], "next", 0, "", 9)
+    sent = msgspec.json.decode(msgspec.json.encode(one_look(answer)), type=OneLook)
+    assert event_of(sent, "queue", "s", 4) == answer._replace(request=4)
+    assert event_of(one_look(Answered(0, 7, busy_ms=20)), "queue", "s", 4) == Answered(4, 7, [], busy_ms=20)
+    assert event_of(one_look(LinkFailed("s", "gone")), "queue", "s", 4) == LinkFailed("s", "gone")
+    assert isinstance(event_of(OneLook([{"seq": "x"}]), "queue", "s", 4), LinkFailed)

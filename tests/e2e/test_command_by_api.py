@@ -1,0 +1,143 @@
+"""The command line with ``--api``: the same rows, lines and exit codes as over links, with a token alone."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.operated_cluster import OperatedCluster, operated_cluster
+
+LEASE_S = 8  # so long a stopped node is asked and named
+Place = OperatedCluster
+
+
+class ByApi:
+    """Commands by the HTTP service, with a token in a file."""
+
+    def __init__(self, place: OperatedCluster, folder: Path) -> None:
+        self.place, self.folder = place, folder
+        addresses = place.cluster.state["nodes"]["admin"]["addresses"]
+        self.url = addresses["admin"]
+        for role in ("viewer", "admin"):
+            self.file(role).write_text(place.ask("token", "create", f"by-{role}", "--role", role).shown["token"])
+            self.file(role).chmod(0o600)
+
+    def file(self, role: str) -> Path:
+        return self.folder / role
+
+    def run(self, *words: str, role: str = "admin") -> tuple[int, str, str]:
+        """Run a command that has neither a router nor a certificate."""
+        options = ("--api", self.url, "--token-file", str(self.file(role)), "--data", str(self.folder / "none"))
+        done = self.place.cluster.command(*words, *options)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[OperatedCluster]:
+    options = ("--edges", "2", "--admin-port", "0", "--set", f"router.lease_s={LEASE_S}")
+    with operated_cluster(*options) as here:
+        nodes = here.cluster
+        nodes.wait_for(lambda: "admin" in nodes.state["nodes"].get("admin", {}).get("addresses", {}), "served")
+        yield here
+
+
+@pytest.fixture(scope="module")
+def by_api(place: OperatedCluster, tmp_path_factory: pytest.TempPathFactory) -> ByApi:
+    return ByApi(place, tmp_path_factory.mktemp("tokens"))
+
+
+def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByApi) -> None:
+    """Lists, one thing, explanations, verbs of the routers, and refusals."""
+    place.subscribe(place.come("api-reader", 0, expiry_s=60), "api/#")
+    place.ask("msg", "send", "api/kept", "x", "--retain")
+    for words in (
+        ("client", "list", "-o", "csv", "--columns", "client_id,node,state,proto"),
+        ("session", "list", "-o", "jsonl", "--columns", "client_id,queued"),
+        ("listener", "list", "-o", "json"),
+        ("store", "replicas", "--limit", "3", "-o", "yaml", "--columns", "partition,node,role"),
+        ("subscription", "show", "api-reader", "-o", "json"),
+        ("topic", "explain", "api/1", "-o", "json"),
+        ("retained", "get", "api/kept", "--raw"),
+        ("config", "diff", "edge-0", "storage-0"),
+        ("ring", "show", "-o", "json"),
+        ("client", "kick", "api-nobody"),
+        ("session", "delete", "api-reader", "--yes"),
+        ("client", "list", "--filter", "colour=red"),
+        ("client", "list", "--node", "edge-9"),
+        ("topic", "explain", "api/+"),
+        ("trace", "export", "api-none"),
+    ):
+        code, shown, said = place.run(*words)
+        assert by_api.run(*words) == (code, shown, said), words
+
+
+def test_changes_go_by_the_service_and_stand_in_its_audit(place: OperatedCluster, by_api: ByApi) -> None:
+    """A dry run changes nothing; the audit names the token."""
+    assert by_api.run("ban", "add", "user", "mallory", "--dry-run")[0] == 0
+    assert not place.ask("ban", "list").shown["bans"]
+    assert by_api.run("ban", "add", "user", "mallory")[0] == 0
+    assert [row["value"] for row in place.ask("ban", "list").shown["bans"]] == ["mallory"]
+    assert by_api.run("ban", "del", "user", "mallory")[0] == 0
+    assert '"by-admin"' in (place.cluster.data / "admin" / "audit.jsonl").read_text()
+    refused = by_api.run("ban", "add", "user", "mallory", role="viewer")
+    assert refused[0] == 1 and refused[2].count("\n") == 1 and "wants the role operator" in refused[2]
+    assert by_api.run("client", "list", role="viewer")[0] == 0
+    outside = by_api.run("user", "delete", "nobody", "--yes")
+    assert outside[0] == 1 and outside[2].count("\n") == 1
+    nowhere = by_api.run("membership", "keys", "list")
+    assert nowhere[0] == 2 and "is not in the API" in nowhere[2]
+
+
+def test_a_node_that_does_not_answer_is_named(place: OperatedCluster, by_api: ByApi) -> None:
+    """Exit code 3 and its name, as over links."""
+    process = int(place.cluster.state["nodes"]["edge-1"]["pid"])
+    os.kill(process, signal.SIGSTOP)
+    try:
+        code, _, said = by_api.run("client", "list")
+        assert code == 3 and "not complete: edge-1: " in said and said.count("\n") == 1
+        assert by_api.run("client", "list", "--require-complete")[0] == 1
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("change", ["wrong", "revoked", "nobody", "stranger"])
+def test_refusals_are_one_line(place: OperatedCluster, by_api: ByApi, change: str) -> None:
+    """A wrong and a revoked token look alike; a service that is not there, and a certificate that is none, say so."""
+    options: dict[str, Any] = {}
+    by_api.file("other").write_text("smq_wrong")
+    url = by_api.url
+    if change == "revoked":
+        by_api.file("other").write_text(place.ask("token", "create", "by-other").shown["token"])
+        assert place.ask("token", "revoke", "by-other").code == 0
+    elif change == "nobody":
+        by_api.url = "http://127.0.0.1:1"
+    elif change == "stranger":
+        by_api.url = by_api.url.replace("http://", "https://")
+    by_api.file("other").chmod(0o600)
+    try:
+        for words in (("client", "list"), ("ban", "list")):
+            code, shown, said = by_api.run(*words, role="other", **options)
+            assert not shown and said.count("\n") == 1, said
+            assert code == (4 if change in ("nobody", "stranger") else 1)
+            assert ("wants a token" if code == 1 else "cannot ask") in said
+    finally:
+        by_api.url = url
+
+
+def test_the_call_of_each_question_and_change(by_api: ByApi) -> None:
+    """Printed without asking anybody; what is many calls, or none, says so."""
+    for words, call in (
+        (("listener", "list", "--node", "edge-0"), "GET /api/v1/edge-listeners?node=edge-0&limit=100"),
+        (("listener", "pause", "plain"), 'POST /api/v1/listeners/plain/pause {"node":""}'),
+        (("cluster", "forget", "edge-9"), "DELETE /api/v1/nodes/edge-9"),
+        (("session", "delete", "a/b", "--dry-run"), "DELETE /api/v1/sessions/a%2Fb?dry_run=true"),
+        (("retained", "clear", "t"), 'POST /api/v1/retained/clear {"topics":["t"]}'),
+        (("node", "drain", "edge-0"), "POST /api/v1/nodes/edge-0/drain"),
+    ):
+        assert by_api.run(*words, "--show-api") == (0, f"{call}\n", "")
+    for line in ("doctor", "retained purge a/#", "membership keys list"):
+        code, shown, said = by_api.run(*line.split(), "--show-api")
+        assert (code, shown, said.count("\n")) == (2, "", 1)
