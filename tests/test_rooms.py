@@ -130,6 +130,7 @@ SHELLS = {
     "admin.http.watching",
     "access.operators.audit_service",
     "admin.doctor.examine",
+    "admin.api_links",
     "admin.links",
     "admin.otlp",
     "admin.trace_export",

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from admin.api import Api, Call
-    from stratamq.cli.asking import Options
+    from stratamq.cli.options import Options
     from wire.messages.operators import AdminReply
 
 __all__ = ["api_of", "ask_api", "refuse_show", "show_call"]

@@ -8,13 +8,13 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.options import Options
+from stratamq.cli.output import print_result
 
 if TYPE_CHECKING:
     from stratamq.cli.lists import Listing
@@ -27,18 +27,6 @@ ELECTION_S = 5.0  # how long to go on asking while no router leads: an election 
 ASK_AGAIN_S = 0.25
 READ_S = 10.0  # for an answer
 CHANGE_S = 30.0  # a verb that takes rights away waits up to 20 s for nodes, and names those that it waits for
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of each command that asks."""
-
-    router: str
-    data: Path
-    output: OutputFormat
-    api: str | None = None  # of the HTTP service; None: routers and nodes are asked
-    token_file: Path | None = None
-    show_api: bool = False  # print the call, and ask nobody
 
 
 def show(verb: str, arguments: dict[str, object], options: Options) -> None:

@@ -1,6 +1,7 @@
 """``stratamq client ...``: connected clients."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +24,8 @@ from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
     from admin.gather import Missing
-    from admin.queries import ClientView
+    from admin.queries import ClientView, Cluster
+    from wire.messages.operators import AdminReply
 
 __all__ = ["known", "register"]
 
@@ -156,14 +158,45 @@ def _kick_all(filters: list[str], reason: str, options: Options, *, yes: bool, d
     if not yes:
         raise UserError(f"this ends {len(chosen)} connections: say --yes", ExitCode.USAGE)
     with progress_bar("clients") as show:
-        for number, client_id in enumerate(chosen):
-            reply = ask("client kick", {"client_id": client_id, "reason": reason}, options)
-            if not reply.ok:
-                text = f"{number} of {len(chosen)} were kicked; {reply.error}"
-                raise UserError(text, reply.exit_code or ExitCode.FAILED)
-            show(number + 1, len(chosen))
+        if options.api is not None:
+            for number, client_id in enumerate(chosen):
+                reply = ask("client kick", {"client_id": client_id, "reason": reason}, options)
+                _went_on(reply, number, len(chosen))
+                show(number + 1, len(chosen))
+        else:
+            with_cluster(options, lambda cluster: _kick_each(cluster, chosen, reason, show))
     typer.echo("1 client was kicked" if len(chosen) == 1 else f"{len(chosen)} clients were kicked")
     _end(partial)
+
+
+async def _kick_each(cluster: "Cluster", chosen: list[str], reason: str, show: Callable[[int, int], None]) -> None:
+    """Kick clients one after the other, over one link to the router that leads.
+
+    Raises:
+        UserError: An order was refused.
+    """
+    from admin.http.live_cluster import LiveCluster
+    from admin.http.problems import Problem
+    from admin.links import NodeLinks
+    from conf.errors import ExitCode
+    from wire.messages.operators import AdminReply
+
+    assert isinstance(cluster.links, NodeLinks), "orders go over links"
+    leader = LiveCluster(cluster.links, ())
+    for number, client_id in enumerate(chosen):
+        try:
+            reply = await leader.ask("client kick", {"client_id": client_id, "reason": reason})
+        except Problem as problem:
+            reply = AdminReply(0, False, None, problem.detail, ExitCode.NOT_READY)
+        _went_on(reply, number, len(chosen))
+        show(number + 1, len(chosen))
+
+
+def _went_on(reply: "AdminReply", done: int, total: int) -> None:
+    from conf.errors import ExitCode, UserError
+
+    if not reply.ok:
+        raise UserError(f"{done} of {total} were kicked; {reply.error}", reply.exit_code or ExitCode.FAILED)
 
 
 def _end(partial: "tuple[Missing, ...]") -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.operated_cluster import OperatedCluster, operated_cluster
 
-LEASE_S = 8  # so long a stopped node is asked and named
+LEASE_S = 20  # so long a stopped node is asked and named
 Place = OperatedCluster
 
 
@@ -85,7 +85,7 @@ def test_changes_go_by_the_service_and_stand_in_its_audit(place: OperatedCluster
     refused = by_api.run("ban", "add", "user", "mallory", role="viewer")
     assert refused[0] == 1 and refused[2].count("\n") == 1 and "wants the role operator" in refused[2]
     assert by_api.run("client", "list", role="viewer")[0] == 0
-    outside = by_api.run("user", "delete", "nobody", "--yes")
+    outside = by_api.run("user", "delete", "nobody")
     assert outside[0] == 1 and outside[2].count("\n") == 1
     nowhere = by_api.run("membership", "keys", "list")
     assert nowhere[0] == 2 and "is not in the API" in nowhere[2]

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from conf.errors import UserError
-from stratamq.cli.asking import ask
+from stratamq.cli.asking import ask_links
 from stratamq.history.check import judge
 from stratamq.history.history import parse_history
 from stratamq.history.operations import Kind
@@ -65,7 +65,7 @@ class Killer:
 
     async def _whole(self) -> bool:
         try:
-            reply = await trio.to_thread.run_sync(ask, "cluster status", {}, "", self._cluster.data)
+            reply = await trio.to_thread.run_sync(ask_links, "cluster status", {}, "", self._cluster.data)
         except UserError:  # no router answers, or none leads
             return False
         return reply.ok and not any(reply.result[name] for name in WRONG)

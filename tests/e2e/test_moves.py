@@ -12,7 +12,7 @@ import pytest
 
 from bench.failover import Load
 from conf.errors import UserError
-from stratamq.cli.asking import ask
+from stratamq.cli.asking import ask_links
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 SETTINGS = ("router.replicas=2", "router.min_in_sync=1", "router.partitions=32")
@@ -45,19 +45,19 @@ def run_command(cluster: LocalCluster, load: Load, *words: str) -> int:
 
 def phase(cluster: LocalCluster) -> str:
     """Return how the rebalance stands."""
-    return str(ask("ring status", {}, "", cluster.data).result["phase"])
+    return str(ask_links("ring status", {}, "", cluster.data).result["phase"])
 
 
 def held(cluster: LocalCluster, node: str) -> int:
     """Return how many copies in sync a node has."""
-    nodes = ask("node list", {}, "", cluster.data).result["nodes"]
+    nodes = ask_links("node list", {}, "", cluster.data).result["nodes"]
     return int(next(entry["replicas"] for entry in nodes if entry["node"] == node))
 
 
 def is_whole(cluster: LocalCluster) -> bool:
     """Whether every partition has a primary and all its copies."""
     try:
-        status = ask("cluster status", {}, "", cluster.data).result
+        status = ask_links("cluster status", {}, "", cluster.data).result
     except UserError:
         return False
     return not status["partitions_without_primary"] and not status["partitions_under_replicated"]

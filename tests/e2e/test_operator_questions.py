@@ -120,6 +120,43 @@ def test_a_listener_is_paused_and_resumed(place: OperatedCluster) -> None:
     assert nobody.code == 1 and "no edge has a listener 'nowhere'" in nobody.said
 
 
+def test_long_work_is_listed_and_cancelled(place: OperatedCluster) -> None:
+    """A drain is one operation, whoever gave the order; cancelled, the edge takes clients again."""
+    assert not any(row["kind"] == "drain" for row in place.ask("operation", "list").shown)
+    assert place.ask("node", "drain", "edge-1", "--no-wait").code == 0
+    try:
+        (drain,) = place.ask("operations", "list", "--filter", "kind=drain").shown
+        assert (drain["id"], drain["unit"], drain["cancel"]) == ("drain-edge-1", "clients", "node undrain")
+        assert place.ask("operation", "show", "drain-edge-1").shown["node"] == "edge-1"
+        assert place.ask("operation", "cancel", "drain-edge-1", "--dry-run").shown["would"] == "node undrain"
+        assert place.ask("operation", "list", "--filter", "kind=drain").shown
+    finally:
+        assert place.ask("operation", "cancel", "drain-edge-1").code == 0
+    assert not place.ask("operation", "list", "--filter", "kind=drain").shown
+    for words in (("show", "drain-edge-1"), ("cancel", "rebalance-99"), ("list", "--filter", "colour")):
+        refused = place.ask("operation", *words)
+        assert refused.code in (1, 2) and refused.said.count("\n") == 1, refused
+
+
+def test_many_clients_are_kicked_by_one_command(place: OperatedCluster) -> None:
+    """How many is said first; without --yes nobody is touched, and others stay."""
+    many = [place.come(f"kicked-{number}", number % 2) for number in range(6)]
+    other = place.come("kick-stays", 0)
+    ended: list[int] = []
+    for client in many:
+        client.on_disconnect = lambda *given: ended.append(given[3].value)
+        client.reconnect_delay_set(60, 60)
+    code, shown, said = place.run("client", "kick", "--filter", "client_id=kicked-*")
+    assert code == 2 and shown.startswith("6 clients: kicked-0") and "say --yes" in said
+    assert place.run("client", "kick", "--filter", "client_id=kicked-*", "--dry-run")[0] == 0
+    assert all(client.is_connected() for client in many)
+    code, shown, said = place.run("client", "kick", "--filter", "client_id=kicked-*", "--reason", "0x89", "--yes")
+    assert (code, said) == (0, "") and shown.endswith("6 clients were kicked\n")
+    place.cluster.wait_for(lambda: len(ended) == 6, "ended", WAIT_S)
+    assert ended == [0x89] * 6 and other.is_connected()
+    assert place.run("client", "kick", "--filter", "client_id=kicked-*", "--yes")[0] == 1
+
+
 def test_an_operator_sends_and_takes_retained_messages_away(place: OperatedCluster) -> None:
     """It goes the way of a client's, whoever may publish what; what is lost is said first."""
     got = place.subscribe(place.come("sent-reader", 1), "sent/#")

@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties
 from bench.failover import Load, by_role
 from conf.errors import UserError
 from mqtt.packets import Disconnect
-from stratamq.cli.asking import ask
+from stratamq.cli.asking import ask_links
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_endings import connected
 
@@ -67,7 +67,7 @@ def log(cluster: LocalCluster, node: str) -> str:
 
 def status(cluster: LocalCluster) -> dict[str, object]:
     try:
-        answer: dict[str, object] = ask("cluster status", {}, "", cluster.data).result
+        answer: dict[str, object] = ask_links("cluster status", {}, "", cluster.data).result
     except UserError:
         return {}
     return answer
@@ -198,7 +198,7 @@ def test_a_storage_node_is_replaced_before_it_ends(cluster: LocalCluster) -> Non
     """No client waits for a lease, and nothing is lost, repeated or reordered."""
     load = Load(cluster.port(1, "plain"), 24)
     settle(cluster, load)
-    placements = ask("ring show", {}, "", cluster.data).result["partitions"]
+    placements = ask_links("ring show", {}, "", cluster.data).result["partitions"]
     load.run(0.5)
     load.gaps()
     os.kill(cluster.pid("storage-1"), signal.SIGTERM)

@@ -85,7 +85,7 @@ def test_a_name_belongs_to_one_tier() -> None:
 
 
 def test_the_next_incarnation_keeps_the_longer_fence_time() -> None:
-    """The former one may serve on, and a router that begins with this map knows of no other (docs/revocation.md, C5)."""
+    """The former one may serve on; a router that begins with this map knows of no other (docs/revocation.md, C5)."""
     machine = Machine()
     for incarnation, fence_close_s, kept in ((1, 60.0, 60.0), (2, 1.0, 60.0), (3, 90.0, 90.0)):
         entry = NodeEntry("e1", "edge", incarnation, "h:1", fence_close_s=fence_close_s)

@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from conf.errors import UserError
-from stratamq.cli.asking import ask
+from stratamq.cli.asking import ask_links
 from stratamq.history.check import judge
 from stratamq.history.client import Address, RecordingClient
 from stratamq.history.client_options import ClientOptions
@@ -211,7 +211,7 @@ class Room:
 
     def _is_whole(self) -> bool:
         try:
-            reply = ask("cluster status", {}, "", self.cluster.data)
+            reply = ask_links("cluster status", {}, "", self.cluster.data)
         except UserError:
             return False
         return reply.ok and not any(reply.result[name] for name in WRONG)

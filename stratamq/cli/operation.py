@@ -1,0 +1,98 @@
+"""``stratamq operation list | show | cancel``: long work of the cluster, whoever began it."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratamq.cli.api_asking import refuse_show
+from stratamq.cli.asking import Options, answer, show
+from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
+from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
+from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.verbs import asks, group
+
+if TYPE_CHECKING:
+    from admin.gather import Missing
+    from admin.operations import Operation
+    from wire.messages.operators import AdminReply
+
+__all__ = ["register"]
+
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `operation list` prints it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    operations = group(app, "operation", "Long work of the cluster: rebalances, drains, exports.")
+    operations.command("list")(list_operations)
+    operations.command("show")(show_operation)
+    operations.command("cancel")(cancel)
+
+
+@asks
+def list_operations(
+    options: Options,
+    filters: FilterOption = [],  # noqa: B006  typer reads it and never changes it
+    columns: ColumnsOption = "",
+    limit: LimitOption = LIMIT,
+    everything: AllOption = False,
+) -> None:
+    """Long work that runs, is paused, or ended last."""
+    listing = wish(filters, columns, limit, everything=everything)
+    found, partial = _found(options)
+    rows, passed = listing.chosen([row._asdict() for row in found])
+    if rows or options.output not in TABLES:
+        print_result(rows, options.output)
+    if len(rows) < passed:
+        typer.echo(f"stratamq: {len(rows)} of {passed} operations are shown: --limit or --all shows more", err=True)
+    end_partial(partial)
+
+
+@asks
+def show_operation(options: Options, name: IdArgument) -> None:
+    """One of them."""
+    from admin.operations import find
+
+    found, partial = _found(options)
+    print_result(find(found, name)._asdict(), options.output)
+    end_partial(partial)
+
+
+@asks
+def cancel(
+    options: Options,
+    name: IdArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which verb would end it.")] = False,
+) -> None:
+    """End one: a rebalance goes back (`ring abort`), a drained node is used again, an export stops."""
+    from admin.operations import find, ordered
+    from conf.errors import ExitCode, UserError
+
+    found, partial = _found(options)
+    say_partial(partial)
+    operation = find(found, name)
+    if not operation.cancel:
+        raise UserError(f"{operation.id} is {operation.state}: nothing is left to cancel", ExitCode.FAILED)
+    if dry_run:
+        print_result({"id": operation.id, "would": operation.cancel, "node": operation.node}, options.output)
+        return
+    if operation.kind != "export":
+        show(operation.cancel, {"node": operation.node} if operation.node else {}, options)
+        return
+    reply: AdminReply = with_cluster(options, lambda cluster: ordered(cluster, operation.node, operation.cancel))
+    if not reply.ok:
+        raise UserError(reply.error, reply.exit_code or ExitCode.FAILED)
+    print_result(reply.result, options.output)
+
+
+def _found(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":
+    from admin.operations import exports_of, operations
+
+    refuse_show(options)
+    ring, nodes = answer("ring status", {}, options), answer("node list", {}, options)["nodes"]
+    if options.api is not None:
+        typer.echo("stratamq: exports are not in the API: ask a router to see them", err=True)
+        return operations(ring, nodes, {}), ()
+    exports, partial = with_cluster(options, exports_of)
+    return operations(ring, nodes, exports), partial
