@@ -4,6 +4,7 @@ Slow: `pytest -s -m slow tests/e2e/test_revocation_figures.py` prints the figure
 """
 
 import contextlib
+import json
 import subprocess
 import threading
 import time
@@ -32,7 +33,7 @@ def cluster() -> Iterator[LocalCluster]:
     settings = [word for setting in SETTINGS for word in ("--set", f"edge.listeners.plain.{setting}")]
     with local_cluster(*OPTIONS, *settings) as running:
         order(running, "role", "put", "all", "--publish", "#", "--subscribe", "#")
-        for name in ("load", "watch", "bob", "bert"):
+        for name in ("load", "watch", "bob", "bert", "ben"):
             order(running, "user", "add", name, "--role", "all", password="good")
         yield running
 
@@ -132,3 +133,19 @@ def test_at_ten_thousand_messages_a_second(cluster: LocalCluster) -> None:
         f"{delivered} deliveries"
     )
     assert took_s <= 2.0 and not acknowledged and not delivered
+
+
+@pytest.mark.slow
+def test_behind_an_election(cluster: LocalCluster) -> None:
+    """Not the fence time of an edge, as none died: the routers noted that."""
+    former = _leader(cluster)
+    cluster.kill(former)
+    cluster.wait_for(lambda: _leader(cluster) not in ("", former), "another leader")
+    took_s, acknowledged, delivered = disabled(cluster, "ben")
+    print(f"behind an election: `user disable` returned in {took_s:.2f} s; {acknowledged} PUBACKs, {delivered} deliveries")
+    assert took_s <= 4.0 and not acknowledged and not delivered
+
+
+def _leader(cluster: LocalCluster) -> str:
+    answer = LocalCluster.command("cluster", "status", "-o", "json", "--data", str(cluster.data))
+    return str(json.loads(answer.stdout)["leader"]) if answer.returncode == 0 else ""
