@@ -3,6 +3,7 @@
 NIST: protect.
 """
 
+import pytest
 from msgspec.structs import replace
 
 from access.limits.bans import Ban
@@ -89,6 +90,14 @@ def test_a_user_that_is_gone_has_no_filters_and_one_that_may_come_back_keeps_the
     names = ["down/ann/x", "all", "$share/g/down/ann/y"]
     assert Away().after(c.DeleteUser("ann")) == names
     assert Away().after(c.DeleteUser("ann"), ANN) == names, "another user has the name"
+
+
+@pytest.mark.parametrize("owner", ["of a token", "ann"])
+def test_users_of_files_and_tokens_lose_nothing_while_they_are_away(owner: str) -> None:
+    """No router knows them, whatever one says of the name; they are judged when they come (docs/adr/0133)."""
+    away = Away()
+    assert away.after(FEWER, session=replace(away.session, owner=owner, owner_made=0)) == []
+    assert away.asked
 
 
 def test_what_a_newer_policy_names_is_not_judged_by_an_older_one() -> None:
