@@ -101,8 +101,8 @@ class AbsentUsers:
         """Have ``then`` told which filters of an absent client its user may not have any more; None: not now.
 
         All, where that user is gone. One that is disabled or banned keeps them: it may come back, and gets nothing
-        until then; so does one of a file or a token, whom no router knows (docs/adr/0133). False: nobody can say now, and
-        ``then`` is not called.
+        until then; so does one of a file or a token, whom no router knows (docs/adr/0133). False: nobody can say now,
+        and ``then`` is not called.
         """
         if not away.owner_made:
             then([])

@@ -51,8 +51,8 @@ class Place(NamedTuple):
     def refused(self) -> float:
         """Return how many deliveries were dropped as not_authorized, at this edge and where they were stored."""
         pages = (self.cluster.metrics_at(self.edge.addresses["metrics"]), self.cluster.metrics("storage-0"))
-        found = re.findall(r'stratamq_messages_dropped_total\{[^}]*reason="not_authorized"[^}]*\} (\S+)', "".join(pages))
-        return sum(map(float, found))
+        row = r'stratamq_messages_dropped_total\{[^}]*reason="not_authorized"[^}]*\} (\S+)'
+        return sum(map(float, re.findall(row, "".join(pages))))
 
 
 @pytest.fixture(scope="module")

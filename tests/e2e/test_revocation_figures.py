@@ -142,7 +142,7 @@ def test_behind_an_election(cluster: LocalCluster) -> None:
     cluster.kill(former)
     cluster.wait_for(lambda: _leader(cluster) not in ("", former), "another leader")
     took_s, acknowledged, delivered = disabled(cluster, "ben")
-    print(f"behind an election: `user disable` returned in {took_s:.2f} s; {acknowledged} PUBACKs, {delivered} deliveries")
+    print(f"behind an election: returned in {took_s:.2f} s; behind it {acknowledged} PUBACKs, {delivered} deliveries")
     assert took_s <= 4.0 and not acknowledged and not delivered
 
 
