@@ -11,8 +11,9 @@ from typing import Any
 from conf.errors import ExitCode, UserError
 from gateways.bridges.doors import read_secret
 
-__all__ = ["Complaints", "kafka_library", "kafka_settings"]
+__all__ = ["SILENT", "Complaints", "kafka_library", "kafka_settings"]
 
+SILENT = {"log_level": 0}  # of one who only looks: what it finds is told in one line, not at each attempt
 TELLING = ("_SSL", "_AUTHENTICATION", "_RESOLVE", "SASL_AUTHENTICATION_FAILED")
 
 
@@ -43,15 +44,21 @@ def kafka_settings(where: str, brokers: Sequence[str], further: Mapping[str, str
 
 
 class Complaints:
-    """The latest error of the library's connections that says why no broker answers; from any thread."""
+    """The latest error of the library's connections that says why no broker answers; from any thread.
 
-    def __init__(self, library: Any) -> None:
+    Args:
+        library: The module.
+        looks: It is for one who looks once: then an attempt that failed says enough, where nothing says more.
+    """
+
+    def __init__(self, library: Any, *, looks: bool = False) -> None:
         self._codes = {getattr(library.KafkaError, name) for name in TELLING}
+        self._second = library.KafkaError._TRANSPORT if looks else None
         self._text = ""
 
     def hear(self, error: Any) -> None:
         """Note an error that concerns no single record."""
-        if error.code() in self._codes:
+        if error.code() in self._codes or (error.code() == self._second and not self._text):
             self._text = error.str()
 
     def forget(self) -> None:

@@ -15,7 +15,7 @@ import trio
 from conf.bridge_settings import GatewaySettings, KafkaSink
 from conf.errors import ExitCode, UserError
 from gateways.bridges.flow import Flow
-from gateways.bridges.kafka_library import Complaints, kafka_library, kafka_settings
+from gateways.bridges.kafka_library import SILENT, Complaints, kafka_library, kafka_settings
 from gateways.bridges.map_bridge import build_sink
 from gateways.bridges.message import user_properties
 from gateways.bridges.pump import Sending
@@ -56,7 +56,7 @@ def build_kafka_sink(name: str, settings: KafkaSink, gateway: GatewaySettings) -
     }
     topics = sorted({each.topic for each in settings.map if "{" not in each.topic})
     try:
-        library.Producer(told)  # judges the settings, and is discarded
+        library.Producer({**told, **SILENT})  # judges the settings, and is discarded
     except (library.KafkaException, ValueError, TypeError) as error:
         raise UserError(f"bridge.{name}.kafka: {_words(error)}", ExitCode.USAGE) from None
     return build_sink(name, settings, True, lambda flow: KafkaProducer(library, told, topics, flow))
@@ -191,8 +191,8 @@ class KafkaProducer:
 
     def _check(self) -> list[Finding]:
         where = f"kafka {self._told['bootstrap.servers']}"
-        complaints = Complaints(self._library)
-        admin = self._library.Producer({**self._told, "error_cb": complaints.hear})
+        complaints = Complaints(self._library, looks=True)
+        admin = self._library.Producer({**self._told, **SILENT, "error_cb": complaints.hear})
         try:
             found = [admin.list_topics(topic, timeout=LOOK_S).topics[topic] for topic in self._topics]
             count = len(admin.list_topics(timeout=LOOK_S).brokers)

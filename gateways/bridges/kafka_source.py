@@ -19,7 +19,7 @@ import trio
 from conf.bridge_settings import GatewaySettings, KafkaSource
 from conf.errors import ExitCode, UserError
 from gateways.bridges.flow import Flow
-from gateways.bridges.kafka_library import Complaints, kafka_library, kafka_settings
+from gateways.bridges.kafka_library import SILENT, Complaints, kafka_library, kafka_settings
 from gateways.bridges.map_bridge import build_source
 from gateways.bridges.message import BridgeMessage, mqtt_text
 from gateways.bridges.offsets import Offsets, Partition
@@ -71,7 +71,7 @@ def build_kafka_source(name: str, settings: KafkaSource, gateway: GatewaySetting
     }
     topics = sorted({each.filter for each in settings.map})
     try:
-        library.Consumer(told).close()  # judges the settings
+        library.Consumer({**told, **SILENT}).close()  # judges the settings
     except (library.KafkaException, ValueError, TypeError) as error:
         raise UserError(f"bridge.{name}.kafka: {error}", ExitCode.USAGE) from None
     return build_source(name, settings, lambda flow: KafkaConsumer(library, told, topics, flow), FIELDS)
@@ -222,8 +222,8 @@ class KafkaConsumer:
         return await trio.to_thread.run_sync(self._check, abandon_on_cancel=True)
 
     def _check(self) -> list[Finding]:
-        where, complaints = f"kafka {self._told['bootstrap.servers']}", Complaints(self._library)
-        consumer = self._library.Consumer({**self._told, "error_cb": complaints.hear})
+        where, complaints = f"kafka {self._told['bootstrap.servers']}", Complaints(self._library, looks=True)
+        consumer = self._library.Consumer({**self._told, **SILENT, "error_cb": complaints.hear})
         try:
             found = [consumer.list_topics(topic, timeout=LOOK_S).topics[topic] for topic in self._topics]
         except self._library.KafkaException as error:
@@ -244,7 +244,7 @@ class KafkaConsumer:
     def _look_at_group(self, where: str) -> list[Finding]:
         """Name members of the group that are not this bridge: they would take partitions of it."""
         group, own = self._told["group.id"], self._told["client.id"]
-        shared = {key: value for key, value in self._told.items() if key not in CONSUMER_ONLY}
+        shared = {key: value for key, value in self._told.items() if key not in CONSUMER_ONLY} | SILENT
         admin = importlib.import_module("confluent_kafka.admin").AdminClient(shared)
         try:
             described = admin.describe_consumer_groups([group], request_timeout=LOOK_S)[group].result(LOOK_S)

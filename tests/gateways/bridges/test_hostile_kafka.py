@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from conf.bridge_config import load_bridges
-from gateways.bridges import kafka_sink
+from gateways.bridges import kafka_sink, kafka_source
 from gateways.bridges.kafka_source import judge_group
 from gateways.bridges.kinds import build_all
 from gateways.bridges.running import Finding
@@ -76,6 +76,18 @@ async def test_a_certificate_of_another_name_is_told(tmp_path: Path, monkeypatch
         (found,) = await look(tmp_path, SINK.replace("KAFKA", f"127.0.0.2:{port}").replace("FURTHER", further))
         nursery.cancel_scope.cancel()
     assert not found.ok and "certificate verify failed" in found.text and "\n" not in found.text
+
+
+@pytest.mark.parametrize("text", [SINK, SOURCE], ids=["sink", "source"])
+async def test_a_kafka_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """With its reason; the library's own lines, one for each of its attempts, are not for who looks."""
+    for module in (kafka_sink, kafka_source):
+        monkeypatch.setattr(module, "LOOK_S", 2.0)
+    (found,) = await look(tmp_path, text.replace("KAFKA", "127.0.0.1:1").replace("FURTHER", ""))
+    assert not found.ok and "Connection refused" in found.text and "\n" not in found.text
+    assert not caplog.records
 
 
 MEMBERS = [
