@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def build_files(name: str, settings: FilesSink, gateway: GatewaySettings) -> Bri
     except OSError as error:
         raise UserError(f"bridge.{name}.folder {settings.folder}: {error.strerror or error}") from None
     numbers = iter(range(1000))
-    return build_sink(name, settings, True, lambda flow: FileSink(settings, f"{name}-{next(numbers)}", flow))
+    return build_sink(name, settings, True, lambda flow: FileSink(settings, name, next(numbers), flow))
 
 
 class FileSink(BatchSink):
@@ -54,9 +55,10 @@ class FileSink(BatchSink):
 
     name = "files"
 
-    def __init__(self, settings: FilesSink, stem: str, flow: Flow) -> None:
+    def __init__(self, settings: FilesSink, bridge: str, member: int, flow: Flow) -> None:
         super().__init__(flow, BATCH, BATCH_BYTES)
-        self._settings, self._stem = settings, stem
+        self._settings, self._member, self._stem = settings, member, f"{bridge}-{member}"
+        self._left = re.compile(rf"{re.escape(bridge)}-(\d+)-\d+{re.escape(OPEN)}")
         self._arrow: Any = importlib.import_module("pyarrow")
         self._schema = self._arrow.schema(
             [
@@ -84,7 +86,7 @@ class FileSink(BatchSink):
             nursery.start_soon(self.work, 0)
             while True:
                 await trio.sleep(min(1.0, self._settings.rotate_s / 4))
-                if self._file is not None and not self._queues[0] and self._is_due():
+                if not self._mended or (self._file is not None and not self._queues[0] and self._is_due()):
                     await self.write(())
 
     def _is_due(self) -> bool:
@@ -139,9 +141,11 @@ class FileSink(BatchSink):
         self._to_parquet(self._path)
 
     def _mend(self) -> None:
-        """Turn the open files of a former process over."""
-        for path in sorted(self._settings.folder.glob(f"{self._stem}-*{OPEN}")):
-            self._to_parquet(path)
+        """Turn the open files of a former process over; the first member has those of members that are no more."""
+        for path in sorted(self._settings.folder.iterdir()):
+            found = self._left.fullmatch(path.name)
+            if found is not None and self._member == (int(found[1]) if int(found[1]) < self._settings.shares else 0):
+                self._to_parquet(path)
 
     def _to_parquet(self, path: Path) -> None:
         batches = []

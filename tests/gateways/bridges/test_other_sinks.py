@@ -29,6 +29,8 @@ from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
 REDIS = shutil.which("redis-server")
 TOPICS = 4
+PAGES = ("page", "endless")
+PAGE = b"<h1>500 Internal Server Error</h1>"
 
 
 def packets(begin: int, end: int) -> list[Publish]:
@@ -82,11 +84,14 @@ class Handler(BaseHTTPRequestHandler):
         if answer == "stall":
             self.connection.recv(1)  # until the client has enough
             return
-        if answer == "200" and numbers & self.server.refused:
+        if answer in ("200", *PAGES) and numbers & self.server.refused:
             answer = "422"
         elif answer == "200":
             with self.server.lock:
                 self.server.bodies.append((dict(self.headers), body))
+        if answer in PAGES:
+            self._speak(answer, body)
+            return
         self.send_response(int(answer))
         if answer == "302":
             self.send_header("location", "http://127.0.0.1:1/")
@@ -95,6 +100,18 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("set-cookie", f"mine-{len(self.server.bodies)}=1")
         self.send_header("content-length", "0")
         self.end_headers()
+
+    def _speak(self, answer: str, body: bytes) -> None:
+        """Say 200 and a page that tells an error, or one without end."""
+        with self.server.lock:
+            self.server.bodies.append((dict(self.headers), body))
+        if answer == "endless":
+            self.do_OPTIONS()
+            return
+        self.send_response(200)
+        self.send_header("content-length", str(len(PAGE)))
+        self.end_headers()
+        self.wfile.write(PAGE)
 
     def do_OPTIONS(self) -> None:
         self.send_response(200)
@@ -124,8 +141,11 @@ def hook() -> Iterator[Hook]:
 
 
 async def test_a_webhook_that_misbehaves(tmp_path: Path, hook: Hook) -> None:
-    """Closed, stalled, redirected, 429 and 500; one record that is refused alone goes to the dead letter."""
-    hook.answers = ["close", "stall", "302", "429", "500"]
+    """Closed, stalled, redirected, 429 and 500; one record that is refused alone goes to the dead letter.
+
+    2xx is done, whatever the answer says, and however long it is.
+    """
+    hook.answers = ["close", "stall", "302", "429", "500", "endless", "page"]
     hook.refused = {17}
     secret = tmp_path / "secret"
     secret.touch(mode=0o600)
@@ -250,3 +270,37 @@ async def test_files_have_what_was_done_also_after_a_kill(tmp_path: Path) -> Non
             bridge.kill()
     assert in_order(found)
     assert not list(folder.glob("*.tmp"))
+
+
+async def test_files_of_a_killed_process_are_turned_over_without_a_message(tmp_path: Path) -> None:
+    """Also those of members that are no more, and never those of a bridge whose name begins alike."""
+    import pyarrow.parquet
+
+    folder = tmp_path / "archive"
+    lines = f'folder = "{folder}"\nrotate_s = 600.0'
+    async with running_mosquitto(tmp_path) as broker:
+        bridge = BridgeProcess(tmp_path, settings("files", broker.port, f"shares = 3\n{lines}"))
+        bridge.start()
+        await bridge.ready()
+        await publish_all(broker.port, packets(0, 90))
+
+        def open_files() -> list[Path]:
+            return sorted(folder.glob("under-*.arrows.open"))
+
+        with trio.fail_after(30):
+            while sum(row["delivered"] for row in await trio.to_thread.run_sync(bridge.rows)) < 90:
+                await trio.sleep(0.05)
+        bridge.kill()
+        assert len(open_files()) == 3
+        other = folder / "under-0-0-1.arrows.open"  # of a bridge that is named "under-0"
+        other.write_bytes(b"")
+        bridge.file.write_text(bridge.file.read_text().replace("shares = 3\n", ""))
+        bridge.start()
+        try:
+            with trio.fail_after(30):
+                while open_files() != [other]:
+                    await trio.sleep(0.05)
+        finally:
+            bridge.kill()
+    rows = [row for path in folder.glob("*.parquet") for row in pyarrow.parquet.read_table(path).to_pylist()]
+    assert sorted(int(row["payload"]) for row in rows) == list(range(90))
