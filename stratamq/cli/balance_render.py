@@ -14,7 +14,7 @@ import typer
 from stratamq.cli.asking import Options, ask
 from stratamq.cli.verbs import asks
 
-__all__ = ["render"]
+__all__ = ["keep_file", "render"]
 
 LOOK_S = 1.0
 LOST_S = 60.0  # without a router the file stays as it is
@@ -50,11 +50,11 @@ def render(
         return
     while True:
         began = time.monotonic()
-        _keep(watch, now(), command)
+        keep_file(watch, now(), command)
         time.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
 
 
-def _keep(path: Path, text: str, command: str) -> None:
+def keep_file(path: Path, text: str, command: str) -> None:
     """Replace a file if its content is another, then run the command."""
     from conf.errors import UserError
 

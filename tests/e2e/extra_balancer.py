@@ -25,6 +25,7 @@ def balancer(
     name: str,
     gossip: dict[str, Any] | None = None,
     given: socket.socket | None = None,
+    metrics: dict[str, Any] | None = None,
     **room: Any,
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, int]]]:
     """Run a balancer until its doors are open; yields its process and its ports by listener.
@@ -42,8 +43,9 @@ def balancer(
         "authority": own.authority,
     }
     rooms: dict[str, dict[str, Any]] = {"node": node, "balance": room}
+    rooms |= {other: table for other, table in (("membership", gossip), ("metrics", metrics)) if table}
     config = cluster.data / f"{name}.toml"
-    config.write_text(toml_document(rooms | ({"membership": gossip} if gossip else {})))
+    config.write_text(toml_document(rooms))
     command = [*cluster.command_line(), "balance", "--config", str(config)]
     if given is not None:
         activate = f'exec env LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=plain "$@" 3<&{given.fileno()}'

