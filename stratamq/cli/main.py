@@ -51,6 +51,7 @@ from stratamq.cli.output import printable
 
 __all__ = ["app", "main"]
 
+UsageMistake: type[Exception] = typer.BadParameter.__bases__[0]  # typer has no other name for it
 app = typer.Typer(
     name="stratamq",
     no_args_is_help=True,
@@ -123,7 +124,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     keep_private()
     try:
-        app(args=arguments, prog_name="stratamq", standalone_mode=True)
+        code = app(args=arguments, prog_name="stratamq", standalone_mode=False)
+        return code if isinstance(code, int) else ExitCode.OK
+    except typer.Abort:
+        return report([UserError("aborted")])
+    except UsageMistake as mistake:
+        return _usage(mistake)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
@@ -137,7 +143,17 @@ def main(arguments: list[str] | None = None) -> int:
         if expected and len(expected) == len(errors):
             return report(expected)
         raise
-    return ExitCode.OK
+
+
+def _usage(mistake: Exception) -> int:
+    """Show a mistake of the command line in one line; a group without a verb shows its help."""
+    text = mistake.format_message()  # type: ignore[attr-defined]
+    context = getattr(mistake, "ctx", None)
+    if context is None or text.startswith("Usage:"):
+        mistake.show()  # type: ignore[attr-defined]
+        return ExitCode.USAGE
+    line = " ".join(text.split()).removesuffix(".")
+    return report([UserError(f"{line} (see `{context.command_path} -h`)", ExitCode.USAGE)])
 
 
 def report(errors: list[UserError]) -> int:

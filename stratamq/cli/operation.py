@@ -42,7 +42,7 @@ def list_operations(
     listing = wish(filters, columns, limit, everything=everything)
     found, partial = _found(options)
     rows, passed = listing.chosen([row._asdict() for row in found])
-    if rows or options.output not in TABLES:
+    if rows or options.output not in (*TABLES, OutputFormat.JSONL, OutputFormat.CSV):
         print_result(rows, options.output)
     if len(rows) < passed:
         typer.echo(f"stratamq: {len(rows)} of {passed} operations are shown: --limit or --all shows more", err=True)

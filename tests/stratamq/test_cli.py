@@ -75,8 +75,17 @@ print(sorted(tops & set({[*others, "starlette", "anycorn", "prometheus_client", 
 def test_version_and_usage_errors() -> None:
     """0 when it worked, 2 for a wrong command line."""
     assert stratamq("version").stdout.startswith("stratamq ")
-    assert stratamq("nonsense").returncode == 2
-    assert stratamq("up", "--edges", "many").returncode == 2
+    for words, said in (
+        (("nonsense",), "stratamq: No such command 'nonsense'"),
+        (("clients", "lst"), "(see `stratamq clients -h`)\n"),
+        (("client", "list", "--colour", "red"), "No such option: --colour"),
+        (("client", "show"), "(see `stratamq client show -h`)\n"),
+        (("up", "--edges", "many"), "--edges"),
+    ):
+        wrong = stratamq(*words)
+        assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and said in wrong.stderr, wrong
+        assert not wrong.stdout
+    assert "list" in (asked := stratamq("client")).stdout + asked.stderr and asked.returncode == 2
 
 
 def test_broken_configuration_is_one_line_per_mistake(tmp_path: Path) -> None:
