@@ -2,8 +2,8 @@
 
 Hot code counts in plain integers and histograms of its own; this module reads them when somebody asks. The page runs on
 starlette and anycorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
-imported in a thread when the first scraper comes, which waits for it in the backlog: right after the start the first
-clients need the processor, and a node that nobody asks needs none of it.
+imported before the node is ready (``prepare_page``), or in a thread when the first scraper comes, which waits for it in
+the backlog: right after the start the first clients need the processor, and a node that nobody asks needs none of it.
 Names: base units, ``_total`` on counters, no client or topic in labels.
 """
 
@@ -21,9 +21,13 @@ from conf.asgi import without_lifespan
 from conf.errors import UserError
 from conf.node_settings import MetricsSettings
 
-__all__ = ["Histogram", "Metrics", "PowersOfTwo", "bind_health", "bind_metrics", "serve_metrics"]
+__all__ = ["Histogram", "Metrics", "PowersOfTwo", "bind_health", "bind_metrics", "prepare_page", "serve_metrics"]
 
 NAME_PREFIX = "stratamq_"
+PAGE_MODULES = (
+    *("prometheus_client.core", "anycorn", "anyio._backends._trio", "encodings.idna"),
+    *("starlette.applications", "starlette.requests", "starlette.responses", "starlette.routing"),
+)
 STEADY_S = 2.0  # a lease that was lost and a link that broke come back within that, at a failover
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -282,9 +286,16 @@ async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: 
     await server.serve(without_lifespan(application), config, shutdown_trigger=trio.sleep_forever)
 
 
+def prepare_page(settings: MetricsSettings) -> None:
+    """Import what the page needs, where the settings say so: a thread that does it later shares the processor."""
+    if settings.prepare and (settings.enabled or settings.health_bind):
+        for name in PAGE_MODULES:
+            importlib.import_module(name)
+
+
 def _application(metrics: Metrics, health_only: bool) -> Any:
     """Build the page; also imports everything slow, which is why it runs in a thread."""
-    for name in ("prometheus_client", "anycorn"):
+    for name in PAGE_MODULES:
         importlib.import_module(name)
     from starlette.applications import Starlette
     from starlette.requests import Request

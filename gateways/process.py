@@ -8,7 +8,7 @@ from collections.abc import Callable
 import trio
 
 from conf.events import say
-from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
+from conf.metrics import Metrics, bind_health, bind_metrics, prepare_page, serve_metrics
 from conf.node_settings import MetricsSettings
 from wire.node.signals import obey_signals, state_lines
 
@@ -41,6 +41,7 @@ async def open_pages(
     addresses: dict[str, object] = {}
     signals: dict[str, int] = {}
     page = bind_metrics(settings) if settings.enabled else None
+    prepare_page(settings)
     for name, listener in (("metrics", page), ("health", bind_health(settings))):
         if listener is not None:
             host, port = listener.getsockname()[:2]

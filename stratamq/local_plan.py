@@ -309,7 +309,8 @@ class _Writer:
             "profile": "local",
             "key_file": self._gossip_key(),
         }
-        metrics: dict[str, object] = {"port": self._ports.saved(f"{name}.metrics", None)}  # a scraper finds it again
+        port = self._ports.saved(f"{name}.metrics", None)  # a scraper finds it again
+        metrics: dict[str, object] = {"port": port, "prepare": False}  # all nodes start at once, on one machine
         document: dict[str, dict[str, object]] = {"node": node, "membership": gossip, "metrics": metrics, **rooms}
         if tier == "admin":
             del document["membership"]

@@ -137,6 +137,39 @@ def test_a_node_that_nobody_asks_imports_no_web_server() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_scrape_of_a_prepared_node_imports_nothing() -> None:
+    """The first scrape of any node cost its loop half a second: imports in a thread share the interpreter."""
+    code = (
+        "import sys, trio; from conf.metrics import *; from conf.node_settings import MetricsSettings\n"
+        "async def main():\n"
+        "    listener = bind_metrics(MetricsSettings())\n"
+        "    async with trio.open_nursery() as nursery:\n"
+        "        nursery.start_soon(serve_metrics, Metrics('edge', 'e', '1'), listener)\n"
+        "        stream = await trio.open_tcp_stream(*listener.getsockname()[:2])\n"
+        "        await stream.send_all(b'GET /metrics HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n"
+        "        answer = b''.join([part async for part in stream])\n"
+        "        assert b'stratamq_build_info' in answer\n"
+        "        nursery.cancel_scope.cancel()\n"
+        "prepare_page(MetricsSettings())\n"
+        "before = set(sys.modules)\n"
+        "trio.run(main)\n"
+        "print(sorted(set(sys.modules) - before))\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_what_is_not_prepared_is_imported_by_the_first_scrape() -> None:
+    code = (
+        "import sys; from conf.metrics import *; from conf.node_settings import MetricsSettings\n"
+        "prepare_page(MetricsSettings(prepare=False)); prepare_page(MetricsSettings(enabled=False))\n"
+        "assert not {'starlette', 'anycorn', 'prometheus_client'} & set(sys.modules)\n"
+        "prepare_page(MetricsSettings(enabled=False, health_bind='127.0.0.1:0'))\n"
+        "assert {'starlette', 'anycorn'} <= set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_port_in_use_is_one_clear_line() -> None:
     """What an operator can mend is told in one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

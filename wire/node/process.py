@@ -16,7 +16,7 @@ import trio
 
 from conf.data_folder import DataFolder
 from conf.errors import UserError
-from conf.metrics import Metrics, bind_health, bind_metrics, serve_metrics
+from conf.metrics import Metrics, bind_health, bind_metrics, prepare_page, serve_metrics
 from conf.settings import NodeConfig
 from wire.clock import boot_time
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
@@ -199,6 +199,7 @@ def run_process(
     reload = _reload(config, contexts, lists, ends)
     process = NodeProcess(config, tier, folder, contexts, metrics, ready, reload, lists)
     register_certificate_ends(metrics, ends)
+    prepare_page(config.metrics)
     try:
         trio.run(_main, process, service, ends)
     finally:
