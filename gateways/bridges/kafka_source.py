@@ -10,7 +10,7 @@ import importlib
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ COMMIT_S = 1.0
 COMMIT_RECORDS = 1000
 UNASSIGNED_S = 10.0  # from the start, after which a group that gives no partition is named
 REVOKE_S = 5.0  # for what is open, before partitions are let go
+STOP_S = 5.0  # for the last commit of a process that ends
 LOOK_S = 5.0
 SHOWN_MAX = 3  # members of a group
 CONSUMER_ONLY = (
@@ -91,7 +92,7 @@ class KafkaConsumer:
         self._offsets = Offsets()
         self._references: dict[int, tuple[Partition, int]] = {}
         self._numbers = itertools.count()
-        self._stopping, self._given = threading.Event(), threading.Event()
+        self._stopping, self._given, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._paused = False
 
     def finish(self, reference: int) -> None:
@@ -101,14 +102,22 @@ class KafkaConsumer:
             self._offsets.finish(partition, offset)
 
     async def run(self) -> None:
-        """Read records, for ever."""
+        """Read records, for ever; at the end what was acknowledged is committed, if the brokers answer soon."""
         try:
             await trio.to_thread.run_sync(self._consume, trio.lowlevel.current_trio_token(), abandon_on_cancel=True)
         finally:
             self._stopping.set()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._ended.wait, STOP_S)
 
     def _consume(self, token: trio.lowlevel.TrioToken) -> None:
-        consumer = self._library.Consumer({**self._told, "error_cb": self._failed})
+        try:
+            self._poll(token)
+        finally:
+            self._ended.set()
+
+    def _poll(self, token: trio.lowlevel.TrioToken) -> None:
+        consumer = self._library.Consumer({**self._told, "error_cb": self._failed, "on_commit": self._answered})
         consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         began = committed_at = time.monotonic()
         try:
@@ -116,9 +125,9 @@ class KafkaConsumer:
                 self._pause(consumer, not self._flow.has_room)
                 records = consumer.consume(1 if self._paused else BATCH, POLL_S if not self._paused else HAND_OVER_S)
                 good = [record for record in records if self._take_error(record)]
-                if good:
-                    with self._lock:
-                        taken = [(self._number(record), record) for record in good]
+                with self._lock:
+                    taken = [(self._number(record), record) for record in good if self._is_ours(record)]
+                if taken:
                     self._given.clear()
                     self._tell(token, partial(self._give, taken))
                     while not self._given.wait(POLL_S) and not self._stopping.is_set():
@@ -141,6 +150,10 @@ class KafkaConsumer:
             token.run_sync_soon(call)
         except trio.RunFinishedError:
             pass  # not committed: another process reads it again
+
+    def _is_ours(self, record: Any) -> bool:
+        """Return whether a record's partition was kept by the call that read it: let go, it is another one's."""
+        return self._offsets.is_assigned((record.topic(), record.partition()))
 
     def _number(self, record: Any) -> int:
         partition = (record.topic(), record.partition())
@@ -205,12 +218,19 @@ class KafkaConsumer:
         make = self._library.TopicPartition
         offsets = [make(topic, number, offset) for (topic, number), offset in moved.items()]
         try:
-            consumer.commit(offsets=offsets, asynchronous=asynchronous)
+            self._answered(None, consumer.commit(offsets=offsets, asynchronous=asynchronous) or ())
         except self._library.KafkaException as error:
             self.reason = f"commit: {error}"  # the records come again
-            return
-        with self._lock:
-            self._offsets.committed(moved)
+
+    def _answered(self, error: Any, offsets: Iterable[Any]) -> None:
+        """Note what the group has: it takes nothing while it is divided anew, and is told once more."""
+        for each in offsets:
+            wrong = each.error or error
+            if wrong is not None:
+                self.reason = f"commit: {wrong.str()}"
+            else:
+                with self._lock:
+                    self._offsets.committed({(each.topic, each.partition): each.offset})
 
     def _failed(self, error: Any) -> None:
         self._complaints.hear(error)

@@ -29,15 +29,19 @@ class Offsets:
 
     def __init__(self) -> None:
         self._partitions: dict[Partition, _Open] = {}
-        self.finished_since = 0  # since the last ``committed``
+        self.finished_since = 0  # since the last ``to_commit``
 
     def assign(self, partition: Partition) -> None:
         """Begin with a partition."""
         self._partitions[partition] = _Open()
 
+    def is_assigned(self, partition: Partition) -> bool:
+        """Return whether a partition was begun with and not ended."""
+        return partition in self._partitions
+
     def read(self, partition: Partition, offset: int) -> None:
-        """Note a record that is not finished."""
-        found = self._partitions.setdefault(partition, _Open())
+        """Note a record of an assigned partition that is not finished."""
+        found = self._partitions[partition]
         found.unfinished.add(offset)
         heapq.heappush(found.lowest, offset)
         found.next = max(found.next, offset + 1)
@@ -55,7 +59,11 @@ class Offsets:
         return len(found.unfinished) if found is not None else 0
 
     def to_commit(self) -> dict[Partition, int]:
-        """Return the offset of each partition that moved: the first unfinished record, or behind the last."""
+        """Return the offset of each partition that moved: the first unfinished record, or behind the last.
+
+        It is returned again until ``committed`` says that the group has it.
+        """
+        self.finished_since = 0
         moved = {}
         for partition, found in self._partitions.items():
             while found.lowest and found.lowest[0] not in found.unfinished:
@@ -66,8 +74,7 @@ class Offsets:
         return moved
 
     def committed(self, offsets: dict[Partition, int]) -> None:
-        """Note what was committed."""
-        self.finished_since = 0
+        """Note what the group has."""
         for partition, offset in offsets.items():
             if partition in self._partitions:
                 self._partitions[partition].committed = offset

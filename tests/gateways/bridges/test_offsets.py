@@ -11,6 +11,7 @@ def test_never_above_the_first_record_that_is_not_finished() -> None:
     """Read, finished and committed in any order; a model says what the group would lose."""
     for seed in range(200):
         random, offsets = Random(seed), Offsets()
+        offsets.assign(PARTITION)
         read: list[int] = []
         finished: set[int] = set()
         committed = 0
@@ -41,14 +42,16 @@ def test_a_partition_that_was_revoked_is_nobodys() -> None:
     offsets = Offsets()
     offsets.assign(PARTITION)
     offsets.read(PARTITION, 7)
-    assert offsets.open_records(PARTITION) == 1
+    assert offsets.open_records(PARTITION) == 1 and offsets.is_assigned(PARTITION)
     offsets.revoke(PARTITION)
+    assert not offsets.is_assigned(PARTITION)
     offsets.finish(PARTITION, 7)
     assert offsets.to_commit() == {} and offsets.open_records(PARTITION) == 0 and offsets.finished_since == 0
 
 
 def test_nothing_is_committed_twice() -> None:
     offsets = Offsets()
+    offsets.assign(PARTITION)
     offsets.read(PARTITION, 0)
     assert offsets.to_commit() == {}
     offsets.finish(PARTITION, 0)
