@@ -73,7 +73,8 @@ def test_without_an_edge_clients_are_refused_at_once(cluster: LocalCluster) -> N
             with extra_edge(cluster, {name: dict(table) for name, table in LISTENERS.items()}, "edge-6"):
                 wait_until(lambda: not is_refused(ports["alone"]))
                 wait_until(lambda: readiness(health)[0] == 200)
+                over.set()
+                looking.join()  # before this edge ends in its turn
         finally:
             over.set()
-            looking.join()
         assert {(False, False), (True, True)} == set(seen)
