@@ -9,7 +9,10 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from stratamq.local_plan import NodePlan, UpOptions, make_plan
 from tests.e2e.local_cluster import LocalCluster
@@ -38,39 +41,68 @@ def until(wanted: str, plan: NodePlan) -> None:
         time.sleep(0.1)
 
 
-def test_three_copies_and_one_storage_node(tmp_path: Path) -> None:
-    """The edge says first that no router answers, then which copies lack a place; the router says the latter too."""
-    settings = ("router.replicas=3", "router.min_in_sync=2")
-    options = UpOptions(edges=1, data=tmp_path, tls_port=0, settings=settings)
-    plan = make_plan(options, tmp_path, datetime.datetime.now(datetime.UTC))
-    lifeline, ours = os.pipe()  # children of `up` have one: their files lie in a folder that is closed as a whole
-    running = []
+class Nodes:
+    """Nodes of a plan, started one by one."""
 
-    def start(node: NodePlan) -> None:
-        words = [*(word for setting in settings for word in ("--set", setting)), "--lifeline-fd", str(lifeline)]
+    def __init__(self, folder: Path, *settings: str) -> None:
+        options = UpOptions(edges=1, data=folder, tls_port=0, settings=settings)
+        self.folder, self.settings = folder, settings
+        self.plan = make_plan(options, folder, datetime.datetime.now(datetime.UTC))
+        self.running: list[subprocess.Popen[bytes]] = []
+        self._lifeline, self._ours = os.pipe()  # as children of `up` have one: their files lie in one folder
+
+    def start(self, node: NodePlan, *settings: str) -> None:
+        told = [word for setting in (*self.settings, *settings) for word in ("--set", setting)]
+        words = [*told, "--lifeline-fd", str(self._lifeline)]
         command = [sys.executable, "-m", "stratamq", node.tier, "--config", str(node.config), *words]
-        with (tmp_path / f"{node.name}.log").open("wb") as log:
-            running.append(subprocess.Popen(command, stderr=log, pass_fds=(lifeline,)))
+        with self.log(node).open("wb") as log:
+            self.running.append(subprocess.Popen(command, stderr=log, pass_fds=(self._lifeline,)))
 
-    try:
-        (edge,) = plan.of_tier("edge")
-        start(edge)
-        until(f"not ready: no router answers at {plan.routers[0]}\n", edge)
-        for node in (*plan.of_tier("router"), *plan.of_tier("storage")):
-            start(node)
-        until(f"not ready: {LINE}\n", edge)
-        shown = LocalCluster.command(
-            "cluster", "status", "--router", plan.routers[0], "--data", str(tmp_path), "-o", "json"
-        )
-        assert json.loads(shown.stdout)["waits_for"] == LINE
-        deadline = time.monotonic() + WAIT_S
-        while f"waiting: {LINE}" not in (tmp_path / "edge-0.log").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    finally:
-        for process in running:
+    def log(self, node: NodePlan) -> Path:
+        return self.folder / f"{node.name}.log"
+
+    def end(self) -> None:
+        for process in self.running:
             process.terminate()
-        for process in running:
+        for process in self.running:
             assert process.wait(30) == 0
-        os.close(ours)
-        os.close(lifeline)
+        os.close(self._ours)
+        os.close(self._lifeline)
+
+
+@pytest.fixture
+def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path, *getattr(request, "param", ()))
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("nodes", [("router.replicas=3", "router.min_in_sync=2")], indirect=True)
+def test_three_copies_and_one_storage_node(nodes: Nodes) -> None:
+    """The edge says first that no router answers, then which copies lack a place; the router says the latter too."""
+    plan = nodes.plan
+    (edge,) = plan.of_tier("edge")
+    nodes.start(edge)
+    until(f"not ready: no router answers at {plan.routers[0]}\n", edge)
+    for node in (*plan.of_tier("router"), *plan.of_tier("storage")):
+        nodes.start(node)
+    until(f"not ready: {LINE}\n", edge)
+    shown = LocalCluster.command(
+        "cluster", "status", "--router", plan.routers[0], "--data", str(nodes.folder), "-o", "json"
+    )
+    assert json.loads(shown.stdout)["waits_for"] == LINE
+    deadline = time.monotonic() + WAIT_S
+    while f"waiting: {LINE}" not in nodes.log(edge).read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_node_that_was_asked_before_it_was_ready_becomes_ready(nodes: Nodes) -> None:
+    """A probe comes when it likes: an edge whose page had been read ended when it wanted to say where that is."""
+    (edge,) = nodes.plan.of_tier("edge")
+    nodes.start(edge, "metrics.prepare=true")
+    until(f"not ready: no router answers at {nodes.plan.routers[0]}\n", edge)
+    for node in (*nodes.plan.of_tier("router"), *nodes.plan.of_tier("storage")):
+        nodes.start(node)
+    until("ok\n", edge)
+    assert nodes.running[0].poll() is None

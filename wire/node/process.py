@@ -212,20 +212,16 @@ def run_process(
 async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable[None]], ends: CertificateEnds) -> None:
     listener = bind_metrics(process.config.metrics) if process.config.metrics.enabled else None
     health = bind_health(process.config.metrics)
-    if listener is not None:
-        process.page = listener.getsockname()[:2]
+    pages = {
+        name: one.getsockname()[:2] for name, one in (("metrics", listener), ("health", health)) if one is not None
+    }
+    process.page = pages.get("metrics", process.page)
     said = process.ready
 
     async with trio.open_nursery() as nursery:
 
         def ready(addresses: dict[str, object]) -> None:
-            if listener is not None:
-                host, port = listener.getsockname()[:2]
-                addresses = {**addresses, "metrics": f"{host}:{port}"}
-            if health is not None:
-                host, port = health.getsockname()[:2]
-                addresses = {**addresses, "health": f"{host}:{port}"}
-            said(addresses)
+            said({**addresses, **{name: f"{host}:{port}" for name, (host, port) in pages.items()}})
 
         process.ready = ready
         if listener is not None:
