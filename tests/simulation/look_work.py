@@ -35,6 +35,7 @@ PAGES_MAX = 400  # of one list: it is left alone after that
 TRACE_S = (1, 3, 10)
 FILTERS = ("#", "+/#", "q/#", "r/#")
 NO_PAUSE_S = 0.0
+OF_BEFORE = ("drop", "dropped", "takeover")  # what happened to somebody who is served now
 
 Held = dict[str, object]  # by name: what stands at a node, told by its identity
 
@@ -232,10 +233,7 @@ class LookWork:
         for client in sorted(self._served()):
             story = await client_explained(self._asked(), client, int(self._cluster.scheduler.now * 1000))
             told = story.cause.what if story.cause is not None else ""
-            if told != ("" if self._has_subscription(client) else "no_subscription") and told not in (
-                "dropped",
-                "takeover",
-            ):
+            if told != ("" if self._has_subscription(client) else "no_subscription") and told not in OF_BEFORE:
                 self.failures.append(f"{client} is served, and explained by {story.verdict!r}")
         await sleep(max(TRACE_S))
         for name in self._tracing():
