@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from admin.alarms import ALARMS, Alarm
 
-__all__ = ["CASES", "AlertCase", "cases_text"]
+__all__ = ["CASES", "AlertCase", "cases_texts"]
 
 
 class AlertCase(NamedTuple):
@@ -81,22 +81,29 @@ CASES = {
 }  # fmt: skip
 
 
-def cases_text(rules: str) -> str:
-    """Return the file that ``promtool test rules`` takes; JSON is YAML."""
-    tests = [_test(alarm, CASES[alarm.name]) for alarm in ALARMS if alarm.expression]
-    return json.dumps({"rule_files": [rules], "evaluation_interval": "1s", "tests": tests})
+def cases_texts(rules: str) -> list[str]:
+    """Return the files that ``promtool test rules`` takes, a day in steps of a minute apart; JSON is YAML."""
+    judged = [alarm for alarm in ALARMS if alarm.expression]
+    texts = []
+    for step in ("1s", "60s"):
+        tests = [_test(alarm, CASES[alarm.name], step) for alarm in judged if _step(CASES[alarm.name]) == step]
+        texts.append(json.dumps({"rule_files": [rules], "evaluation_interval": step, "tests": tests}))
+    return texts
 
 
-def _test(alarm: Alarm, case: AlertCase) -> dict[str, object]:
+def _step(case: AlertCase) -> str:
+    return "60s" if case.fires_at_s > 10_000 else "1s"
+
+
+def _test(alarm: Alarm, case: AlertCase, step: str) -> dict[str, object]:
     fires = {
         "exp_labels": {"severity": alarm.severity, **case.labels},
         "exp_annotations": {"summary": alarm.sentence, "description": alarm.do},
     }
     asked = [(case.fires_at_s, [fires]), (case.quiet_at_s, [])]
-    long = case.fires_at_s > 10_000  # a day in steps of a minute
     return {
         "name": alarm.name,
-        "interval": "60s" if long else "1s",
+        "interval": step,
         "input_series": [{"series": name, "values": values} for name, values in case.series],
         "alert_rule_test": [
             {"eval_time": f"{at}s", "alertname": alarm.name, "exp_alerts": expected} for at, expected in asked
