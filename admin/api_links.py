@@ -10,7 +10,8 @@ import trio
 from msgspec import DecodeError, json
 
 from admin.api import Api, Call
-from admin.gather import Event, Gather, Page, Question, Tick
+from admin.gather import Ask, Event, Gather, Page, Question
+from admin.links import carry
 from admin.one_look import OneLook, event_of
 from conf.errors import UserError
 from wire.messages.cluster_map import ClusterMap
@@ -19,7 +20,6 @@ __all__ = ["ApiLinks"]
 
 T = TypeVar("T")
 CALL_S = 10.0  # a look itself takes a second at most
-EVENTS_MAX = 4096
 
 
 class ApiLinks:
@@ -44,26 +44,21 @@ class ApiLinks:
 
     async def gather(self, gather: Gather, question: Question) -> Page:
         """Carry a gather to its page."""
-        tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
-        ready = gather.handle(trio.current_time(), Tick())
-        while ready.page is None:
-            for ask in ready.asks:
-                call = Call.of(
-                    "GET",
-                    "looks",
-                    question.what,
-                    node=ask.node,
-                    after=ask.after,
-                    limit=str(ask.limit),
-                    columns=",".join(question.columns),
-                    where=json.encode(dict(question.where)).decode(),
-                )
-                self._nursery.start_soon(self._look, call, question.what, ask.node, ask.request, tell)
-            event: Event = Tick()
-            with trio.move_on_at(ready.next_deadline):
-                event = await events.receive()
-            ready = gather.handle(trio.current_time(), event)
-        return ready.page
+
+        def begin(ask: Ask, tell: trio.MemorySendChannel[Event]) -> None:
+            call = Call.of(
+                "GET",
+                "looks",
+                question.what,
+                node=ask.node,
+                after=ask.after,
+                limit=str(ask.limit),
+                columns=",".join(question.columns),
+                where=json.encode(dict(question.where)).decode(),
+            )
+            self._nursery.start_soon(self._look, call, question.what, ask.node, ask.request, tell)
+
+        return await carry(gather, begin)
 
     async def _look(self, call: Call, what: str, node: str, request: int, tell: trio.MemorySendChannel[Event]) -> None:
         answer = _read(await self._ask(call), OneLook, self._api)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from admin.gather import Answered, Event, Gather, LinkFailed, Page, Question, Tick
+from admin.gather import Answered, Ask, Event, Gather, LinkFailed, Page, Question, Tick
 from conf.errors import ExitCode, UserError
 from wire.decoding import Unreadable
 from wire.links.admission import check_hello, expect
@@ -40,7 +40,7 @@ from wire.messages.map_pages import MapReader
 from wire.messages.nodes import FollowMap, MapPage
 from wire.messages.operators import Admin, AdminReply
 
-__all__ = ["NodeLinks", "open_links"]
+__all__ = ["NodeLinks", "carry", "open_links"]
 
 MAP_S = 4.0  # for one router to send the whole map
 EVENTS_MAX = 4096  # of one page that wait for its task: two for each node at most
@@ -103,6 +103,20 @@ class _Link:
         waiting, self.waiting = self.waiting, {}
         for deliver in waiting.values():
             deliver(why)
+
+
+async def carry(gather: Gather, begin: Callable[[Ask, trio.MemorySendChannel[Event]], None]) -> Page:
+    """Carry a gather to its page; ``begin`` sends a question, and has the channel told what came of it."""
+    tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
+    ready = gather.handle(trio.current_time(), Tick())
+    while ready.page is None:
+        for ask in ready.asks:
+            begin(ask, tell)
+        event: Event = Tick()
+        with trio.move_on_at(ready.next_deadline):
+            event = await events.receive()
+        ready = gather.handle(trio.current_time(), event)
+    return ready.page
 
 
 class NodeLinks:
@@ -181,16 +195,9 @@ class NodeLinks:
 
     async def gather(self, gather: Gather, question: Question) -> Page:
         """Carry a gather to its page."""
-        tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
-        ready = gather.handle(trio.current_time(), Tick())
-        while ready.page is None:
-            for ask in ready.asks:
-                self._ask(ask.node, question, ask.after, ask.limit, tell, ask.request)
-            event: Event = Tick()
-            with trio.move_on_at(ready.next_deadline):
-                event = await events.receive()
-            ready = gather.handle(trio.current_time(), event)
-        return ready.page
+        return await carry(
+            gather, lambda ask, tell: self._ask(ask.node, question, ask.after, ask.limit, tell, ask.request)
+        )
 
     async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
         """Ask one node once, and return its answer, or that there is none."""

@@ -84,9 +84,7 @@ def spans_of(origin: str, told: Sequence[Told]) -> list[Span]:
     trace_id, first = _id(16, origin), _id(8, origin, "publish")
     received = next((one for one in told if one.event.stage == "received"), told[0])
     begins = min(one.at_us for one in told)
-    publish = [
-        one for one in told if one.event.stage in ("received", "refused", "accepted", "retained", "acknowledged")
-    ]
+    publish = [one for one in told if one.event.stage in OF_PUBLISH]
     answered = [one.at_us for one in told if one.event.stage in ("acknowledged", "refused")]
     ends = max(answered, default=max(one.at_us for one in told))
     facts: dict[str, str | int] = {

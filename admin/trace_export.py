@@ -1,5 +1,6 @@
 """Reads the traces that run, and hands their messages as spans to a sender: nodes know nothing of OpenTelemetry."""
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
@@ -24,9 +25,6 @@ class TraceExport:
     Args:
         cluster: Returns the cluster, to be asked as an operator; raises UserError where no router answers.
         sender: Takes the spans.
-
-    Attributes:
-        problem: Why the cluster was not asked at last, "" if it was.
     """
 
     def __init__(self, cluster: Callable[[], Awaitable[Cluster]], sender: SpanSender) -> None:
@@ -37,21 +35,17 @@ class TraceExport:
         self._counts: dict[str, int] = {}  # events of each trace when it was read last
         self._clocks: dict[str, traces.Clock] = {}
         self._clocks_at = -CLOCKS_S
-        self.problem = ""
 
     async def run(self) -> None:
         """Read, for ever; a cluster that does not answer is asked again."""
         while True:
-            try:
+            with contextlib.suppress(UserError):  # the service's alarms and pages tell why nobody answers
                 await self.once()
-            except UserError as problem:
-                self.problem = str(problem)
             await trio.sleep(PERIOD_S)
 
     async def once(self) -> None:
         """Read what is new of every trace, and hand on the messages that are quiet."""
         cluster = await self._cluster()
-        self.problem = ""
         listed = await queries.walk(cluster, "traces", queries.Wanted(limit=1_000))
         counts: dict[str, int] = {}
         for _, row in listed.rows:

@@ -34,7 +34,6 @@ KINDS = ("clients", "sessions", "subscriptions", "routes", "retained", "shares",
 PAGES_MAX = 400  # of one list: it is left alone after that
 TRACE_S = (1, 3, 10)
 FILTERS = ("#", "+/#", "q/#", "r/#")
-NO_PAUSE_S = 0.0
 OF_BEFORE = ("drop", "dropped", "takeover")  # what happened to somebody who is served now
 
 Held = dict[str, object]  # by name: what stands at a node, told by its identity
@@ -62,7 +61,7 @@ class SimLinks:
         while ready.page is None:
             for ask in ready.asks:
                 self._ask(ask, question, events, change)
-            await change.until(lambda: events, max(NO_PAUSE_S, ready.next_deadline - scheduler.now))
+            await change.until(lambda: events, max(0.0, ready.next_deadline - scheduler.now))
             ready = gather.handle(scheduler.now, events.popleft() if events else Tick())
         return ready.page
 
