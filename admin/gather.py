@@ -1,7 +1,9 @@
 """One question to many nodes: whom to ask when, and one page out of what they answer.
 
 A *walk* asks nodes in order and lines their rows up; a cursor says where the next page begins. *Best* asks all of them,
-keeps each node's greatest rows and merges those. A question about one place is a walk over that node alone. Decides the
+keeps each node's greatest rows and merges those. *Every row* is a walk without a bound: all nodes are asked at once, none
+is asked for a row twice, and the time begins anew with each answer that has rows. A question about one place is a walk over
+that node alone. Decides the
 meaning of a node that is silent, busy, restarted or gone. Pure logic: ``handle(now, event) -> Ready``; links and clocks
 are in ``admin/links.py``. A row is whatever the answer holds.
 """
@@ -9,6 +11,7 @@ are in ``admin/links.py``. A row is whatever the answer holds.
 import enum
 import heapq
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +19,7 @@ from admin.cursors import CursorRefused, Position
 
 __all__ = [
     "BEST_MAX",
+    "EVERY_ROW",
     "NODE_S",
     "TOTAL_S",
     "TOTAL_S_MAX",
@@ -37,6 +41,7 @@ NODE_S = 1.0  # for one answer; a node that is busy so long has not answered eit
 TOTAL_S = 5.0  # for a page
 TOTAL_S_MAX = 30.0
 AHEAD = 4  # nodes of a walk that are asked at once: what stands behind the page is asked for again with the next one
+EVERY_ROW = sys.maxsize  # as a limit
 UNDER_WAY_MAX = 32  # questions of one page to different nodes
 ROWS_MAX = 1000  # of one answer
 BEST_MAX = 1000  # rows of a page that is not a walk
@@ -152,6 +157,7 @@ class _Part:
         self.since = ""  # position at which this page begins
         self.after = ""
         self.batches: list[tuple[Sequence[Any], str]] = []  # rows, position behind them
+        self.size = 0  # rows of all batches
         self.request = self.asked_limit = self.total = 0
         self.patience = math.inf  # until when an answer must be there
         self.rests_until = 0.0
@@ -169,13 +175,14 @@ class _Part:
         """Forget the rows of an earlier incarnation: those that are not shown yet never are."""
         self.restarted |= bool(self.after)
         self.incarnation = incarnation
-        self.batches = []
+        self.batches, self.size = [], 0
         self.since = self.after = ""
         self.state, self.patience = _State.WAITING, math.inf
 
     def cut(self, fitting: int) -> None:
         """Keep the first batches; go on behind them."""
         del self.batches[fitting:]
+        self.size = sum(len(rows) for rows, _ in self.batches)
         self.after = self.batches[-1][1] if self.batches else self.since
         self.state, self.patience = _State.WAITING, math.inf
 
@@ -197,7 +204,7 @@ class Gather:
 
         Args:
             targets: The nodes, in any order.
-            limit: Rows of the page, 1 or more.
+            limit: Rows of the page, 1 or more; EVERY_ROW of a walk.
             after: Where a walk goes on.
             best: Key of a row; the rows with the greatest are wanted. None: a walk.
             node_s: For one answer.
@@ -270,11 +277,15 @@ class Gather:
         else:
             part.total = max(part.total, answer.total)
             part.batches.append((answer.rows, answer.after))
+            part.size += len(answer.rows)
             part.after = answer.after
+            if answer.rows and self._limit == EVERY_ROW:
+                self._deadline = now + self._total_s
             part.state = _State.WAITING if answer.after else _State.ENDED
             if self._best is not None:
                 rows = [row for batch, _ in part.batches for row in batch]
                 part.batches = [(heapq.nlargest(self._limit, rows, key=self._best), answer.after)]
+                part.size = len(part.batches[0][0])
 
     def _moved(self, known: dict[str, int]) -> None:
         for part in self._parts:
@@ -294,14 +305,14 @@ class Gather:
         places = UNDER_WAY_MAX - sum(part.state is _State.ASKED for part in self._parts)
         for part in self._parts:
             if part.over:
-                room -= sum(len(rows) for rows, _ in part.batches)
+                room -= part.size
                 continue
             ahead += 1
-            if self._best is None and ahead > AHEAD:
+            if self._best is None and ahead > (UNDER_WAY_MAX if self._limit == EVERY_ROW else AHEAD):
                 break
             if part.state is _State.RESTING and now >= part.rests_until:
                 part.state = _State.WAITING
-            here = sum(len(rows) for rows, _ in part.batches)
+            here = part.size
             wanted = self._limit if self._best is not None else room - here
             if part.state is _State.WAITING and wanted > 0 and places > 0:
                 places -= 1
@@ -345,6 +356,8 @@ class Gather:
 
     def _walked(self, *, overtime: bool) -> Page | None:
         """Return the page if it is full, if no row is left, or if its time is over."""
+        if self._limit == EVERY_ROW and not overtime and not all(part.over for part in self._parts):
+            return None
         rows: list[tuple[str, Any]] = []
         for index, part in enumerate(self._parts):
             if len(rows) >= self._limit and (part.batches or part.state is not _State.ENDED):

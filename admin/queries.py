@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from admin.cursors import digest_of, read_cursor, write_cursor
-from admin.gather import BEST_MAX, NODE_S, TOTAL_S, Gather, Missing, Page, Question, Target
+from admin.gather import BEST_MAX, EVERY_ROW, NODE_S, TOTAL_S, Gather, Missing, Page, Question, Target
 from conf.errors import ExitCode, UserError
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
@@ -18,6 +18,7 @@ from wire.messages.look_rows_clients import SeenClientNow, SeenQueued, SeenSessi
 from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
 
 __all__ = [
+    "EVERY_ROW",
     "PLACE_ROWS",
     "ClientView",
     "Cluster",
@@ -84,7 +85,7 @@ class Wanted(NamedTuple):
 
     where: Mapping[str, str] = {}
     nodes: Sequence[str] = ()  # none: all that have such rows
-    limit: int = 100
+    limit: int = 100  # EVERY_ROW: all that there are
     cursor: str = ""
     columns: Sequence[str] = ()
     best: str = ""  # column whose greatest values are wanted; "": in the order of the nodes

@@ -1,7 +1,7 @@
 """Figures of a node, and the page that shows them: ``/metrics``, ``/livez``, ``/startupz``, ``/readyz``.
 
 Hot code counts in plain integers and histograms of its own; this module reads them when somebody asks. The page runs on
-starlette and anycorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
+anycorn, whose import takes longer than the start of a node: the socket is bound at once, the rest is
 imported before the node is ready (``prepare_page``), or in a thread when the first scraper comes, which waits for it in
 the backlog: right after the start the first clients need the processor, and a node that nobody asks needs none of it.
 Names: base units, ``_total`` on counters, no client or topic in labels.
@@ -12,23 +12,23 @@ import importlib
 import socket
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
 
 from conf.asgi import without_lifespan
 from conf.errors import UserError
+from conf.metrics_text import FamilyText
+from conf.node_pages import NodePages
 from conf.node_settings import MetricsSettings
 
 __all__ = ["Histogram", "Metrics", "PowersOfTwo", "bind_health", "bind_metrics", "prepare_page", "serve_metrics"]
 
 NAME_PREFIX = "stratamq_"
-PAGE_MODULES = (
-    *("prometheus_client.core", "anycorn", "anyio._backends._trio", "encodings.idna"),
-    *("starlette.applications", "starlette.requests", "starlette.responses", "starlette.routing"),
-)
+PAGE_MODULES = ("anycorn", "anyio._backends._trio", "encodings.idna")
 STEADY_S = 2.0  # a lease that was lost and a link that broke come back within that, at a failover
+SLICE_S = 0.0005  # of a page, before others have their turn
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Reading = float | Mapping[tuple[str, ...], float]
@@ -112,6 +112,7 @@ class Metrics:
     def __init__(self, tier: str, node: str, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._families: dict[str, tuple[str, str, Callable[[], Any], tuple[str, ...]]] = {}
+        self._texts: list[FamilyText] = []  # of each family
         self._checks: dict[str, _Check] = {}
         self._started = False
         self.waits_for: Callable[[], str] = lambda: "the node starts"
@@ -195,41 +196,22 @@ class Metrics:
         if name in self._families:
             raise ValueError(f"metric {name} is registered twice")
         self._families[name] = (kind, text, read, labels)
-
-    def collect(self) -> Iterator[Any]:
-        """Yield prometheus-client families: this object is a collector of its registry."""
-        from prometheus_client import core
-
-        for name, (kind, text, read, labels) in self._families.items():
-            full = NAME_PREFIX + name
-            value = read()
-            if kind == "histogram":
-                histogram = core.HistogramMetricFamily(full, text)
-                histogram.add_metric([], _cumulative(value), value.total)
-                yield histogram
-                continue
-            make = core.CounterMetricFamily if kind == "counter" else core.GaugeMetricFamily
-            family = make(full, text, labels=labels)
-            for key, number in value.items() if isinstance(value, Mapping) else (((), value),):
-                family.add_metric(key, number)
-            yield family
+        self._texts.append(FamilyText(NAME_PREFIX + name, kind, text, labels, read))
 
     def render(self) -> bytes:
         """Return the page in Prometheus' text format."""
-        from prometheus_client import CollectorRegistry, generate_latest
+        return "".join([text.lines() for text in self._texts]).encode()
 
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry)
-
-
-def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
-    buckets = []
-    running = 0
-    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
-        running += count
-        buckets.append((bound, float(running)))
-    return buckets
+    async def page(self) -> bytes:
+        """Return the same page, made in slices: the loop turns between two of them."""
+        parts = []
+        began = time.perf_counter()
+        for text in self._texts:
+            parts.append(text.lines())
+            if time.perf_counter() - began >= SLICE_S:
+                await trio.lowlevel.checkpoint()
+                began = time.perf_counter()
+        return "".join(parts).encode()
 
 
 def bind_metrics(settings: MetricsSettings) -> socket.socket:
@@ -275,7 +257,7 @@ async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: 
     """
     with contextlib.closing(listener):
         await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
-        application = await trio.to_thread.run_sync(_application, metrics, health_only)
+        await trio.to_thread.run_sync(_import)
         server = importlib.import_module("anycorn")
         config = server.Config()
         config.bind = [f"fd://{listener.detach()}"]  # the server's from here on
@@ -283,45 +265,16 @@ async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: 
     config.include_server_header = False
     config.graceful_timeout = 0.2
     config.alpn_protocols = ["http/1.1"]
-    await server.serve(without_lifespan(application), config, shutdown_trigger=trio.sleep_forever)
+    pages = NodePages(metrics, health_only=health_only)
+    await server.serve(without_lifespan(pages.answer), config, shutdown_trigger=trio.sleep_forever)
 
 
 def prepare_page(settings: MetricsSettings) -> None:
     """Import what the page needs, where the settings say so: a thread that does it later shares the processor."""
     if settings.prepare and (settings.enabled or settings.health_bind):
-        for name in PAGE_MODULES:
-            importlib.import_module(name)
+        _import()
 
 
-def _application(metrics: Metrics, health_only: bool) -> Any:
-    """Build the page; also imports everything slow, which is why it runs in a thread."""
+def _import() -> None:
     for name in PAGE_MODULES:
         importlib.import_module(name)
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response
-    from starlette.routing import Route
-
-    async def show_metrics(_request: Request) -> Response:
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def livez(_request: Request) -> Response:
-        return PlainTextResponse("ok\n")  # answering at all shows that the loop turns
-
-    async def startupz(_request: Request) -> Response:
-        started = metrics.has_started()
-        text = "ok\n" if started else f"not started: {metrics.waits_for() or 'starting'}\n"
-        return PlainTextResponse(text, status_code=200 if started else 503)
-
-    async def readyz(request: Request) -> Response:
-        checks = metrics.readiness()
-        ready = all(checks.values())
-        ready = ready and bool(checks)  # none are there before the node has begun
-        text = "ok\n" if ready else f"not ready: {metrics.waits_for() or 'starting'}\n"
-        if "verbose" in request.query_params:
-            text = "".join(f"{name}: {'ok' if passed else 'no'}\n" for name, passed in checks.items()) + text
-        return PlainTextResponse(text, status_code=200 if ready else 503)
-
-    figures = [] if health_only else [Route("/metrics", show_metrics)]
-    health = [Route("/livez", livez), Route("/startupz", startupz), Route("/readyz", readyz)]
-    return Starlette(routes=[*figures, *health])

@@ -14,6 +14,14 @@ __all__ = ["expose_partitions"]
 Read = Callable[[HostedPartition], float | None]
 
 
+class PartitionKeys(dict[int, tuple[str, ...]]):
+    """Labels of partitions by number, made once."""
+
+    def __missing__(self, number: int) -> tuple[str, ...]:
+        made = self[number] = (str(number),)
+        return made
+
+
 def expose_partitions(
     metrics: Metrics, shown: Shown, event_counts: Callable[[], Mapping[str, int]], budget_bytes: int
 ) -> None:
@@ -26,15 +34,17 @@ def expose_partitions(
         budget_bytes: Of one partition's retained payloads.
     """
 
+    keys = PartitionKeys()
+
     def each(read: Read) -> Callable[[], Mapping[tuple[str, ...], float]]:
         def found() -> Mapping[tuple[str, ...], float]:
-            values = ((hosted.partition.number, read(hosted)) for hosted in shown.from_partition(0))
-            return {(str(number),): float(value) for number, value in values if value is not None}
+            values = [(keys[hosted.partition.number], read(hosted)) for hosted in shown.serving()]
+            return {key: value for key, value in values if value is not None}
 
         return found
 
     def total(read: Read) -> Callable[[], float]:
-        return lambda: float(sum(read(hosted) or 0.0 for hosted in shown.from_partition(0)))
+        return lambda: float(sum(read(hosted) or 0.0 for hosted in shown.serving()))
 
     metrics.counter(
         "messages_dropped_total",
@@ -58,7 +68,7 @@ def expose_partitions(
     metrics.gauge(
         "queue_fullest_ratio",
         "Of the sessions served here, how full the fullest queue is, by messages or bytes; 1 is its bound.",
-        lambda: max((hosted.tally.fill for hosted in shown.from_partition(0)), default=0.0),
+        lambda: max((hosted.tally.fill for hosted in shown.serving()), default=0.0),
     )
     metrics.gauge(
         "retained_bytes", "Payloads of retained messages.", total(lambda hosted: hosted.retained.payload_bytes)
@@ -87,7 +97,9 @@ def _expose_sessions(metrics: Metrics, shown: Shown, total: Callable[[Read], Cal
 
     def fills() -> Histogram:
         found = Histogram(FILL_BOUNDS)
-        for hosted in shown.from_partition(0):
+        for hosted in shown.serving():
+            if not hosted.tally.fill:
+                continue
             found.counts = [one + more for one, more in zip(found.counts, hosted.tally.fills, strict=True)]
             found.total += hosted.tally.fill_sum
         return found
@@ -100,11 +112,15 @@ def _expose_sessions(metrics: Metrics, shown: Shown, total: Callable[[Read], Cal
     metrics.gauge(
         "subscriptions",
         "Subscriptions of the stored sessions served here.",
-        lambda: {("stored",): float(sum(hosted.tally.subscriptions for hosted in shown.from_partition(0)))},
+        lambda: {("stored",): float(sum(hosted.tally.subscriptions for hosted in shown.serving()))},
         ("kind",),
     )
     metrics.gauge(
         "sessions_expired_uncollected",
         "Sessions that have ended and whose rows are not all deleted yet.",
-        total(lambda hosted: sum(isinstance(one, EndSession) for one in hosted.partition.work)),
+        total(lambda hosted: _ending(hosted) if hosted.partition.work else 0),
     )
+
+
+def _ending(hosted: HostedPartition) -> int:
+    return sum(isinstance(one, EndSession) for one in hosted.partition.work)

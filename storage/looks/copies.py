@@ -89,8 +89,11 @@ def _slow_columns(shown: Shown) -> Columns:
 def lag_ops(hosted: HostedPartition) -> int:
     """Return how many operations the slowest copy that counts has not on its disk."""
     partition = hosted.partition
-    synced = [partition.synced.get(name, 0) for name in partition.replicas]
-    return partition.meta.op_index - min(synced, default=partition.meta.op_index)
+    synced, newest = partition.synced, partition.meta.op_index
+    slowest = newest
+    for name in partition.replicas:
+        slowest = min(slowest, synced.get(name, 0))
+    return newest - slowest
 
 
 def _copy_columns(shown: Shown, placements: Placements) -> Columns:

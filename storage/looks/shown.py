@@ -44,6 +44,10 @@ class Shown:
             if found >= number and hosted is not None and hosted.serving:
                 yield hosted
 
+    def serving(self) -> list[HostedPartition]:
+        """Return the partitions that serve, in any order."""
+        return [hosted for hosted in self._hosted.values() if hosted.serving]
+
     def of_client(self, client_id: str) -> HostedPartition:
         """Return the partition of a client ID.
 

@@ -6,12 +6,14 @@ The name of a column tells what it holds: ``_at_ms`` a time, ``_s`` seconds, ``b
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 __all__ = [
     "NEVER",
     "age_of",
+    "cell_maker",
     "duration",
     "fields_of",
     "heading",
@@ -72,14 +74,23 @@ def plain_name(name: str) -> str:
 
 def plain_value(name: str, value: object) -> object:
     """Return a value for programs."""
-    if is_time(name) and isinstance(value, int | float):
-        return iso(value / 1e6 if name == TIME_US else value / 1e3)
-    return value
+    _, scale = _plain_column(name)
+    return iso(value / scale) if scale and isinstance(value, int | float) else value
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, object]:
     """Return a row for programs."""
-    return {plain_name(name): plain_value(name, value) for name, value in row.items()}
+    found: dict[str, object] = {}
+    for name, value in row.items():
+        told, scale = _plain_column(name)
+        found[told] = iso(value / scale) if scale and isinstance(value, int | float) else value
+    return found
+
+
+@lru_cache(256)
+def _plain_column(name: str) -> tuple[str, float]:
+    """Return a column's name for programs, and how many of it are a second, 0 of what is no time."""
+    return plain_name(name), (1e6 if name == TIME_US else 1e3) if is_time(name) else 0.0
 
 
 def iso(seconds: float) -> str:
@@ -93,20 +104,33 @@ def iso(seconds: float) -> str:
 
 def shown_cell(name: str, value: Any, now_s: float) -> object:
     """Return a value for a table."""
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if is_time(name):
-            return age_of(value / 1e6 if name == TIME_US else value / 1e3, now_s)
-        if name.endswith("_s"):
-            return "never" if value == NEVER and "expir" in name else duration(value)
-        if name == "bytes" or name.endswith("bytes"):
-            return size(value)
+    return cell_maker(name, now_s)(value)
+
+
+def cell_maker(name: str, now_s: float) -> Callable[[Any], object]:
+    """Return what makes the cells of one column: a long table looks at the column's name once."""
+    if is_time(name):
+        scale = 1e6 if name == TIME_US else 1e3
+        of_number: Callable[[float], object] = lambda value: age_of(value / scale, now_s)  # noqa: E731
+    elif name.endswith("_s"):
+        expires = "expir" in name
+        of_number = lambda value: "never" if value == NEVER and expires else duration(value)  # noqa: E731
+    elif name.endswith("bytes"):
+        of_number = size
+    else:
+        return _text_of
+
+    def made(value: Any) -> object:
+        kind = type(value)
+        return of_number(value) if kind is int or kind is float else _text_of(value)
+
+    return made
+
+
+def _text_of(value: Any) -> object:
     if isinstance(value, str) and len(value) > CELL_MAX:
         return f"{value[:CELL_MAX]}... ({len(value)} characters)"
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return value
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
 def age_of(moment_s: float, now_s: float) -> str:

@@ -19,7 +19,7 @@ from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, with_cluster
 from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption
 from stratamq.cli.nouns import NOUNS, Noun
-from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.output import OutputFormat, print_result, print_table
 from stratamq.cli.verbs import options_of, signed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Look", "add_list", "conditions", "list_options", "listed", "print_rows"]
 
-PAGE = 1_000  # rows of one page where all are wanted
+PAGE = 1_000  # rows
 MERGED_MAX = 100_000  # rows that are put together from parts
 WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
@@ -171,13 +171,14 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str], b
 
 async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> "Listed":
     """Ask page after page, until there are as many rows as are wanted."""
-    from admin.queries import walk
+    from admin.queries import EVERY_ROW, walk
 
+    if look.everything and not noun.merges:
+        return await walk(cluster, noun.what, wanted._replace(limit=EVERY_ROW))
     left = MERGED_MAX if noun.merges else look.limit
-    everything = look.everything and not noun.merges
     pages: list[Listed] = []
-    while everything or left > 0:
-        page = await walk(cluster, noun.what, wanted._replace(limit=PAGE if everything else min(PAGE, left)))
+    while left > 0:
+        page = await walk(cluster, noun.what, wanted._replace(limit=min(PAGE, left)))
         pages.append(page)
         left -= len(page.rows)
         wanted = wanted._replace(cursor=page.cursor)
@@ -229,19 +230,23 @@ def _in_order(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     return there + [row for row in rows if name not in row]
 
 
-def _shown(row: Mapping[str, Any], name: str, now: float) -> object:
-    if name == "expires_in_s" and row.get("online") and row.get(name) == cells.NEVER:
-        return None  # its time begins when it goes
-    return cells.shown_cell(name, row.get(name), now)
+def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    now = time.time()
+    makers = [(name, cells.cell_maker(name, now)) for name in columns]
+    lines = [[make(row.get(name)) for name, make in makers] for row in rows]
+    if "expires_in_s" in columns:
+        at = columns.index("expires_in_s")
+        for row, line in zip(rows, lines, strict=True):
+            if row.get("online") and row.get("expires_in_s") == cells.NEVER:
+                line[at] = None  # its time begins when it goes
+    print_table([cells.heading(name) for name in columns], lines)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat, page: "Listed") -> None:
     """Print rows; JSON and YAML say beside them what they lack."""
     if output in TABLES:
-        now = time.time()
-        shown = [{cells.heading(name): _shown(row, name, now) for name in columns} for row in rows]
-        if shown:
-            print_result(shown, OutputFormat.TABLE)
+        if rows:
+            _print_table(rows, columns)
         return
     plain = [cells.plain_row({name: row.get(name) for name in columns} if columns else row) for row in rows]
     if output in (OutputFormat.JSONL, OutputFormat.CSV):

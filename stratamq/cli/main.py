@@ -1,9 +1,11 @@
 """The ``stratamq`` command: every verb, and what its exit code means (conf/errors.py).
 
 Decides which verbs there are and how errors are shown: expected ones as lines without a traceback. Each command imports
-what it needs when it runs, so that ``--help`` and a node's start pay for nothing else.
+what it needs when it runs, so that ``--help`` and a node's start pay for nothing else; a command line makes the verbs
+of its first word alone.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -13,90 +15,64 @@ import typer
 
 from conf.errors import ExitCode, UserError
 from conf.private_files import keep_private
-from stratamq.cli import (
-    admin,
-    audit,
-    balance,
-    bridge,
-    client,
-    cluster,
-    config,
-    doctor,
-    federate,
-    gateway,
-    init,
-    listener,
-    membership,
-    message,
-    mounted,
-    node,
-    operation,
-    policy,
-    reload,
-    retained,
-    ring,
-    session,
-    share,
-    subscription,
-    support,
-    tiers,
-    token,
-    top,
-    topic,
-    trace,
-    up,
-    worst,
-)
 from stratamq.cli.output import printable
 
-__all__ = ["app", "main"]
+__all__ = ["ROOMS", "application", "main"]
 
 UsageMistake: type[Exception] = typer.BadParameter.__bases__[0]  # typer has no other name for it
-app = typer.Typer(
-    name="stratamq",
-    no_args_is_help=True,
-    rich_markup_mode=None,  # importing rich costs more than all of --help
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for room in (
-    up,
-    init,
-    tiers,
-    admin,
-    balance,
-    cluster,
-    node,
-    operation,
-    ring,
-    policy,
-    token,
-    client,
-    session,
-    subscription,
-    topic,
-    message,
-    trace,
-    retained,
-    share,
-    worst,
-    listener,
-    top,
-    doctor,
-    support,
-    membership,
-    reload,
-    audit,
-    bridge,
-    federate,
-    gateway,
-    config,
-    mounted,
-):
-    room.register(app)
+ROOMS = {  # module -> the words that it has, a group's without its plural; in the order of --help
+    "up": "up",
+    "init": "init",
+    "tiers": "edge router storage",
+    "admin": "admin",
+    "balance": "balance",
+    "cluster": "cluster",
+    "node": "node",
+    "operation": "operation",
+    "ring": "ring",
+    "policy": "user role group ban revoke unrevoke policy",
+    "token": "token",
+    "client": "client",
+    "session": "session queue",
+    "subscription": "subscription",
+    "topic": "topic route",
+    "message": "msg",
+    "trace": "trace",
+    "retained": "retained",
+    "share": "share",
+    "worst": "slow drops journal",
+    "listener": "listener",
+    "top": "top",
+    "doctor": "doctor",
+    "support": "support",
+    "membership": "membership",
+    "reload": "reload",
+    "audit": "audit",
+    "bridge": "bridge",
+    "federate": "federate",
+    "gateway": "gateway",
+    "config": "config",
+    "mounted": "store jobs check record",
+}
 
 
-@app.command("version")
+def application(word: str = "") -> typer.Typer:
+    """Return the command; with its first word known, only the verbs of that word: all of them take 0.3 s to make."""
+    app = typer.Typer(
+        name="stratamq",
+        no_args_is_help=True,
+        rich_markup_mode=None,  # importing rich costs more than all of --help
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    known = [room for room, words in ROOMS.items() if {word, word.removesuffix("s")} & {*words.split()}]
+    for room in known or ROOMS:
+        importlib.import_module(f"stratamq.cli.{room}").register(app)
+    app.command("version")(print_version)
+    app.callback()(every_command)
+    return app
+
+
 def print_version() -> None:
     """Print the version."""
     from stratamq.version import VERSION
@@ -110,7 +86,6 @@ def _print_and_end(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def every_command(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_and_end)
@@ -124,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     keep_private()
     try:
+        words = sys.argv[1:] if arguments is None else arguments
+        app = application(words[0] if words else "")
         code = app(args=arguments, prog_name="stratamq", standalone_mode=False)
         return code if isinstance(code, int) else ExitCode.OK
     except typer.Abort:

@@ -20,7 +20,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["OutputFormat", "OutputOption", "print_result", "printable", "render", "table_of"]
+__all__ = ["OutputFormat", "OutputOption", "print_result", "print_table", "printable", "render", "table_of"]
 
 PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
 
@@ -41,16 +41,29 @@ OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="tabl
 
 def print_result(result: object, output: OutputFormat) -> None:
     """Print a result as the receiver of stdout can use it."""
-    if output in (OutputFormat.TABLE, OutputFormat.WIDE) and sys.stdout.isatty():
-        from rich.console import Console
-
-        console = Console(markup=False, emoji=False, highlight=False)
-        for number, block in enumerate(_tables(result)):
-            if number:
-                console.print()
-            console.print(_drawn(block))
+    if output in (OutputFormat.TABLE, OutputFormat.WIDE):
+        _print_blocks(_tables(result))
     else:
         typer.echo(render(result, output))
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows of cells as one table."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    _print_blocks([_Block([printable(head).upper() for head in heads], cells)])
+
+
+def _print_blocks(blocks: "Sequence[_Block | str]") -> None:
+    if not sys.stdout.isatty():
+        typer.echo("\n\n".join(_text(block) for block in blocks))
+        return
+    from rich.console import Console
+
+    console = Console(markup=False, emoji=False, highlight=False)
+    for number, block in enumerate(blocks):
+        if number:
+            console.print()
+        console.print(_drawn(block))
 
 
 def render(result: object, output: OutputFormat) -> str:
@@ -74,7 +87,9 @@ def printable(text: str) -> str:
 
 
 def _json(value: object, indent: int | None = None) -> str:
-    text = json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)
+    text = (_ON_LINES if indent else _ON_ONE_LINE).encode(value)
+    if (text.replace("\n", "") if indent else text).isprintable():
+        return text
     return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in text)
 
 
@@ -131,6 +146,10 @@ def _plain(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+_ON_ONE_LINE = json.JSONEncoder(default=_plain, ensure_ascii=False)
+_ON_LINES = json.JSONEncoder(default=_plain, ensure_ascii=False, indent=2)
+
+
 class _Block(NamedTuple):
     """A table before it is drawn; ``heads`` are none for facts, whose names are the first column."""
 
@@ -143,16 +162,21 @@ def _text(block: "_Block | str") -> str:
     """Return a table as plain text: each column as wide as its widest cell, and two spaces between them."""
     if isinstance(block, str):
         return block
-    from rich.cells import cell_len
-
     lines = [block.heads, *block.rows] if block.heads else block.rows
-    sizes = [[cell_len(cell) for cell in line] for line in lines]
+    sizes = [[len(cell) if cell.isascii() else _wide(cell) for cell in line] for line in lines]
     widths = [max(column) for column in zip(*sizes, strict=True)]
     widths[:1] = [max(widths[0], block.width)] if widths else []
     return "\n".join(
         "  ".join(cell + " " * (width - size) for cell, width, size in zip(line, widths, of, strict=True)).rstrip()
         for line, of in zip(lines, sizes, strict=True)
     )
+
+
+def _wide(cell: str) -> int:
+    """Return how many columns of a terminal a text takes that has more than ASCII."""
+    from rich.cells import cell_len
+
+    return cell_len(cell)
 
 
 def _drawn(block: "_Block | str") -> "Table | str":
@@ -215,6 +239,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> _Block:
 
 
 def _cell(value: object) -> str:
+    if type(value) is str:
+        return printable(value) or "-"
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import importlib
 import json
 import os
 import signal
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 import trio
+import typer
 
 from access.operators.verbs import VERBS, Role
+from stratamq.cli.main import ROOMS, application
 from stratamq.cli.output import OutputFormat, render
 from wire.links.authority import DevelopmentAuthority
 from wire.links.request import Unanswered, _exchange, request
@@ -54,6 +57,23 @@ print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "storage" in shown.stdout and "Run a local cluster" in shown.stdout
     assert shown.stderr.strip() == "[]"
+
+
+def test_a_command_line_makes_the_verbs_of_its_first_word_alone() -> None:
+    """All of them take 0.3 s to make; the table of words is what the modules add, plurals included."""
+    for room, words in ROOMS.items():
+        added = typer.Typer()
+        importlib.import_module(f"stratamq.cli.{room}").register(added)
+        names = {str(command.name) for command in added.registered_commands}
+        groups = {str(group.name) for group in added.registered_groups if not group.hidden}
+        assert names | groups == {*words.split()}, room
+        for word in words.split():
+            some = application(word)
+            assert len(some.registered_commands) <= len(names) + 1, word
+            assert {group.name for group in some.registered_groups} >= {word} & groups
+    assert len(application("--help").registered_groups) > 30
+    assert application("clients").registered_groups[0].name == "client"
+    assert len(application("nonsense").registered_commands) == len(application().registered_commands)
 
 
 @pytest.mark.parametrize("tier", ["router", "storage"])

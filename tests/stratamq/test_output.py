@@ -75,7 +75,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_library_is_imported_when_a_table_is_drawn() -> None:
-    """JSON does not pay for it, nor does a bar that nobody sees."""
+    """JSON does not pay for it, nor does a bar that nobody sees, nor a table in a pipe that has only ASCII."""
     code = """
 import sys
 from stratamq.cli.output import OutputFormat, print_result
@@ -86,6 +86,8 @@ with progress_bar("moves") as show:
 print("rich" in sys.modules)
 print_result([{"a": 1}], OutputFormat.TABLE)
 print("rich" in sys.modules)
+print_result([{"a": "\u4e2d"}], OutputFormat.TABLE)
+print("rich" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert [line for line in done.stdout.splitlines() if line in ("True", "False")] == ["False", "True"]
+    assert [line for line in done.stdout.splitlines() if line in ("True", "False")] == ["False", "False", "True"]

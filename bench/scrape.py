@@ -1,0 +1,62 @@
+"""Cost of a scrape to each tier: processor time of the node's process, less what it takes idle meanwhile.
+
+    python -m bench.scrape [--scrapes 200] [--runs 5]
+
+Starts a cluster of its own, asks for ``/metrics`` over one connection that stands, as Prometheus does, and for
+``/livez``, which says what HTTP alone takes. Counts the thread of the node's loop. Bar: 2 ms a scrape.
+"""
+
+import argparse
+import http.client
+import statistics
+import time
+from pathlib import Path
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+
+NODES = ("router-0", "edge-0", "storage-0")
+PAUSE_S = 0.02  # between two scrapes: the node is idle when one comes
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process' first thread, which is the loop's."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def cost_ms(cluster: LocalCluster, node: str, path: str, scrapes: int) -> tuple[float, int]:
+    """Return the processor time of one request, and the lines of its answer."""
+    entry = cluster.state["nodes"][node]
+    pid = int(entry["pid"])
+    connection = http.client.HTTPConnection(entry["addresses"]["metrics"])
+    lines = 0
+    used = elapsed = 0.0
+    for number in range(scrapes + 1):
+        before, began = processor_s(pid), time.monotonic()
+        connection.request("GET", path)
+        lines = connection.getresponse().read().count(b"\n")
+        time.sleep(PAUSE_S)
+        if number:  # the first one imports and connects
+            used, elapsed = used + processor_s(pid) - before, elapsed + time.monotonic() - began
+    connection.close()
+    before = processor_s(pid)
+    time.sleep(2.0)
+    idle = (processor_s(pid) - before) / 2.0
+    return 1000 * (used - idle * elapsed) / scrapes, lines
+
+
+def main() -> None:
+    """Run all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scrapes", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=5)
+    asked = parser.parse_args()
+    with local_cluster("--edges", "3", "--set", "metrics.prepare=true") as cluster:
+        for node in NODES:
+            runs = [cost_ms(cluster, node, "/metrics", asked.scrapes) for _ in range(asked.runs)]
+            plain = statistics.median(cost_ms(cluster, node, "/livez", asked.scrapes)[0] for _ in range(asked.runs))
+            took = statistics.median(run[0] for run in runs)
+            print(f"scrape of {node}: {took:.2f} ms (bar 2 ms), {runs[-1][1]} lines; of it HTTP alone {plain:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""A node's own pages: ``/metrics``, ``/livez``, ``/startupz``, ``/readyz``, as an ASGI application without a framework.
+
+A scrape takes the loop of a node that serves clients: four paths need no router, no classes of requests and answers.
+Decides status and text; figures and conditions are ``conf/metrics.py``'s.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+__all__ = ["NodePages"]
+
+TEXT = b"text/plain; charset=utf-8"
+FIGURES = b"text/plain; version=0.0.4; charset=utf-8"
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Figures(Protocol):
+    """Figures and conditions of one node."""
+
+    @property
+    def waits_for(self) -> Callable[[], str]:
+        """Says in one line why the node is not ready, "" for nothing."""
+
+    async def page(self) -> bytes:
+        """Return the figures in Prometheus' text format."""
+
+    def readiness(self) -> dict[str, bool]:
+        """Return every condition of ``/readyz``."""
+
+    def has_started(self) -> bool:
+        """Return whether every condition was met once."""
+
+
+class NodePages:
+    """The pages.
+
+    Args:
+        metrics: What they show.
+        health_only: There is no ``/metrics``: the address is one that many reach.
+    """
+
+    def __init__(self, metrics: Figures, *, health_only: bool) -> None:
+        self._metrics = metrics
+        self._health_only = health_only
+
+    async def answer(self, scope: dict[str, Any], _receive: object, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":  # a WebSocket
+            await send({"type": "websocket.close"})
+            return
+        status, kind, body = await self._found(scope["method"], scope["path"], scope.get("query_string", b""))
+        length = str(len(body)).encode()
+        headers = [(b"content-type", kind), (b"content-length", length)]
+        if status == 405:
+            headers.append((b"allow", b"GET, HEAD"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _found(self, method: str, path: str, query: bytes) -> tuple[int, bytes, bytes]:
+        metrics = self._metrics
+        if path not in ("/metrics", "/livez", "/startupz", "/readyz") or (path == "/metrics" and self._health_only):
+            return 404, TEXT, b"Not Found"
+        if method not in ("GET", "HEAD"):
+            return 405, TEXT, b"Method Not Allowed"
+        if path == "/metrics":
+            return 200, FIGURES, await metrics.page()
+        if path == "/livez":
+            return 200, TEXT, b"ok\n"  # answering at all shows that the loop turns
+        waits_for = metrics.waits_for() or "starting"
+        if path == "/startupz":
+            if metrics.has_started():
+                return 200, TEXT, b"ok\n"
+            return 503, TEXT, f"not started: {waits_for}\n".encode()
+        checks = metrics.readiness()
+        ready = bool(checks) and all(checks.values())  # none are there before the node has begun
+        text = "ok\n" if ready else f"not ready: {waits_for}\n"
+        if b"verbose" in (part.partition(b"=")[0] for part in query.split(b"&")):
+            text = "".join(f"{name}: {'ok' if passed else 'no'}\n" for name, passed in checks.items()) + text
+        return 200 if ready else 503, TEXT, text.encode()
