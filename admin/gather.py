@@ -1,11 +1,10 @@
 """One question to many nodes: whom to ask when, and one page out of what they answer.
 
-A *walk* asks nodes in order and lines their rows up; a cursor says where the next page begins. *Best* asks all of them,
-keeps each node's greatest rows and merges those. *Every row* is a walk without a bound: all nodes are asked at once, none
-is asked for a row twice, and the time begins anew with each answer that has rows. A question about one place is a walk over
-that node alone. Decides the
-meaning of a node that is silent, busy, restarted or gone. Pure logic: ``handle(now, event) -> Ready``; links and clocks
-are in ``admin/links.py``. A row is whatever the answer holds.
+A *walk* asks nodes in order and lines their rows up; a cursor says where the next page begins. *Best* asks all of
+them, keeps each node's greatest rows and merges those. *Every row* is a walk without a bound: all nodes are asked at
+once, for no row twice, and the time begins anew with each answer that has rows. A question about one place is a walk
+over that node alone. Decides the meaning of a node that is silent, busy, restarted or gone. Pure logic: ``handle(now,
+event) -> Ready``; links and clocks are in ``admin/links.py``. A row is whatever the answer holds.
 """
 
 import enum

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from admin.cursors import CursorRefused, Position
 from admin.gather import (
+    EVERY_ROW,
     NODE_S,
     TOTAL_S,
     Answered,
@@ -261,6 +262,47 @@ def test_no_more_nodes_are_asked_at_once_than_a_page_may() -> None:
     assert len(Gather(targets, 5, best=lambda row: row).handle(0.0, Tick()).asks) == 32
 
 
+def test_every_row_is_asked_for_once_of_all_nodes_at_once() -> None:
+    """Whichever node answers first, nothing that it gave is asked for again, and rows stand in the nodes' order."""
+    nodes = Nodes(a=[f"a{n}" for n in range(7)], b=[f"b{n}" for n in range(9)], c=["c0"])
+    gather = Gather(nodes.targets(), EVERY_ROW)
+    asks = list(gather.handle(0.0, Tick()).asks)
+    assert [ask.node for ask in asks] == ["a", "b", "c"]
+    places = []
+    page = None
+    while page is None:
+        ask = asks.pop()  # the last node first
+        places.append((ask.node, ask.after))
+        ready = gather.handle(0.0, nodes.answer(ask))
+        asks += ready.asks
+        page = ready.page
+    assert len(places) == len(set(places)) == 3 + 3 + 1
+    assert shown(page) == [*nodes.rows["a"], *nodes.rows["b"], "c0"] and page.after is None
+    many = [Target(f"node-{number:03}", 1) for number in range(100)]
+    assert len(Gather(many, EVERY_ROW).handle(0.0, Tick()).asks) == 32
+
+
+def test_every_row_has_its_time_anew_with_each_answer_that_has_rows() -> None:
+    """A long list ends by a node that gives nothing more, and goes on where it was."""
+    nodes = Nodes(a=["a1"], b=[f"b{number}" for number in range(30)])
+    gather = Gather(nodes.targets(), EVERY_ROW)
+    first, ask = gather.handle(0.0, Tick()).asks
+    gather.handle(0.0, nodes.answer(first))
+    now = 0.0
+    for _ in range(8):  # 7.2 s in all
+        now += 0.9
+        ready = gather.handle(now, nodes.answer(ask))
+        assert ready.page is None
+        (ask,) = ready.asks
+    while ready.page is None:  # from here on it looks on, and finds nothing
+        now += 0.5
+        ready = gather.handle(now, Answered(ask.request, 1, (), f"{100 + now}"))
+        ask = ready.asks[0] if ready.asks else ask
+    assert now == pytest.approx(7.2 + TOTAL_S) and ready.page.overtime and len(ready.page.rows) == 1 + 24
+    assert ready.page.after == Position("b", 1, f"{100 + now}")
+    assert ready.page.partial == (Missing("b", "not finished in 5 s"),)
+
+
 # -- any order
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -289,7 +331,7 @@ def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None
     after: Position | None = None
     for _ in range(60):
         targets = [Target(node, life) for node, life in lives.items()]
-        gather = Gather(targets, data.draw(st.integers(1, 6)), after=after)
+        gather = Gather(targets, data.draw(st.sampled_from([1, 2, 3, 4, 5, 6, EVERY_ROW])), after=after)
         now = 0.0
         ready = gather.handle(now, Tick())
         asks = list(ready.asks)

@@ -45,10 +45,10 @@ def test_the_page_reads_as_it_was_meant() -> None:
     """Prometheus' own reader finds each label, whatever stands in it, each number, and whole histograms."""
     metrics = Metrics("edge", 'e"\\\n', "1")
     wild = ("a\\b", 'quote " and\nline', "ä\u4e2d")
-    values = {(one,): float(number) for number, one in enumerate(wild)}
+    values: dict[tuple[str, ...], float] = {(one,): float(number) for number, one in enumerate(wild)}
     metrics.gauge("wild", "Back\\slash,\nline.", lambda: values, ("name",))
     metrics.gauge("pairs", "Two labels.", lambda: {("x", "y"): 1e300, ("", "z"): 0.1 + 0.2}, ("b", "a"))
-    odd = {("inf",): math.inf, ("-inf",): -math.inf, ("nan",): math.nan, ("big",): 2**63}
+    odd: dict[tuple[str, ...], float] = {("inf",): math.inf, ("-inf",): -math.inf, ("nan",): math.nan, ("big",): 2**63}
     metrics.gauge("odd", "No ordinary numbers.", lambda: odd, ("what",))
     metrics.counter("nothing_total", "No series.", dict)
     lengths = metrics.histogram("lengths_seconds", "Seconds.", (0.5, 1.0))
