@@ -95,7 +95,7 @@ class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
     port: int = Field(default=0, ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
     prepare: bool = Field(
         default=True,
-        description="import what the page needs before the node is ready: some 0.4 s of the start and 10 MiB, which "
+        description="import what the page needs before the node is ready: some 0.2 s of the start and 7 MiB, which "
         "the first scrape costs the loop else; `stratamq up` leaves it to the first scrape",
     )
     health_bind: str = Field(
