@@ -2,11 +2,13 @@
 
 64 messages per destination are under way, 256 more wait behind them; a publisher whose message finds no room is told to
 come again. A destination that let five tries pass has all it was owed given up, and is not waited for until it speaks.
+One that speaks meanwhile is there: the message is tried five times more, and then alone is given up.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 
 from msgspec import Struct
@@ -18,6 +20,8 @@ __all__ = ["RETRY_S", "TRIES_MAX", "Deliveries", "Given", "Waiting"]
 
 RETRY_S = 0.5  # doubled each time
 TRIES_MAX = 5
+TRIES_OF_SPEAKING_MAX = 10  # of one message, while the destination answers others
+LATER_S = 2.0  # between those beyond five
 OUTSTANDING_MAX = 64  # per destination
 QUEUED_MAX = 256
 SILENT_MAX = 65_536  # destinations that are remembered to be silent
@@ -48,13 +52,15 @@ class Given(Struct):
     packet: Packet
     waiting: Waiting
     tries: int = 0
+    sent: float = 0.0
     due: float = 0.0
 
 
 class _Destination:
-    __slots__ = ("outstanding", "queue")
+    __slots__ = ("heard", "outstanding", "queue")
 
     def __init__(self) -> None:
+        self.heard = -math.inf  # when it spoke last
         self.outstanding: dict[int, Given] = {}  # by number
         self.queue: deque[Given] = deque()
 
@@ -99,8 +105,11 @@ class Deliveries:
         destination.queue.append(given)
         return None
 
-    def heard(self, endpoint: Endpoint) -> None:
+    def heard(self, now: float, endpoint: Endpoint) -> None:
         """Note that a destination speaks."""
+        destination = self._destinations.get(endpoint)
+        if destination is not None:
+            destination.heard = now
         self._silent.pop(endpoint, None)
 
     def answered(self, now: float, endpoint: Endpoint, number: int) -> tuple[Waiting | None, list[tuple[Peer, Packet]]]:
@@ -109,15 +118,20 @@ class Deliveries:
         given = destination.outstanding.pop(number, None) if destination is not None else None
         if destination is None or given is None:
             return None, []
+        send = self._follow(now, destination)
+        if not destination.outstanding:
+            del self._destinations[endpoint]
+        given.waiting.open -= 1
+        return given.waiting, send
+
+    def _follow(self, now: float, destination: _Destination) -> list[tuple[Peer, Packet]]:
+        """Launch what waited for room."""
         send = []
         while destination.queue and len(destination.outstanding) < OUTSTANDING_MAX:
             after = destination.queue.popleft()
             self._launch(now, destination, after)
             send.append((after.peer, after.packet))
-        if not destination.outstanding:
-            del self._destinations[endpoint]
-        given.waiting.open -= 1
-        return given.waiting, send
+        return send
 
     def repeat(self, now: float) -> tuple[list[tuple[Peer, Packet]], list[Waiting], list[Peer]]:
         """Return what is sent again now, the messages that destinations were owed that are given up, and these."""
@@ -130,9 +144,18 @@ class Deliveries:
             given = destination.outstanding.get(number) if destination is not None else None
             if destination is None or given is None or given.due != due:
                 continue
-            if given.tries >= TRIES_MAX:
+            if given.tries >= TRIES_MAX and destination.heard <= given.sent:
                 ended += self._give_up(endpoint)
                 gone.append(given.peer)
+                continue
+            if given.tries >= TRIES_OF_SPEAKING_MAX:
+                del destination.outstanding[number]
+                send += self._follow(now, destination)
+                if not destination.outstanding:
+                    del self._destinations[endpoint]
+                self.given_up += 1
+                given.waiting.open -= 1
+                ended.append(given.waiting)
                 continue
             self.repeats += 1
             self._launch(now, destination, given)
@@ -161,7 +184,8 @@ class Deliveries:
 
     def _launch(self, now: float, destination: _Destination, given: Given) -> None:
         number = given.packet.request
-        given.due = now + RETRY_S * (1 << given.tries)
+        given.sent = now
+        given.due = now + (RETRY_S * (1 << given.tries) if given.tries < TRIES_MAX else LATER_S)
         given.tries += 1
         destination.outstanding[number] = given
         heapq.heappush(self._due, (given.due, given.peer.endpoint, number))

@@ -7,6 +7,7 @@ What ``gateway udp pub`` and ``sub`` run, and what the tests and the simulation 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import NamedTuple
 
@@ -75,6 +76,7 @@ class Device:
         self._give_up_s, self._relay = give_up_s, relay
         self._out = DeviceReady()
         self._asked: dict[int, _Question] = {}  # by request; the oldest first
+        self._look_at = math.inf  # no question is due before
         self._published = 0  # messages so far
         self._waiting: deque[_Question] = deque()
         self._routes: dict[str, tuple[Endpoint, int]] = {}  # by topic: who decides, and its number
@@ -117,8 +119,11 @@ class Device:
                     self._accepted(now, endpoint, packet.request, accept)
                 case _:
                     pass  # questions are for nodes
-        for request, question in [each for each in self._asked.items() if each[1].due <= now]:
-            self._again(now, request, question)
+        if self._look_at <= now:
+            self._look_at = math.inf
+            for request, question in [each for each in self._asked.items() if each[1].due <= now]:
+                self._again(now, request, question)
+            self._look_at = min((question.due for question in self._asked.values()), default=math.inf)
         self._renew(now)
         self._go_on(now)
         return self.take_output()
@@ -157,8 +162,12 @@ class Device:
             cookie = self._cookies.get(target, FILLER)
             body = Subscribe(body.filter, body.qos, None, LEASE_S, False, 0, cookie, body.relay, question.is_named)
         question.tries += 1
-        question.due = now + RETRY_S * (1 << min(question.tries - 1, TRIES_MAX))
+        self._set_due(question, now + RETRY_S * (1 << min(question.tries - 1, TRIES_MAX)))
         self._out.send.append((target or self._at_home(), Packet(request, body)))
+
+    def _set_due(self, question: _Question, due: float) -> None:
+        question.due = due
+        self._look_at = min(self._look_at, due)
 
     def _at_home(self) -> Endpoint:
         return self._homes[self._home % len(self._homes)]
@@ -201,7 +210,7 @@ class Device:
             case Code.NOT_PROVED if answer.cookie:
                 self._send(now, request, question)
             case Code.BUSY:
-                question.due = now + RETRY_S
+                self._set_due(question, now + RETRY_S)
                 question.tries = 0
             case _:
                 del self._asked[request]

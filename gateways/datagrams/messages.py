@@ -155,6 +155,15 @@ class Packet(Struct, frozen=True):
 
 def encode(packet: Packet) -> bytes:
     """Return the bytes of a packet; who sends bounds them by DATAGRAM_BYTES_MAX."""
+    match packet.body:
+        case PubAck(code, (), lease_s, receivers, cookie):  # these two are most of all, and a dict costs half
+            answer = {"code": code, "lease_s": lease_s, "receivers": receivers, "cookie": cookie}
+            return _written(pb.Packet(version=VERSION, request=packet.request, puback=answer))
+        case Publish(topic, payload, qos, number, topic_number, cookie):
+            message = {"topic": topic, "payload": payload, "qos": qos, "number": number}
+            if topic_number or cookie:
+                message |= {"topic_number": topic_number, "cookie": cookie}
+            return _written(pb.Packet(version=VERSION, request=packet.request, publish=message))
     out = pb.Packet(version=VERSION, request=packet.request)
     match packet.body:
         case PubConnect(topic, reply_to, hops, cookie):
@@ -162,12 +171,6 @@ def encode(packet: Packet) -> bytes:
             _put_endpoint(out.pubconnect.reply_to, reply_to)
         case PubAccept(subtree, lease_s, topic_number, cookie):
             _put(out.pubaccept, subtree=subtree, lease_s=lease_s, topic_number=topic_number, cookie=cookie)
-        case Publish(topic, payload, qos, number, topic_number, cookie):
-            out.publish.CopyFrom(
-                pb.Publish(
-                    topic=topic, payload=payload, qos=qos, number=number, topic_number=topic_number, cookie=cookie
-                )
-            )
         case PubAck(code, nodes, lease_s, receivers, cookie):
             _put(out.puback, code=code, lease_s=lease_s, receivers=receivers, cookie=cookie)
             for node in nodes:
@@ -179,8 +182,7 @@ def encode(packet: Packet) -> bytes:
         case Join(subtree, incarnation, node, leave, cookie):
             _put(out.join, subtree=subtree, incarnation=incarnation, leave=leave, cookie=cookie)
             _put_endpoint(out.join.node, node)
-    data: bytes = out.SerializeToString()
-    return data
+    return _written(out)
 
 
 def decode(data: bytes) -> Packet:
@@ -201,6 +203,11 @@ def decode(data: bytes) -> Packet:
     if reader is None:
         raise Malformed("no message")
     return Packet(found.request, reader(found))
+
+
+def _written(packet: Any) -> bytes:
+    data: bytes = packet.SerializeToString()
+    return data
 
 
 def _put(message: Any, **values: Any) -> None:
@@ -238,9 +245,10 @@ def _publish(found: Any) -> Publish:
 
 def _puback(found: Any) -> PubAck:
     body = found.puback
-    if body.code > 255 or len(body.nodes) > NODES_MAX:
+    named = body.nodes
+    if body.code > 255 or len(named) > NODES_MAX:
         raise Malformed("answer")
-    nodes = tuple(_endpoint(node) for node in body.nodes)
+    nodes = tuple(map(_endpoint, named)) if named else ()
     return PubAck(body.code, nodes, body.lease_s, body.receivers, _cookie(body.cookie))
 
 

@@ -165,7 +165,7 @@ class DatagramNode:
                     parts.deliveries.move(former, arrived.peer)
                 parts.out.proved.append(arrived.peer)
         if parts.is_from_there(arrived):
-            parts.deliveries.heard(arrived.peer.endpoint)
+            parts.deliveries.heard(now, arrived.peer.endpoint)
         match body:
             case Publish():
                 self._publishing.asked(now, arrived, body)

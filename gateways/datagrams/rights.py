@@ -26,7 +26,7 @@ class RoleRights:
         """
         self._path, self._roles = path, roles
         self._table = self.read()
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, tuple[Policy, Who]] = {}
 
     def read(self) -> RoleTable:
         """Return the roles of the file as they stand there now.
@@ -48,17 +48,17 @@ class RoleRights:
 
     def may_publish(self, name: str, topic: str, qos: int) -> bool:
         """Return whether a device may publish to a topic."""
-        return self._policy(name).decide(Action.PUBLISH, topic, Who(name, name), qos)
+        policy, who = self._policies.get(name) or self._policy(name)
+        return policy.decide(Action.PUBLISH, topic, who, qos)
 
     def may_subscribe(self, name: str, topic_filter: str, qos: int) -> bool:
         """Return whether a device may have all that a filter matches."""
-        return self._policy(name).grant(topic_filter, Who(name, name), qos) is Grant.GRANTED
+        policy, who = self._policies.get(name) or self._policy(name)
+        return policy.grant(topic_filter, who, qos) is Grant.GRANTED
 
-    def _policy(self, name: str) -> Policy:
-        policy = self._policies.get(name)
-        if policy is None:
-            while len(self._policies) >= KEPT_MAX:
-                del self._policies[next(iter(self._policies))]
-            tiers = self._table.tiers(self._table.roles(name, self._roles))
-            policy = self._policies[name] = Policy(tiers, self._table.groups_named)
-        return policy
+    def _policy(self, name: str) -> tuple[Policy, Who]:
+        while len(self._policies) >= KEPT_MAX:
+            del self._policies[next(iter(self._policies))]
+        tiers = self._table.tiers(self._table.roles(name, self._roles))
+        kept = self._policies[name] = (Policy(tiers, self._table.groups_named), Who(name, name))
+        return kept

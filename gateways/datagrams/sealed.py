@@ -29,8 +29,10 @@ OPEN, OPENED, DATA = 1, 2, 3
 NONCE = PROOF = 16
 HEAD = 17  # of DATA: kind, session, counter
 SEALED_BYTES = HEAD + 16  # added to a packet
+ZEROS = bytes(4)  # of a nonce, before the counter
 NAME_BYTES_MAX = 64
 REPLAY_WINDOW = 1_024
+WINDOW = (1 << REPLAY_WINDOW) - 1
 SESSION_S_MAX = 86_400.0
 DATAGRAMS_MAX = 1 << 31
 PER_NAME_MAX = 4  # sessions of one device: a new one ends the oldest
@@ -42,12 +44,27 @@ SILENCE_S = 3.0  # after which a device takes its session to be unknown there
 class _Session:
     """One session: the keys, the counter, and which counters came."""
 
-    __slots__ = ("_mask", "_opener", "_sealer", "_sent", "_top", "began", "endpoint", "is_confirmed", "name", "number")
+    __slots__ = (
+        "_head",
+        "_mask",
+        "_open",
+        "_seal",
+        "_sent",
+        "_top",
+        "began",
+        "endpoint",
+        "is_confirmed",
+        "name",
+        "number",
+        "peer",
+    )
 
     def __init__(self, number: int, name: str, endpoint: Endpoint, keys: tuple[bytes, bytes], now: float) -> None:
         self.number, self.name, self.endpoint, self.began = number, name, endpoint, now
         self.is_confirmed = False
-        self._sealer, self._opener = AESGCM(keys[0]), AESGCM(keys[1])
+        self.peer = Peer(endpoint, number)  # where it spoke last
+        self._seal, self._open = AESGCM(keys[0]).encrypt, AESGCM(keys[1]).decrypt
+        self._head = bytes((DATA,)) + number.to_bytes(8, "big")
         self._sent, self._top, self._mask = 0, 0, 0
 
     def is_over(self, now: float) -> bool:
@@ -55,22 +72,25 @@ class _Session:
 
     def seal(self, data: bytes) -> bytes:
         self._sent += 1
-        head = bytes((DATA,)) + self.number.to_bytes(8, "big") + self._sent.to_bytes(8, "big")
-        return head + self._sealer.encrypt(head[9:].rjust(12, b"\0"), data, head)
+        counter = self._sent.to_bytes(8, "big")
+        head = self._head + counter
+        return head + self._seal(ZEROS + counter, data, head)
 
     def open(self, datagram: bytes) -> bytes | None:
         """Return the packet; None for a forged datagram, and for one that came before."""
         head = datagram[:HEAD]
-        counter = int.from_bytes(head[9:], "big")
+        written = head[9:]
+        counter = int.from_bytes(written, "big")
         back = self._top - counter
         if not 0 < counter <= DATAGRAMS_MAX or back >= REPLAY_WINDOW or (back >= 0 and self._mask >> back & 1):
             return None
         try:
-            data = self._opener.decrypt(head[9:].rjust(12, b"\0"), datagram[HEAD:], head)
+            data = self._open(ZEROS + written, datagram[HEAD:], head)
         except InvalidTag:
             return None
         if back < 0:
-            self._mask = (self._mask << -back | 1) & ((1 << REPLAY_WINDOW) - 1)
+            # Who has a key may leave out counters up to the last: a shift by those would be of 256 MB.
+            self._mask = (self._mask << -back | 1) & WINDOW if back > -REPLAY_WINDOW else 1
             self._top = counter
         else:
             self._mask |= 1 << back
@@ -192,7 +212,9 @@ class SealedPort:
             session.is_confirmed = True
             session.endpoint = endpoint
             self._by_endpoint[endpoint] = session
-        return Peer(endpoint, number), session.name, endpoint == session.endpoint, data
+        if session.peer.endpoint != endpoint:
+            session.peer = Peer(endpoint, number)
+        return session.peer, session.name, endpoint == session.endpoint, data
 
     def _open(self, now: float, endpoint: Endpoint, datagram: bytes) -> None:
         length = datagram[1] if len(datagram) > 1 else 0

@@ -21,6 +21,7 @@ from gateways.datagrams.subscribers import Peer
 __all__ = ["BATCH", "DatagramSocket", "Received", "bind_udp", "endpoint_of"]
 
 BATCH = 64
+ADDRESSES_MAX = 65_536  # whose forms are remembered
 BUFFER_BYTES = 4 * 1024 * 1024  # of the kernel, each way; it gives what it allows
 
 
@@ -76,6 +77,7 @@ class DatagramSocket:
         self.sealed = sealed
         self._socket = bound
         self._addresses: dict[tuple[str, int], Endpoint] = {}  # as the kernel says them
+        self._targets: dict[Endpoint, tuple[str, int]] = {}  # as it takes them
         self._bytes_max = DATAGRAM_BYTES_MAX - (SEALED_BYTES if sealed is not None else 0)
 
     @property
@@ -106,9 +108,10 @@ class DatagramSocket:
 
     def read(self, now: float, received: Received) -> bool:
         """Read up to BATCH datagrams; return whether there may be more."""
+        receive = self._socket.recvfrom
         for _ in range(BATCH):
             try:
-                data, address = self._socket.recvfrom(DATAGRAM_BYTES_MAX + 1)
+                data, address = receive(DATAGRAM_BYTES_MAX + 1)
             except BlockingIOError:
                 return False
             except OSError:
@@ -122,7 +125,8 @@ class DatagramSocket:
         peer, name, is_proved, packet_bytes = Peer(endpoint), "", False, data
         if self.sealed is not None:
             opened = self.sealed.receive(now, endpoint, data)
-            self._flush()
+            if self.sealed.replies:
+                self._flush(self.sealed)
             if opened is None:
                 return
             peer, name, is_proved, packet_bytes = opened
@@ -145,34 +149,41 @@ class DatagramSocket:
             self._put(sent.peer.endpoint, data)
         else:
             made = self.sealed.send(now, sent.peer, data, isinstance(sent.packet.body, PubAck))
-            self._flush()
+            if self.sealed.replies:
+                self._flush(self.sealed)
             if made is not None:
                 self._put(sent.peer.endpoint, made)
             elif sent.peer.session:
                 self.counts["no_session"] += 1
 
-    def _flush(self) -> None:
+    def _flush(self, sealed: SealedPort) -> None:
         """Send what belongs to handshakes."""
-        if self.sealed is not None and self.sealed.replies:
-            replies, self.sealed.replies = self.sealed.replies, []
-            for endpoint, data in replies:
-                self._put(endpoint, data)
+        replies, sealed.replies = sealed.replies, []
+        for endpoint, data in replies:
+            self._put(endpoint, data)
 
     def _put(self, endpoint: Endpoint, data: bytes) -> None:
-        host = socket.inet_ntop(socket.AF_INET if len(endpoint.ip) == 4 else socket.AF_INET6, endpoint.ip)
+        target = self._targets.get(endpoint) or self._target(endpoint)
         try:
-            self._socket.sendto(data, (host, endpoint.port))
+            self._socket.sendto(data, target)
             self.counts["out"] += 1
         except BlockingIOError:
             self.counts["socket_full"] += 1
         except OSError:
             self.counts["unreachable"] += 1
 
+    def _target(self, endpoint: Endpoint) -> tuple[str, int]:
+        if len(self._targets) >= ADDRESSES_MAX:
+            self._targets.clear()
+        host = socket.inet_ntop(socket.AF_INET if len(endpoint.ip) == 4 else socket.AF_INET6, endpoint.ip)
+        target = self._targets[endpoint] = (host, endpoint.port)
+        return target
+
     def _endpoint(self, address: tuple[str, int]) -> Endpoint:
-        key = (address[0], address[1])
+        key = address[:2]
         known = self._addresses.get(key)
         if known is None:
-            if len(self._addresses) >= 65_536:
+            if len(self._addresses) >= ADDRESSES_MAX:
                 self._addresses.clear()
             host = key[0].partition("%")[0]
             known = self._addresses[key] = Endpoint(ipaddress.ip_address(host).packed, key[1])

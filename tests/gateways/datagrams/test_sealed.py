@@ -1,5 +1,7 @@
 """Sealed sessions: only who has the key is heard, nothing twice, and an address proves itself."""
 
+import tracemalloc
+
 from gateways.datagrams.messages import Endpoint
 from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
 from gateways.datagrams.subscribers import Peer
@@ -133,3 +135,19 @@ def test_silence_after_an_answer_says_nothing() -> None:
     assert pair.device.send(3.0, Peer(NODE), b"delivered", is_answer=True) is not None
     assert pair.device.send(30.0, Peer(NODE), b"renewal") is not None
     assert pair.device.send(34.0, Peer(NODE), b"again") is None and pair.device.replies
+
+
+def test_left_out_counters_cost_nothing() -> None:
+    """A device that goes to the last counter at once made the window shift by as many bits: 256 MB."""
+    pair = Pair()
+    pair.shake()
+    [session] = pair.device._own.values()
+    session._sent = (1 << 31) - 2
+    last = pair.seal(b"last")
+    tracemalloc.start()
+    try:
+        assert pair.node.receive(3.0, DEVICE, last) is not None
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert pair.node.receive(3.0, DEVICE, last) is None

@@ -1,0 +1,63 @@
+"""What subscribers are owed: given up where they are silent, and kept where one message in many does not come through."""
+
+from gateways.datagrams.deliveries import Deliveries, Waiting
+from gateways.datagrams.messages import Endpoint, Publish
+from gateways.datagrams.subscribers import Peer
+from tests.gateways.datagrams.tree_simulation import TreeSimulation
+
+THERE = Peer(Endpoint(bytes((10, 0, 0, 2)), 1000))
+
+
+def test_who_answers_others_is_not_given_up_for_one() -> None:
+    """One message that is lost each time is tried ten times and ends alone; what else is owed still comes."""
+    deliveries, tries = Deliveries(0), 0
+    first, waitings = Waiting(None, 0, 0), [Waiting(None, 0, number) for number in range(40)]
+    packet = deliveries.send(0.0, THERE, Publish("a", b"lost"), 1, first)
+    assert packet is not None
+    others, now = iter(waitings), 0.0
+    while first.open:
+        now += 0.5
+        other = next(others, None)
+        if other is not None:
+            sent = deliveries.send(now, THERE, Publish("a", b""), 1, other)
+            assert sent is not None
+        again, ended, gone = deliveries.repeat(now)
+        tries += sum(each.request == packet.request for _, each in again)
+        assert not gone and ended in ([], [first])
+        if other is not None and sent is not None and not ended:
+            deliveries.heard(now, THERE.endpoint)
+            deliveries.answered(now, THERE.endpoint, sent.request)
+        elif other is None:
+            deliveries.heard(now, THERE.endpoint)
+    assert tries == 9 and 24 < now < 28 and deliveries.given_up == 1
+    assert sum(each.open for each in waitings) <= 1  # the one that was sent in the same moment
+
+
+def test_who_is_silent_is_given_up_with_all_it_is_owed() -> None:
+    deliveries, waitings = Deliveries(0), [Waiting(None, 0, number) for number in range(100)]
+    for waiting in waitings:
+        deliveries.send(0.0, THERE, Publish("a", b""), 1, waiting)
+    deliveries.heard(7.0, THERE.endpoint)  # before the fifth try
+    now = 0.0
+    while any(each.open for each in waitings):
+        now += 0.25
+        deliveries.repeat(now)
+    assert now == 15.5 and deliveries.given_up == 100
+    packet = deliveries.send(now, THERE, Publish("a", b""), 1, waitings[0])
+    assert packet is not None and not waitings[0].open  # sent, and not waited for
+
+
+def test_a_busy_subscriber_behind_loss_gets_all() -> None:
+    """Of 600 messages some let five tries pass where a fifth is lost; four answered ones never came before."""
+    tree = TreeSimulation(5, loss=0.2)
+    tree.add_node(1, "", None)
+    publisher, subscriber = tree.add_device(100, 1), tree.add_device(101, 1)
+    tree.subscribe(subscriber, "#")
+    tree.run_until(110)
+    for tick in range(600):
+        tree.run_until(110 + tick / 10)
+        tree.publish(publisher, "a")
+    tree.run_until(260)
+    assert not tree.story.given_up and not tree.lost()
+    assert {each.code for each in tree.story.publications.values()} == {0}
+    assert len(tree.story.received[subscriber.address]) == 600
