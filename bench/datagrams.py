@@ -1,13 +1,16 @@
 """Sealed messages through one datagram node: how many a second, and what each costs.
 
     python -m bench.datagrams                      10 s of QoS 1 from eight devices, one subscriber and none
-    python -m bench.datagrams --loss 0 0.01 0.05   the same behind a relay that loses datagrams, both ways
+    python -m bench.datagrams --loss 0 0.01 0.05 --rate 1000   at a rate, behind a relay that loses datagrams, both ways
+
+Each message has a number, and exit code 1 says that one which was answered is missing at a subscriber.
 
 A real node in a process of its own, over loopback; the devices are our own cores in one process beside it, which has
 work as well: where the node waits for them, its rate is not its most, and ``1 / processor time`` says what it could.
 """
 
 import argparse
+import itertools
 import json
 import os
 import secrets
@@ -15,10 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from bench.datagram_relay import running_relay
 from gateways.datagrams.device import Device
@@ -29,40 +35,86 @@ from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import Peer
 
 DEVICES = 8
-OPEN = 64  # of each device
-PAYLOAD = bytes(100)
+OPEN = 32  # of each device: what a subscriber has under way and waiting (64 and 256) holds all of it
+BYTES = 100
+DRAIN_S = 70.0  # longer than a device tries one message
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
-class Generator:
-    """One device that keeps messages open, and what became of them."""
+class Row(Struct):
+    """What one setting gave; ``lost`` is of the answered messages, summed over subscribers."""
 
-    def __init__(self, node: Endpoint, name: str, key: bytes) -> None:
+    subscribers: int
+    rate: float
+    cost_us: float
+    p50_ms: float
+    p99_ms: float
+    answered: int
+    unanswered: int
+    lost: int
+    twice: int
+
+    def line(self, loss: float) -> str:
+        """Return it as a row of a table."""
+        return (
+            f"| {loss:.0%} | {self.subscribers} | {self.rate:,.0f} | {self.cost_us:.1f} | {1e6 / self.cost_us:,.0f}"
+            f" | {self.p50_ms:.1f} | {self.p99_ms:.1f} | {self.answered:,} | {self.unanswered} | {self.lost}"
+            f" | {self.twice} |"
+        )
+
+
+HEAD = (
+    "| loss each way | subscribers | answered/s | node us/message | 1 / that | P50 ms | P99 ms | answered | not |"
+    " lost | twice |"
+)
+
+
+class Generator:
+    """One device that keeps messages open, and what became of them.
+
+    Attributes:
+        answered: Numbers of its messages that a node has answered as distributed.
+        received: How often each message of others came, by number.
+    """
+
+    def __init__(self, node: Endpoint, name: str, key: bytes, first: int) -> None:
         self.device = Device((node,), time.time_ns() // 1000 << 8)
         self.port = DatagramSocket(bind_udp("127.0.0.1", 0), SealedPort({}, name, key))
-        self.done = self.failed = self.delivered = 0
+        self.failed = 0
+        self.answered: list[int] = []
+        self.received: Counter[int] = Counter()
         self.latencies: list[float] = []
         self._began: dict[int, float] = {}
         self._arrived: list[tuple[Endpoint, Packet]] = []
-        self._next = 0
+        self._next = first
+
+    @property
+    def open(self) -> int:
+        """Messages that are not answered."""
+        return len(self._began)
+
+    def publish(self, now: float, topic: str) -> None:
+        """Send one message, which has its number in front."""
+        self._next += 1
+        self._began[self._next] = now
+        self.device.publish(now, self._next, topic, self._next.to_bytes(8, "big").ljust(BYTES, b"\0"), 1)
 
     def step(self, now: float, topic: str) -> None:
         """Read what came, publish as many as were answered, and send."""
         self.port.read(now, self._received)
         arrived, self._arrived = self._arrived, []
         while topic and len(self._began) < OPEN:
-            self._next += 1
-            self._began[self._next] = now
-            self.device.publish(now, self._next, topic, PAYLOAD, 1)
+            self.publish(now, topic)
         ready = self.device.handle(now, arrived)
         for outcome in ready.outcomes:
             began = self._began.pop(outcome.ref, None)
             if outcome.code == Code.DISTRIBUTED and began is not None:
-                self.done += 1
+                self.answered.append(outcome.ref)
                 self.latencies.append(now - began)
             elif outcome.code != Code.SUBSCRIBED:
                 self.failed += 1
-        self.delivered += len(ready.delivered)
+        for message in ready.delivered:
+            self.received[int.from_bytes(message.payload[:8], "big")] += 1
         for endpoint, packet in ready.send:
             self.port.send(now, Sent(Peer(endpoint), packet))
 
@@ -77,35 +129,61 @@ def processor_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / TICKS_S
 
 
-async def measure(node: Endpoint, pid: int, keys: list[bytes], seconds: float, subscribers: int, what: str) -> str:
+async def measure(node: Endpoint, pid: int, keys: list[bytes], options: argparse.Namespace, subscribers: int) -> Row:
     """Return the row of one setting."""
-    publishers = [Generator(node, f"d{number}", keys[number]) for number in range(DEVICES)]
-    others = [Generator(node, f"d{number}", keys[number]) for number in range(DEVICES, DEVICES + subscribers)]
+    count = DEVICES + subscribers
+    devices = [Generator(node, f"d{number}", keys[number], number << 40) for number in range(count)]
+    publishers, others = devices[:DEVICES], devices[DEVICES:]
     topic = f"bench/{subscribers}/{node.port}"
     for each in others:
         each.device.subscribe(trio.current_time(), -1, topic, 1)
-    await run(others + publishers, "", 2.0)
+    await run(devices, lambda: False, 2.0)
+    for each in publishers:
+        each.publish(trio.current_time(), topic)  # who asks 32 times at once who decides is no device
+    await run(devices, lambda: not any(each.open for each in publishers), DRAIN_S)
+    warm = [len(each.answered) for each in publishers]
     before, began = processor_s(pid), time.monotonic()
-    await run(publishers + others, topic, seconds, len(publishers))
+    if options.rate:
+        await pace(devices, publishers, topic, options.rate, options.seconds)
+    else:
+        await run(devices, lambda: False, options.seconds, topic)
     spent, lasted = processor_s(pid) - before, time.monotonic() - began
-    done = sum(each.done for each in publishers)
-    latencies = sorted(latency for each in publishers for latency in each.latencies)
-    p50, p99 = (latencies[int(len(latencies) * share)] * 1e3 for share in (0.5, 0.99))
-    failed = sum(each.failed for each in publishers)
-    cost = spent / done
-    return (
-        f"{subscribers} subscribers, {what}: {done / lasted:,.0f} msg/s answered, {failed} not; node"
-        f" {cost * 1e6:.1f} us a message ({1 / cost:,.0f} a second of processor); PUBACK P50 {p50:.1f} P99 {p99:.1f}"
-        f" ms; delivered {sum(each.delivered for each in others):,}"
+    done = sum(len(each.answered) for each in publishers) - sum(warm)
+    await run(devices, lambda: not any(each.open for each in publishers), DRAIN_S)
+    await run(devices, lambda: False, 1.0)
+    answered = {number for each in publishers for number in each.answered}
+    latencies = sorted(value for each, first in zip(publishers, warm, strict=True) for value in each.latencies[first:])
+    return Row(
+        subscribers=subscribers,
+        rate=done / lasted,
+        cost_us=spent / done * 1e6,
+        p50_ms=latencies[len(latencies) // 2] * 1e3,
+        p99_ms=latencies[int(len(latencies) * 0.99)] * 1e3,
+        answered=len(answered),
+        unanswered=sum(each.failed + each.open for each in publishers),
+        lost=sum(len(answered - each.received.keys()) for each in others),
+        twice=sum(many > 1 for each in others for many in each.received.values()),
     )
 
 
-async def run(generators: list[Generator], topic: str, seconds: float, publishing: int = 0) -> None:
-    """Let devices go on; the first ``publishing`` of them publish."""
+async def run(devices: list[Generator], is_over: Callable[[], bool], seconds: float, topic: str = "") -> None:
+    """Let devices go on; the first of them publish, if there is a topic."""
     end = trio.current_time() + seconds
-    while (now := trio.current_time()) < end:
-        for number, each in enumerate(generators):
-            each.step(now, topic if number < publishing else "")
+    while (now := trio.current_time()) < end and not is_over():
+        for number, each in enumerate(devices):
+            each.step(now, topic if number < DEVICES else "")
+        await trio.lowlevel.checkpoint()
+
+
+async def pace(devices: list[Generator], publishers: list[Generator], topic: str, rate: float, seconds: float) -> None:
+    """Publish at a rate, whatever is answered."""
+    began, sent, turn = trio.current_time(), 0, itertools.cycle(publishers)
+    while (now := trio.current_time()) < began + seconds:
+        while sent < (now - began) * rate:
+            next(turn).publish(now, topic)
+            sent += 1
+        for each in devices:
+            each.step(now, "")
         await trio.lowlevel.checkpoint()
 
 
@@ -115,7 +193,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--subscribers", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--loss", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--rate", type=float, default=0.0, help="messages a second; 0: as many as are answered")
     options = parser.parse_args()
+    rows: list[Row] = []
     names = [f"d{number}" for number in range(DEVICES + max(options.subscribers))]
     keys = [secrets.token_bytes(32) for _ in names]
     with tempfile.TemporaryDirectory() as made:
@@ -134,16 +214,17 @@ def main() -> int:
             os.close(writer)
             with os.fdopen(reader) as pipe:
                 node = endpoint_of(json.loads(pipe.readline())["addresses"]["udp"])
+            print(HEAD, "|---" * (HEAD.count("|") - 1) + "|", sep="\n", flush=True)
             for loss in options.loss:
                 for subscribers in options.subscribers:
                     with ExitStack() as stack:
                         at = node
                         if loss:
                             at = endpoint_of(f"127.0.0.1:{stack.enter_context(running_relay(str(node), loss))}")
-                        what = f"loss {loss:.0%} each way"
-                        print(trio.run(measure, at, process.pid, keys, options.seconds, subscribers, what), flush=True)
+                        rows.append(trio.run(measure, at, process.pid, keys, options, subscribers))
+                        print(rows[-1].line(loss), flush=True)
             process.terminate()
-    return 0
+    return 1 if any(each.lost or not each.answered for each in rows) else 0
 
 
 if __name__ == "__main__":

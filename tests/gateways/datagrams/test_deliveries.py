@@ -1,4 +1,4 @@
-"""What subscribers are owed: given up where they are silent, and kept where one message in many does not come through."""
+"""What is owed to subscribers: given up where they are silent, not where one message in many does not come."""
 
 from gateways.datagrams.deliveries import Deliveries, Waiting
 from gateways.datagrams.messages import Endpoint, Publish
