@@ -149,7 +149,7 @@ def test_left_out_counters_cost_nothing() -> None:
     pair.node.receive(1.0, DEVICE, opening)
     [(_, opened)] = pair.node.replies
     nonces = opening[2 + len("pump") :][:16] + opened[9:25]
-    key = HKDF(algorithm=SHA256(), length=64, salt=nonces, info=b"stratamq udp 1").derive(KEY)[32:]
+    key = HKDF(algorithm=SHA256(), length=64, salt=nonces, info=b"stratamq udp 1").derive(KEY)[:32]
 
     def sealed_as(counter: int) -> bytes:
         head = b"\3" + opened[1:9] + counter.to_bytes(8, "big")
