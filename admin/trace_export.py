@@ -1,6 +1,5 @@
 """Reads the traces that run, and hands their messages as spans to a sender: nodes know nothing of OpenTelemetry."""
 
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 
@@ -25,11 +24,15 @@ class TraceExport:
     Args:
         cluster: Returns the cluster, to be asked as an operator; raises UserError where no router answers.
         sender: Takes the spans.
+
+    Attributes:
+        unread: Looks at the traces that found no router, or no node that has them.
     """
 
     def __init__(self, cluster: Callable[[], Awaitable[Cluster]], sender: SpanSender) -> None:
         self._cluster = cluster
         self._sender = sender
+        self.unread = 0
         self._builders: dict[str, SpanBuilder] = {}
         self._places: dict[str, dict[str, str]] = {}  # of each trace: where each node's events were read to
         self._counts: dict[str, int] = {}  # events of each trace when it was read last
@@ -39,8 +42,10 @@ class TraceExport:
     async def run(self) -> None:
         """Read, for ever; a cluster that does not answer is asked again."""
         while True:
-            with contextlib.suppress(UserError):  # the service's alarms and pages tell why nobody answers
+            try:
                 await self.once()
+            except UserError:  # the service's alarms and pages tell why nobody answers
+                self.unread += 1
             await trio.sleep(PERIOD_S)
 
     async def once(self) -> None:

@@ -16,8 +16,9 @@ from wire.messages.look_rows_clients import SeenInflight, SeenQueued
 from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
 from wire.messages.look_rows_topics import SeenRetained
 
-__all__ = ["Evidence", "Finished", "check_origin", "message_story"]
+__all__ = ["NO_TRACE", "Evidence", "Finished", "check_origin", "message_story"]
 
+NO_TRACE = "no_trace"  # the step of a message that nobody knows anything of
 ORIGIN = re.compile(r"[A-Za-z0-9._-]{1,64}/[0-9]{1,20}/[0-9]{1,20}|(session|will)/[0-9]{1,8}-[0-9]{1,20}/[0-9]{1,20}")
 STAGES = (
     *("received", "refused", "resolved", "forwarded", "accepted", "retained", "matched", "queued", "committed"),
@@ -74,7 +75,7 @@ def message_story(origin: str, found: Evidence) -> Story:
     if not steps:
         cause = Step(
             "",
-            "no_trace",
+            NO_TRACE,
             "no trace of it: no node that answered acknowledged it, or it was delivered and nobody was asked to "
             "remember (no trace ran, ledgers are not read here)",
         )

@@ -148,9 +148,13 @@ class AdminService:
             except Problem as problem:
                 raise UserError(problem.detail) from None
 
+        export = TraceExport(as_operator, sender)
         register_sender(self._process.metrics, sender)
+        self._process.metrics.counter(
+            "otlp_unread_total", "Looks at the traces that found nobody to ask.", lambda: float(export.unread)
+        )
         nursery.start_soon(sender.run)
-        nursery.start_soon(TraceExport(as_operator, sender).run)
+        nursery.start_soon(export.run)
 
     async def _somebody_can_log_in(self, cluster: LiveCluster) -> None:
         """Refuse to serve an address that others reach where no token and no client authority is there."""

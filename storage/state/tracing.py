@@ -1,8 +1,10 @@
 """Traces at a storage node: what becomes of marked messages in its partitions, and of entries of traced sessions.
 
-An edge marks a message by a flag of its record; a trace of clients marks sessions here, one of an origin the entries
-that have it. An entry that is told of is remembered, in memory and bounded, until its client has it: another primary
-tells nothing of it. Nothing here is asked while no trace runs. Decision: docs/adr/0170-traces.md.
+An edge marks a message by a flag of its record; a trace of clients marks sessions here, one of an origin or a topic the
+entries that have it. An entry that is told of is remembered, in memory and bounded, until its client has it. A primary
+that comes to an entry later, after a failover or because the trace began behind it, knows it by session, topic and
+origin; whose message it was stands in no row, so a trace of its publisher ends there. Nothing here is asked while no
+trace runs. Decision: docs/adr/0170-traces.md.
 """
 
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from mqtt.reasons import FAILURE
 from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.rows import Entry
 from wire.looks.trace_desk import TraceDesk
-from wire.looks.traces import CLIENT, NO_ORIGIN, Origin
+from wire.looks.traces import CLIENT, NO_ORIGIN, TOPIC, Origin
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap
 
@@ -38,7 +40,7 @@ class Tracing:
     def __init__(self, node: str, cluster_map: Callable[[], ClusterMap], changed: Callable[[], None]) -> None:
         self._told = changed
         self.active = False
-        self._of_clients = False
+        self._of_clients = self._of_topics = False
         self._entries: dict[tuple[int, int], tuple[bytes, Origin]] = {}  # (session, session_seq): topic, origin
         self._topic_bytes = 0
         self._operation = (0, "")  # the last one that was told, and that as a text
@@ -47,6 +49,7 @@ class Tracing:
     def _changed(self) -> None:
         self.active = bool(self.desk.running)
         self._of_clients = bool(self.desk.of_kind(CLIENT))
+        self._of_topics = bool(self.desk.of_kind(TOPIC))
         if not self.active:
             self._entries.clear()
             self._topic_bytes = 0
@@ -67,7 +70,8 @@ class Tracing:
         if (session.number, entry.session_seq) in self._entries:
             return True
         origin = entry.origin_kind, entry.origin_a, entry.origin_b
-        if self.wants_session(session) or self.desk.wants_origin(origin):
+        named = self._of_topics and self.desk.wants_topic(self.desk.text(entry.topic))
+        if named or self.wants_session(session) or self.desk.wants_origin(origin):
             self._remember((session.number, entry.session_seq), entry.topic, origin)
             return True
         return False

@@ -17,11 +17,10 @@ from stratamq.cli.options import Options
 from stratamq.cli.output import print_result
 
 if TYPE_CHECKING:
-    from stratamq.cli.lists import Listing
     from wire.links.operator_access import Access
     from wire.messages.operators import Admin
 
-__all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_list", "show_nodes"]
+__all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_nodes"]
 
 ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
 ASK_AGAIN_S = 0.25
@@ -54,15 +53,6 @@ def answer(verb: str, arguments: dict[str, object], options: Options) -> Any:
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     return reply.result
-
-
-def show_list(verb: str, what: str, listing: "Listing", options: Options) -> None:
-    """Ask for a list, print what is wanted of it, and say on stderr how much was left out."""
-    result = answer(verb, {}, options)
-    rows, passed = listing.chosen(result[what])
-    print_result(result | {what: rows}, options.output)
-    if len(rows) < passed:
-        typer.echo(f"stratamq: {len(rows)} of {passed} {what} are shown: --limit or --all shows more", err=True)
 
 
 def show_nodes(

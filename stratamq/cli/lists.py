@@ -11,7 +11,7 @@ import typer
 
 from conf.errors import ExitCode, UserError
 
-__all__ = ["LIMIT", "AllOption", "ColumnsOption", "FilterOption", "LimitOption", "Listing", "wish"]
+__all__ = ["LIMIT", "LIMIT_MAX", "AllOption", "ColumnsOption", "FilterOption", "LimitOption", "Listing", "wish"]
 
 LIMIT = 100
 LIMIT_MAX = 100_000
@@ -48,9 +48,15 @@ class Listing(NamedTuple):
         ], len(passed)
 
 
-def wish(filters: Sequence[str], columns: str, limit: int, *, everything: bool) -> Listing:
+def wish(filters: Sequence[str], columns: str, limit: int, *, everything: bool, known: Sequence[str] = ()) -> Listing:
     """Read the options of a list, before anybody is asked.
 
+    Args:
+        filters: Of ``--filter``.
+        columns: Of ``--columns``.
+        limit: Of ``--limit``.
+        everything: Whether there is none.
+        known: Columns that the list has.
     Raises:
         UserError: One of them cannot be meant.
     """
@@ -65,6 +71,8 @@ def wish(filters: Sequence[str], columns: str, limit: int, *, everything: bool) 
         raise UserError(f"--columns {columns!r}: write names with one comma between them", ExitCode.USAGE)
     if not 1 <= limit <= LIMIT_MAX:
         raise UserError(f"--limit {limit}: write 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE)
+    _check("filter key", (key for key, _ in pairs), known)
+    _check("column", names, known)
     return Listing(tuple(pairs), names, 0 if everything else limit)
 
 

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show, show_list
-from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
+from stratamq.cli.asking import Options, show
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
+from stratamq.cli.router_lists import list_whole
 from stratamq.cli.verbs import asks
 
 __all__ = ["register"]
@@ -27,21 +27,11 @@ def register(app: typer.Typer) -> None:
     for command in (generate, show_file, list_keys, install, use, remove):
         keys.command(command.__name__.removesuffix("_keys").replace("_", "-"))(command)
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    group.command("list")(list_members)
+    list_whole(
+        group, "membership list", "members", "Show each member as the gossip of the router that is asked sees it."
+    )
     group.add_typer(keys, name="keys", help="The keys that seal gossip.", no_args_is_help=True)
     app.add_typer(group, name="membership", help="Gossip between nodes.", no_args_is_help=True)
-
-
-@asks
-def list_members(
-    options: Options,
-    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
-    columns: ColumnsOption = "",
-    limit: LimitOption = LIMIT,
-    everything: AllOption = False,
-) -> None:
-    """Show each member as the gossip of the router that is asked sees it."""
-    show_list("membership list", "members", wish(filters, columns, limit, everything=everything), options)
 
 
 def generate(file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not exist yet.")]) -> None:

@@ -36,8 +36,11 @@ def explain(
     topic: Annotated[str, typer.Option("--topic", help="Its topic: queues that it reaches are searched.")] = "",
     publisher: Annotated[str, typer.Option("--from", metavar="CLIENT_ID", help="With --topic: who publishes it.")] = "",
 ) -> None:
-    """Tell what became of a message: by its origin, a packet, an entry of a queue, or before it is published."""
-    from admin.explain.message import check_origin
+    """Tell what became of a message: by its origin, a packet, an entry of a queue, or before it is published.
+
+    Exit code 1 where nobody knows anything of it.
+    """
+    from admin.explain.message import NO_TRACE, check_origin
     from admin.stories import by_origin, by_packet, by_sequence, check_topic, topic_explained
     from conf.errors import ExitCode, UserError
 
@@ -66,6 +69,8 @@ def explain(
             options, lambda cluster: topic_explained(cluster, topic, publisher=publisher), point.timeout_s
         )
     print_story(story, options, point)
+    if story.cause is not None and story.cause.what == NO_TRACE:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @asks

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, answer, show_list
-from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
+from stratamq.cli.asking import Options, answer
 from stratamq.cli.node_drain import drain_node
 from stratamq.cli.output import print_result
+from stratamq.cli.router_lists import list_whole
 from stratamq.cli.verbs import asks, group, verb_about
 
 __all__ = ["register"]
@@ -16,22 +16,10 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the group."""
     node = group(app, "node", "Its nodes.")
-    node.command("list")(list_nodes)
+    list_whole(node, "node list", "nodes", "Every node: tier, state, address, incarnation.")
     node.command("show")(show_node)
     node.command("drain")(drain_node)
     verb_about(node, "node undrain", "node", "Let a drained node take its share again.")
-
-
-@asks
-def list_nodes(
-    options: Options,
-    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
-    columns: ColumnsOption = "",
-    limit: LimitOption = LIMIT,
-    everything: AllOption = False,
-) -> None:
-    """Every node: tier, state, address, incarnation."""
-    show_list("node list", "nodes", wish(filters, columns, limit, everything=everything), options)
 
 
 @asks

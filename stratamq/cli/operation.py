@@ -39,7 +39,9 @@ def list_operations(
     everything: AllOption = False,
 ) -> None:
     """Long work that runs, is paused, or ended last."""
-    listing = wish(filters, columns, limit, everything=everything)
+    from admin.operations import Operation
+
+    listing = wish(filters, columns, limit, everything=everything, known=Operation._fields)
     found, partial = _found(options)
     rows, passed = listing.chosen([row._asdict() for row in found])
     if rows or options.output not in (*TABLES, OutputFormat.JSONL, OutputFormat.CSV):

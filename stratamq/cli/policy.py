@@ -16,6 +16,7 @@ import typer
 from conf.limit_names import LIMIT_NAMES
 from stratamq.cli.asking import Options, show
 from stratamq.cli.durations import seconds_of
+from stratamq.cli.router_lists import list_pages
 from stratamq.cli.verbs import asks, group, verb_about
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ FiltersOption = list[str] | None
 KindOption = Annotated[
     str, typer.Argument(metavar="KIND", help="user, client_id, address, network or certificate (its fingerprint).")
 ]
-AfterOption = Annotated[str, typer.Option("--after", help="Begin behind this one: `next` of the page before.")]
-CountOption = Annotated[int, typer.Option("--count", min=1, max=1_000, help="At most so many.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -71,7 +70,7 @@ def register(app: typer.Typer) -> None:
     bans.command("add")(add_ban)
     bans.command("del")(del_ban)
     for to, name in ((users, "user"), (roles, "role"), (groups, "group"), (bans, "ban")):
-        _list(to, name)
+        list_pages(to, name, f"Every {name}, by name.")
     app.command("revoke")(revoke)
     app.command("unrevoke")(unrevoke)
     group(app, "policy", "The policy of the cluster as a whole.").command("status")(status)
@@ -89,14 +88,6 @@ def _about(to: typer.Typer, what: str, verb: str, text: str) -> None:
         show(f"{what} {verb}", {what: name, "dry_run": dry_run}, options)
 
     to.command(verb, help=text)(command)
-
-
-def _list(to: typer.Typer, what: str) -> None:
-    @asks
-    def command(options: Options, after: AfterOption = "", count: CountOption = 100) -> None:
-        show(f"{what} list", {"after": after, "count": count}, options)
-
-    to.command("list", help=f"Every {what}, by name.")(command)
 
 
 # --- users

@@ -11,9 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.asking import Options, ask, show
+from stratamq.cli.asking import Options, answer, ask, show
+from stratamq.cli.lists import LIMIT_MAX, ColumnsOption, FilterOption, wish
 from stratamq.cli.output import print_result
 from stratamq.cli.progress import progress_bar
+from stratamq.cli.router_lists import COLUMNS
 from stratamq.cli.verbs import asks, group, verb, verb_about
 
 __all__ = ["register"]
@@ -31,7 +33,6 @@ NodeArgument = Annotated[str, typer.Argument(metavar="NODE")]
 def register(app: typer.Typer) -> None:
     """Add the group."""
     ring = group(app, "ring", "Where everything lives, and why.")
-    verb(ring, "ring show", "Partitions and shards: primary, copies, epochs.")
     verb(ring, "ring export", "The whole map, for programs (-o json).")
     verb(ring, "ring status", "The rebalance that runs, or the last one.")
     verb(ring, "ring pause", "Begin no further move.", changes=True)
@@ -40,8 +41,27 @@ def register(app: typer.Typer) -> None:
     verb_about(ring, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
     verb_about(ring, "ring remove", "node", "Forget a node that was drained and stopped.", confirm=True)
     verb_about(ring, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
+    ring.command("show")(show_ring)
     for command in (plan, rebalance, verify, add, drain, delegate, recover):
         ring.command(command.__name__)(command)
+
+
+@asks
+def show_ring(
+    options: Options,
+    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+    columns: ColumnsOption = "",
+    limit: Annotated[int, typer.Option("--limit", help="How many partitions at most; default: all.")] = LIMIT_MAX,
+) -> None:
+    """Partitions and shards: primary, copies, epochs; with a wish about partitions, those alone."""
+    listing = wish(filters, columns, limit, everything=False, known=COLUMNS["partitions"])
+    result = answer("ring show", {}, options)
+    if filters or columns or limit < LIMIT_MAX:
+        rows, passed = listing.chosen(result["partitions"])
+        result = {"map_epoch": result["map_epoch"], "partitions": rows}
+        if len(rows) < passed:
+            typer.echo(f"stratamq: {len(rows)} of {passed} partitions are shown: --limit shows more", err=True)
+    print_result(result, options.output)
 
 
 @asks

@@ -13,6 +13,7 @@ import typer
 from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.durations import seconds_of
 from stratamq.cli.output import print_result
+from stratamq.cli.router_lists import list_pages
 from stratamq.cli.verbs import asks, group
 
 __all__ = ["register"]
@@ -25,7 +26,7 @@ def register(app: typer.Typer) -> None:
     """Add the group."""
     tokens = group(app, "token", "Tokens of operators for the HTTP service.")
     tokens.command("create")(create)
-    tokens.command("list")(list_tokens)
+    list_pages(tokens, "token", "Every token, by name: its role and its end, never the token.")
     tokens.command("revoke")(revoke)
 
 
@@ -44,16 +45,6 @@ def create(
     result: dict[str, Any] = answer("token create", {**arguments, "dry_run": dry_run}, options)
     shown = {} if dry_run else {"token": token}
     print_result({"name": name, "role": role, **shown, **result}, options.output)
-
-
-@asks
-def list_tokens(
-    options: Options,
-    after: Annotated[str, typer.Option("--after", help="Begin behind this one: `next` of the page before.")] = "",
-    count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="At most so many.")] = 100,
-) -> None:
-    """Every token, by name: its role and its end, never the token."""
-    show("token list", {"after": after, "count": count}, options)
 
 
 @asks

@@ -18,6 +18,7 @@ from paho.mqtt.properties import Properties
 from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.output import OutputFormat
+from stratamq.cli.router_lists import COLUMNS
 from tests.e2e.operated_cluster import WAIT_S, OperatedCluster, operated_cluster
 
 QUEUE_MAX = 5
@@ -136,6 +137,54 @@ def test_long_work_is_listed_and_cancelled(place: OperatedCluster) -> None:
     for words in (("show", "drain-edge-1"), ("cancel", "rebalance-99"), ("list", "--filter", "colour")):
         refused = place.ask("operation", *words)
         assert refused.code in (1, 2) and refused.said.count("\n") == 1, refused
+
+
+def test_lists_of_routers_have_filters_columns_and_limits(place: OperatedCluster) -> None:
+    """Over the pages of a router; each list has the columns that it names, and an empty one says so too."""
+    assert place.ask("group", "list", "--columns", "colour").code == 2, "it has no row yet"
+    for number in range(5):
+        assert (
+            place.ask("ban", "add", "user", f"banned-{number}", "--reason", "odd" if number % 2 else "even").code == 0
+        )
+    for name in ("zoe", "yan"):
+        assert place.ask("user", "add", name, "--no-password", "--role", "reader").code in (0, 1)
+    banned = place.ask("ban", "list", "--limit", "2")
+    assert [row["value"] for row in banned.shown["bans"]] == [
+        "banned-0",
+        "banned-1",
+    ] and "2 bans are shown" in banned.said
+    rest = place.ask("ban", "list", "--after", banned.shown["next"]).shown
+    assert [row["value"] for row in rest["bans"]] == ["banned-2", "banned-3", "banned-4"] and rest["next"] is None
+    odd = place.ask("ban", "list", "--filter", "reason=o*", "--columns", "value")
+    assert odd.shown["bans"] == [{"value": "banned-1"}, {"value": "banned-3"}] and not odd.said
+    first = place.ask("ban", "list", "--filter", "reason=e*", "--limit", "1")
+    assert len(first.shown["bans"]) == 1 and first.shown["next"] is None and "1 bans are shown" in first.said
+    assert len(place.ask("ban", "list", "--all").shown["bans"]) == 5
+    chosen = ("--filter", "primary=storage-0", "--columns", "partition,primary")
+    own = place.ask("ring", "show", *chosen).shown["partitions"]
+    assert own and {row["primary"] for row in own} == {"storage-0"} and [*own[0]] == ["partition", "primary"]
+    whole = place.ask("ring", "show").shown
+    assert len(whole["partitions"]) > len(own) and whole["shards"]
+    cut = place.ask("ring", "show", "--limit", "3")
+    assert len(cut.shown["partitions"]) == 3 and "shards" not in cut.shown and "3 of" in cut.said
+    for words, what in (
+        (("ban", "list"), "bans"),
+        (("user", "list"), "users"),
+        (("node", "list"), "nodes"),
+        (("membership", "list"), "members"),
+        (("ring", "show"), "partitions"),
+    ):
+        rows = place.ask(*words).shown[what]
+        assert not {name for row in rows for name in row} - {*COLUMNS[what]}, words
+        for option in ("--columns=colour", "--filter=colour=red"):
+            wrong = place.ask(*words, option)
+            assert wrong.code == 2 and wrong.said.count("\n") == 1 and "'colour'; there are" in wrong.said, wrong
+
+
+def test_an_origin_that_never_was_ends_with_a_code(place: OperatedCluster) -> None:
+    """The answer is printed, and a script sees that nobody knows anything of it."""
+    answer = place.ask("msg", "explain", "edge-0/1/1")
+    assert answer.code == 1 and answer.shown["cause"]["what"] == "no_trace"
 
 
 def test_many_clients_are_kicked_by_one_command(place: OperatedCluster) -> None:

@@ -8,7 +8,7 @@ from tests.simulation.looker import Looker, Pages, whole
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
 from wire.messages.look_kinds import LOOK_KINDS, rows_of
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Look, Seen, StartTrace
 from wire.messages.nodes import Heartbeat
 
 STORED = ClientOptions(clean_start=False, session_expiry_interval_s=3600)
@@ -214,3 +214,34 @@ def test_journals_say_what_happened_to_a_session() -> None:
     scene.run(0.5)
     found = looking.rows("journal", looking.storages, topic="keep")
     assert [(row.event, row.reason) for row in found] == [("purge", "retained")]
+
+
+def test_a_new_primary_tells_of_entries_that_its_predecessor_took() -> None:
+    """A trace of their topic goes on behind a failover: pushed and acknowledged, each by its origin."""
+    looking = Looking()
+    scene = looking.scene
+    subscriber = scene.client("s", "e1", STORED, "n/#", qos=1)
+    publisher = scene.client("p", "e2", EPHEMERAL)
+    subscriber.disconnect()
+    scene.run(0.5)
+    for node in [*looking.edges, *looking.storages]:
+        looking.looker.tell(node, StartTrace(1, "t", "topic", "n/+", role="admin"))
+    scene.run(0.5)
+    for number in range(3):
+        scene.publish(publisher, "n/1", f"m{number}")
+    (first,) = [s for s in looking.storages if not looking.look(s, "session", client_id=subscriber.client_id).error]
+    told = looking.rows("trace", [first], trace="t")
+    origins = [row.origin for row in told if row.stage == "queued"]
+    assert len(set(origins)) == 3 and "pushed" not in {row.stage for row in told}
+    scene.kill(first)
+    scene.until(lambda: scene.map.partitions[scene.map.partition_for(subscriber.client_id)].primary not in ("", first))
+    scene.connect(subscriber, "e1", 30.0)
+    second = scene.map.partitions[scene.map.partition_for(subscriber.client_id)].primary
+
+    def stages(stage: str) -> list[str | None]:
+        return [row.origin for row in looking.rows("trace", [second], trace="t") if row.stage == stage]
+
+    scene.until(lambda: len(stages("acked")) == 3, 30.0)
+    assert stages("pushed") == origins == stages("acked")
+    (trace,) = looking.rows("traces", [second], trace="t")
+    assert trace.state == "running"

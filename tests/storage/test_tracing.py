@@ -101,19 +101,20 @@ def test_a_traced_session_is_told_of_without_marks(form: str) -> None:
     assert scene.ones == ones
 
 
+@pytest.mark.parametrize("kind", ["origin", "topic"])
 @pytest.mark.parametrize("form", FORMS)
-def test_an_origin_that_waits_is_told_of_when_it_goes_on(form: str) -> None:
-    """Entries that were queued before the trace began are found by their origin."""
+def test_what_waits_is_told_of_when_it_goes_on(form: str, kind: str) -> None:
+    """Entries that were queued before the trace began, or by another primary, are found by their origin or topic."""
     scene = Traced(form, "topic", "none")
     scene.end_turn()
     tags = [scene.send(b"a", traced=False) for _ in range(5)]  # the window has room for three
     pushes = scene.end_turn()[1]["e1"]
     assert len(pushes) == 3
-    scene.begin("o", "origin", f"edge/{INCARNATION}/{tags[4]}")
+    scene.begin("o", kind, f"edge/{INCARNATION}/{tags[4]}" if kind == "origin" else "a")
     for push in pushes:
         scene.acknowledge(encode_push_ack(PushAck(SESSION, 9, 4, push.session_seq, 4, 0)))
     scene.end_turn()
-    assert [stage for stage, _, _, _ in scene.told("o")] == ["pushed"]
+    assert [stage for stage, _, _, _ in scene.told("o")] == ["pushed"] * (1 if kind == "origin" else 2)
 
 
 @pytest.mark.parametrize("form", FORMS)

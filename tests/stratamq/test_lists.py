@@ -87,6 +87,14 @@ def test_a_wish_that_cannot_be_meant_is_one_line(filters: list[str], columns: st
     assert refused.value.exit_code == ExitCode.USAGE
 
 
+def test_a_list_that_says_its_columns_refuses_others_before_it_has_rows() -> None:
+    """An empty list knows none by its rows."""
+    for filters, columns in ((["colour=red"], ""), ([], "colour")):
+        with pytest.raises(UserError, match="'colour'; there are node, tier"):
+            wish(filters, columns, 1, everything=False, known=("node", "tier"))
+    assert wish(["node=x"], "tier", 1, everything=False, known=("node", "tier")).chosen([]) == ([], 0)
+
+
 def test_usage_is_judged_before_a_node_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     """No cluster is needed to be told."""
     assert main(["nodes", "list", "--limit", "0"]) == ExitCode.USAGE

@@ -131,7 +131,7 @@ async def test_msg_explain_finds_a_message_in_a_queue(
         assert "entry 12 in the queue of 'dev7': sent and not acknowledged as packet 4" in capsys.readouterr().out
         assert await cluster.command("msg", "explain", "--client", "dev7", "--packet", "9") == 0
         assert "packet 9 of 'dev7' is not answered" in capsys.readouterr().out
-        assert await cluster.command("msg", "explain", "edge-1/5/78") == 0
+        assert await cluster.command("msg", "explain", "edge-1/5/78") == 1
         shown = capsys.readouterr().out
         assert "=> no trace of it" in shown and "queues (its topic is not known" in shown
         assert await cluster.command("msg", "explain", "--topic", TOPIC, "--from", "p") == 0

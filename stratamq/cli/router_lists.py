@@ -1,0 +1,97 @@
+"""Lists that a router answers, nodes, members, the policy and the placement: which columns they have, and their pages.
+
+Filters, columns and limits are judged here, before anybody is asked; a router gives pages of names.
+"""
+
+from typing import Annotated, Any
+
+import typer
+
+from stratamq.cli.asking import Options, answer
+from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
+from stratamq.cli.output import print_result
+from stratamq.cli.verbs import asks
+
+__all__ = ["COLUMNS", "list_pages", "list_whole"]
+
+COUNT_MAX = 1_000  # of one page
+AfterOption = Annotated[str, typer.Option("--after", help="Begin behind this one: `next` of the page before.")]
+COLUMNS: dict[str, tuple[str, ...]] = {  # as routers name them
+    "nodes": (
+        *("node", "tier", "state", "gossip", "incarnation", "address", "clients", "connected", "load", "zone"),
+        *("weight", "lease_s", "map_epoch", "primaries", "replicas", "joining", "shards"),
+    ),
+    "members": ("member", "state", "since_s", "tier", "address", "incarnation", "zone", "asked"),
+    "users": ("user", "enabled", "password", "scram", "roles", "groups", "limits", "made", "changed"),
+    "roles": ("role", "priority", "rules"),
+    "groups": ("group", "roles", "limits"),
+    "bans": ("kind", "value", "until_utc", "reason"),
+    "tokens": ("token", "role", "made_utc", "until_utc"),
+    "partitions": ("partition", "epoch", "primary", "in_sync", "joining", "keys", "bytes", "state"),
+}
+
+
+def list_whole(to: typer.Typer, verb: str, what: str, text: str) -> None:
+    """Add a list that comes in one answer."""
+
+    @asks
+    def command(
+        options: Options,
+        filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+        columns: ColumnsOption = "",
+        limit: LimitOption = LIMIT,
+        everything: AllOption = False,
+    ) -> None:
+        listing = wish(filters, columns, limit, everything=everything, known=COLUMNS[what])
+        result = answer(verb, {}, options)
+        rows, passed = listing.chosen(result[what])
+        print_result(result | {what: rows}, options.output)
+        if len(rows) < passed:
+            _say_cut(f"{len(rows)} of {passed}", what)
+
+    to.command("list", help=text)(command)
+
+
+def list_pages(to: typer.Typer, noun: str, text: str) -> None:
+    """Add the list of one part of the policy, which comes in pages."""
+
+    @asks
+    def command(
+        options: Options,
+        filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+        columns: ColumnsOption = "",
+        limit: LimitOption = LIMIT,
+        everything: AllOption = False,
+        after: AfterOption = "",
+    ) -> None:
+        what = f"{noun}s"
+        listing = wish(filters, columns, limit, everything=everything, known=COLUMNS[what])
+        _show_pages(f"{noun} list", what, listing, after, options)
+
+    to.command("list", help=text)(command)
+
+
+def _show_pages(verb: str, what: str, listing: Listing, after: str, options: Options) -> None:
+    """Ask for page after page until as many rows pass the filters as are wanted, and print them.
+
+    ``next`` is where the list goes on, None at its end or where a filter cut a page in its middle.
+    """
+    rows: list[dict[str, Any]] = []
+    while True:
+        left = listing.limit - len(rows) if listing.limit else 0
+        count = min(left, COUNT_MAX) if left and not listing.filters else COUNT_MAX
+        page = answer(verb, {"after": after, "count": count}, options)
+        found, passed = listing._replace(limit=left).chosen(page[what])
+        rows += found
+        cut = len(found) < passed
+        if cut or page["next"] is None or (listing.limit and len(rows) >= listing.limit):
+            break
+        after = page["next"]
+    following = None if cut else page["next"]
+    print_result(page | {"next": following, what: rows}, options.output)
+    if cut or following is not None:
+        _say_cut(str(len(rows)), what)
+
+
+def _say_cut(shown: str, what: str) -> None:
+    typer.echo(f"stratamq: {shown} {what} are shown: --limit or --all shows more", err=True)
