@@ -25,6 +25,7 @@ from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
 from edge.cluster_policy import ClusterPolicy
+from edge.held_filters import HeldFilters
 from edge.hot.engine import Engine
 from edge.hot.handler import Closed
 from edge.hot.options import HotLimits
@@ -168,7 +169,7 @@ class EdgeCore:
         self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged)
         self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
         self.rights.take_groups = self.sweep.take_groups
-        parts = away, self.policy, self.logins, self.rights, self.sweep  # it asks the second for users
+        parts = away, self.policy, self.logins, self.rights, self.sweep, HeldFilters(node, requests, self.sweep)
         self.access = EdgeAccess(parts, (self.logins, self.rights, self.conduct))
 
     def _join_subscriptions(self, sys: SysTopics) -> None:

@@ -422,7 +422,8 @@ class Connecting:
         if client.session:
             self._loop.set_primary_of(client.conn, self._node.primary_peer(client.partition))
             client.subscriptions = {told.topic_filter: told for told in answer.subscriptions}
-            self._rights.opened(client, answer.session_present, len(client.subscriptions))
+            untold = answer.session_present and not (answer.judged or answer.subscriptions)
+            self._rights.opened(client, answer.session_present, len(client.subscriptions), untold=untold)
         # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
         connack = self._connacks.encoded(client, packet, answer.session_present, told_keep_alive)
         if connack:

@@ -58,6 +58,7 @@ class ClientRights:
         self._renewed: list[Judged] = []
         # Clients with filters of before, to be judged by the sweep; and those of them that it took at once.
         self.resumed: deque[tuple[Judged, list[str]]] = deque()
+        self.untold: deque[Judged] = deque()  # whose filters of before were too many to be told at CONNECT
         self.take_groups: Callable[[Any], list[str]] = lambda _: []  # the sweep's, for what cannot wait for its turn
         self.renewals = 0  # clients that were given other rights in place of their own
         self._classes: RightsClasses | None = None
@@ -165,7 +166,7 @@ class ClientRights:
         if classes.epoch > self._loop.rights_epoch:
             self._loop.void_verdicts(classes.epoch)
 
-    def opened(self, client: Judged, resumed: bool, filters: int) -> None:
+    def opened(self, client: Judged, resumed: bool, filters: int, *, untold: bool = False) -> None:
         """Have each push to a session judged that stood before: its filters were granted by rules of another time.
 
         Whoever may receive every topic is spared that; pushes of topics that begin with $ are judged in any case.
@@ -173,6 +174,7 @@ class ClientRights:
         Args:
             resumed: The session stood before.
             filters: Its partition told so many of it: the sweep judges them.
+            untold: It has too many for that: they are read in pages.
         """
         if self._classes is None:
             return
@@ -180,6 +182,8 @@ class ClientRights:
             self._loop.judge_pushes_to(client.conn)
         if filters:
             self.resumed.append((client, self.take_groups(client)))
+        elif untold:
+            self.untold.append(client)
 
     def may_have_lost(self, client: Judged, since: int) -> bool:
         """Return whether a client's rules are others than at a number of ``changes``, and do not grant everything."""

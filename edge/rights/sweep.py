@@ -10,7 +10,8 @@ Decision: docs/adr/0034-access.md, schedules A1 and A6 of docs/revocation.md.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from access.rules.rules import Grant
@@ -108,6 +109,11 @@ class Sweep(Generic[C]):
         return not any(0 < one.renewal <= renewals for one in self._draining)
 
     @property
+    def untold(self) -> deque[C]:
+        """Clients whose filters of before were too many to be told at CONNECT."""
+        return cast("deque[C]", self._rights.untold)
+
+    @property
     def _has_work(self) -> bool:
         renewed = self._renewals != self._rights.renewals
         return bool(self._left or self._rights.resumed) or renewed or self._is_next_due
@@ -164,7 +170,8 @@ class Sweep(Generic[C]):
         """Take from a resumed client, and return, its places in groups that it may not have.
 
         Pushes follow on the same link. A refused copy of a group goes to another member only when this one is none any
-        more, so the order to remove it has to leave before the refusal. More than some groups wait for the sweep.
+        more, so the order to remove it should leave before the refusal. Of more than some groups the partition takes
+        each at its first refusal.
         """
         groups = [name for name in client.subscriptions if name.startswith("$share/")][:GROUPS_AT_ONCE]
         qos = {name: client.subscriptions[name].qos for name in groups}
@@ -200,10 +207,20 @@ class Sweep(Generic[C]):
         if refused:
             self._revoke(client, refused)
 
-    def _refused(self, client: C) -> list[str]:
-        """Return the filters of a client that are granted no more, and note those that are in part."""
+    def judge_some(self, client: C, names: Collection[str]) -> None:
+        """Judge some of an open client's filters that it had before, and take those that are not granted."""
+        held = client.subscriptions
+        refused = self._refused(client, [held[name] for name in names if name in held])
+        if refused or client.partial:
+            self._rights.judge_deliveries(client)
+        if refused:
+            self._revoke(client, refused)
+
+    def _refused(self, client: C, some: Collection[Subscription] | None = None) -> list[str]:
+        """Return the filters of a client that are granted no more, and note those that are in part; None: of all."""
         refused = []
-        for name, subscription in client.subscriptions.items():
+        for subscription in client.subscriptions.values() if some is None else some:
+            name = subscription.topic_filter
             grant = self._rights.grant(client, name, subscription.qos)
             if grant is Grant.REFUSED:
                 refused.append(name)

@@ -31,6 +31,7 @@ from storage.messages.plain_messages import PlainLane
 from storage.messages.publishers import Publishers
 from storage.messages.retained import RetainedStore
 from storage.sessions.away import AwaySessions
+from storage.sessions.held_filters import HeldFilters
 from storage.sessions.ownership import Owners
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
@@ -117,6 +118,8 @@ class HostedPartition:
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
         self.away = AwaySessions(self.partition, self.subscriptions)
+        self.held_filters = HeldFilters(self.partition)
+        self.delivery.outbound.take_group = self.subscriptions.take_group
         self.retained = RetainedStore(self.partition, self.delivery)
         self.inbound = Inbound(self.partition)
         self.publishers = Publishers()

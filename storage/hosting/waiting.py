@@ -15,6 +15,7 @@ from wire.messages.replication import Append, TransferSlice
 from wire.messages.retained import DeliverRetained, ReadRetained
 from wire.messages.sessions import (
     CloseSession,
+    ListFilters,
     OpenSession,
     RecordInbound,
     ReleaseInbound,
@@ -40,6 +41,7 @@ PartitionRequest = (
     | UnsubscribeSession
     | RecordInbound
     | ReleaseInbound
+    | ListFilters
     | ReadRetained
     | DeliverRetained
     | ListAway

@@ -22,6 +22,7 @@ from wire.messages.nodes import Moved
 from wire.messages.retained import ReadRetained, ReadRetainedAll
 from wire.messages.sessions import (
     CloseSession,
+    ListFilters,
     OpenSession,
     RecordInbound,
     ReleaseInbound,
@@ -106,6 +107,8 @@ class Requests:
                 self.scan(hosted, request, edge)
             else:
                 hosted.retained.read(request, edge)
+        elif isinstance(request, ListFilters):
+            hosted.held_filters.list_some(request, edge)
         elif isinstance(request, ListAway):
             hosted.away.list_some(request, edge)
         elif isinstance(request, RevokeAway):

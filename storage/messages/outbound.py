@@ -7,6 +7,7 @@ since, and a drain does not wait for the disk once per window. So a push may ove
 commit; both carry the epoch since which this node is the primary, for an edge takes nothing of a lower one.
 """
 
+from collections.abc import Callable
 from itertools import islice
 
 from storage.messages.bodies import Bodies
@@ -47,6 +48,7 @@ class Outbound:
         self._consumed = consumed
         self.groups = groups
         self._redispatches = redispatches
+        self.take_group: Callable[[DurableSession, str], None] = _keep_group  # the filters', in a whole partition
         self.freed: dict[int, DurableSession] = {}  # sessions whose window may have room: for ``pump_freed``
 
     def push_qos0(
@@ -184,6 +186,7 @@ class Outbound:
                 continue
             session.enter_window(flight)
             dup, flight.sent = flight.sent, True
+            flight.repeated = dup
             while session.given and session.given[0][1] <= partition.released:
                 session.given.popleft()
             settled = not session.given or session_seq < session.given[0][0]
@@ -250,9 +253,10 @@ class Outbound:
         """Drop an entry that the edge did not write: the client may not receive it any more.
 
         A client that answers PUBACK or PUBREC with that reason code has the message: it counts as delivered. A group's
-        copy whose client is no member any more goes to another one, unless it may be its second with QoS 2.
+        copy goes to another member, unless it may be its second with QoS 2; who was refused is none any more.
         """
-        handed = session.shared and flight.qos == 1 and self._redispatch(session, session_seq, flight)
+        handed = session.shared and not (flight.qos == 2 and flight.repeated)
+        handed = handed and self._redispatch(session, session_seq, flight)
         if self._partition.ledger is not None:
             reason = HANDED_ON if handed else "not_authorized"
             self._partition.ledger.dropped("dropped", session.number, session_seq, reason)
@@ -267,8 +271,14 @@ class Outbound:
     def _redispatch(self, session: DurableSession, session_seq: int, flight: InFlight) -> bool:
         value = self._partition.get(keys.queue_key(self._partition.number, session.number, session_seq))
         entry = decode_entry(session_seq, value) if value is not None else None
-        if entry is None or not entry.share or f"$share/{entry.share.decode()}" in session.subscriptions:
+        if entry is None or not entry.share:
             return False
+        name = f"$share/{entry.share.decode()}"
+        if name in session.subscriptions:
+            # A group is granted for all of its topics or not at all (edge/rights/client_rights.py), so it is not. Its
+            # edge's order may be behind this, or lost with a node; as long as it is a member, it is picked again.
+            self.take_group(session, name)
+            self._partition.count("groups_taken")
         self._redispatches.keep(entry, flight.size)
         self._redispatches.send_some()
         return True
@@ -381,3 +391,7 @@ class Outbound:
         session.consume(ack.session_seq)
         self._consumed.note(session, body)
         self.free(session)
+
+
+def _keep_group(session: DurableSession, name: str) -> None:
+    """Without filters there is no member."""

@@ -235,6 +235,10 @@ class Subscriptions:
         self._leave(gone)
         return codes
 
+    def take_group(self, session: DurableSession, name: str) -> None:
+        """Its edge refused what a session got as a group's member: it is none any more."""
+        self.remove(session, [name], revoked=True)
+
     def ends(self, session: DurableSession) -> None:
         """The session gets no more subscriptions: what they cost together is of no interest any more."""
         self._costs.forget(session.number)

@@ -10,6 +10,7 @@ cdef class InFlight:
     cdef public int qos
     cdef public int state
     cdef public bint out
+    cdef public bint repeated
     cdef public bint sent
     cdef public bint stored
     cdef public bint traced

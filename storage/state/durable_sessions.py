@@ -35,7 +35,7 @@ RUNS_MANY = 16  # runs of identifiers in a session row, before those without an 
 class InFlight:
     """One outbound QoS 1/2 message that has its packet identifier."""
 
-    __slots__ = ("body", "out", "packet_identifier", "qos", "sent", "size", "state", "stored", "traced")
+    __slots__ = ("body", "out", "packet_identifier", "qos", "repeated", "sent", "size", "state", "stored", "traced")
 
     def __init__(
         self, packet_identifier: int, qos: int, state: int, size: int, stored: bool, body: int = 0, *, sent: bool = True
@@ -47,6 +47,7 @@ class InFlight:
         self.stored = stored  # an INFLIGHT row exists (otherwise the queue row says SENT, or a run of the session row)
         self.body = body  # shared body id, 0 for none
         self.sent = sent  # a PUBLISH may have left, on whatever connection: the next one is a repeat
+        self.repeated = False  # the PUBLISH of this connection was a repeat
         self.out = False  # it takes a place in the window of this connection
         self.traced = False  # a trace is told of it
 

@@ -37,11 +37,13 @@ def _the_last_rules_count(session: DurableSession, request: Any, *_: int) -> Non
     session.judged = request.judged
 
 
-def _from_members_too(self: Outbound, session: DurableSession, *about: Any) -> bool:
-    kept, session.subscriptions = session.subscriptions, {}
-    handed = _redispatch(self, session, *about)
-    session.subscriptions = kept
-    return handed
+def _stays_a_member(self: Subscriptions, *_: object) -> None:
+    del self
+
+
+def _repeats_go_on(self: Outbound, session: DurableSession, session_seq: int, flight: Any) -> None:
+    flight.repeated = False
+    _drop_refused(self, session, session_seq, flight)
 
 
 def _finish_without_a_mark(self: DurableSession) -> None:
@@ -64,7 +66,7 @@ def _rows_without_bounds(cls: type[DurableSession], number: int, row: Any) -> Du
 
 _revoke_away = AwaySessions.revoke
 _finish = DurableSession.finish_restore
-_redispatch = Outbound._redispatch
+_drop_refused = Outbound._drop_refused
 _restore = Subscriptions.restore
 _from_row = DurableSession.from_row
 _ROWS = "storage/state/durable_sessions.py DurableSession.from_row"
@@ -120,11 +122,18 @@ STORAGE_RIGHTS: tuple[SeededBug, ...] = (
         "test_a_filter_that_is_granted_in_part_is_told_each_time",
     ),
     SeededBug(
-        "a copy that a member may not receive comes back to the group",
-        "storage/messages/outbound.py Outbound._redispatch",
-        lambda patch: patch.setattr(Outbound, "_redispatch", _from_members_too),
-        partial(_G.test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member, is_member=True, qos=1),
-        "test_a_copy_that_the_edge_refuses_goes_on_where_the_client_is_no_member",
+        "a member that was refused a copy stays in its group, which picks it again",
+        "storage/sessions/subscriptions.py Subscriptions.take_group",
+        lambda patch: patch.setattr(Subscriptions, "take_group", _stays_a_member),
+        partial(_G.test_a_copy_that_the_edge_refuses_goes_to_another_member, is_member=True, qos=1),
+        "test_a_copy_that_the_edge_refuses_goes_to_another_member",
+    ),
+    SeededBug(
+        "a repeat of QoS 2 that was refused goes to another member",
+        "storage/messages/outbound.py Outbound._drop_refused",
+        lambda patch: patch.setattr(Outbound, "_drop_refused", _repeats_go_on),
+        _G.test_a_repeat_of_qos_2_that_the_edge_refuses_goes_to_nobody,
+        "test_a_repeat_of_qos_2_that_the_edge_refuses_goes_to_nobody",
     ),
     SeededBug(
         "a client that came since loses what it was granted",

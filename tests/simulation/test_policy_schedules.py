@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from edge.away_filters import AwayFilters
 from edge.rights import sweep
 from edge.rights.sources import RuleBook, Sources
+from storage.rights import filters
 from tests.simulation.edge_process import USERS
 from tests.simulation.network import Endpoint
 from tests.simulation.policy_edge import CLOSED, quick_record
@@ -350,6 +352,41 @@ def test_b3_a_recheck_mark_dies_with_its_primary() -> None:
     primary = users.cluster.storage(users.scene.map.partitions[0].primary)
     (hosted,) = primary.core.placements.hosted.values()
     assert hosted.partition.counts["pushes_refused"] == 5
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_b6_more_filters_than_its_connect_is_told(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    """NIST: protect. What was queued for a member without the right goes to another one, also behind a failover."""
+    monkeypatch.setattr(filters, "TOLD_MAX", 0)
+    monkeypatch.setattr(AwayFilters, "taken", lambda *_: None)  # nobody looks at it while u is away
+    users = Users(storages=2, replicas=2, edges=2, partitions=1)
+    client = users.client("u", "e1", options=DURABLE)
+    for topic_filter in ("$share/g/taken/x", "taken/y", "kept/x"):
+        client.subscribe(topic_filter, 2)
+    users.scene.until(lambda: len(client.subscribed) == 3)
+    client.acknowledging = False
+    client.drop()
+    writer = users.client("v", "e2")
+    for number in range(30):  # more than the window of the connection that follows
+        writer.publish("taken/x", f"taken{number}", 1 + number % 2)
+        users.scene.until(lambda: not writer.publishing)
+    other = users.client("v", "e2", "other", options=DURABLE)
+    other.subscribe("$share/g/taken/x", 2)
+    users.scene.until(lambda: len(other.subscribed) == 1)
+    users.done("role put", role="of-u", rules=rules_of("kept/#"))
+    if dies:
+        former = users.scene.map.partitions[0].primary
+        users.cluster.kill(former)
+        users.scene.until(lambda: users.scene.map.partitions[0].primary != former)
+    client.acknowledging = True
+    client.connect(f"e2:{USERS}")
+    users.scene.until(lambda: client.connected and len(set(other.received)) == 30, 30.0)
+    users.scene.run(2.0)
+    assert not client.received and sorted(other.received) == sorted(f"taken{number}" for number in range(30))
+    primary = users.cluster.storage(users.scene.map.partitions[0].primary)
+    (hosted,) = primary.core.placements.hosted.values()
+    held = [sorted(session.subscriptions) for session in hosted.partition.sessions.values()]
+    assert sorted(held) == [["$share/g/taken/x"], ["kept/x"]]
 
 
 def test_b4_a_router_that_lags_answers() -> None:

@@ -57,9 +57,11 @@ from wire.messages.routes import (
 from wire.messages.sessions import (
     Claims,
     CloseSession,
+    FiltersListed,
     InboundRecorded,
     InboundReleased,
     KickSession,
+    ListFilters,
     OpenSession,
     PollClaims,
     RecordInbound,
@@ -125,6 +127,8 @@ Control = (
     | SessionSubscribed
     | UnsubscribeSession
     | SessionUnsubscribed
+    | ListFilters
+    | FiltersListed
     | RecordInbound
     | InboundRecorded
     | ReleaseInbound

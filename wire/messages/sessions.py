@@ -29,9 +29,11 @@ __all__ = [
     "Claim",
     "Claims",
     "CloseSession",
+    "FiltersListed",
     "InboundRecorded",
     "InboundReleased",
     "KickSession",
+    "ListFilters",
     "OpenSession",
     "PollClaims",
     "RecordInbound",
@@ -96,7 +98,7 @@ class SessionOpened(Message, tag="SessionOpened"):
     session_present: bool = False
     # Only where they were granted under another ``judged``: the edge grants them anew, or unsubscribes.
     subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
-    judged: bool = False  # all were granted in full under this ``judged``; neither: they are too many to be told
+    judged: bool = False  # all were granted in full under this ``judged``; neither: too many, ListFilters reads them
     # Those under $SYS: figures of an edge, which no partition knows. More than fit are not told.
     sys_filters: Annotated[list[Subscription], Meta(max_length=SYS_FILTERS_MAX)] = []
 
@@ -190,6 +192,26 @@ class SessionUnsubscribed(Message, tag="SessionUnsubscribed"):
 
     request: U64
     reason_codes: Annotated[list[ReasonCode], Meta(max_length=ROUTES_MAX)]
+
+
+class ListFilters(Message, tag="ListFilters"):
+    """Edge to the partition of a live session: the next filters of those that it had at its first such question."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    session: U64
+    owner_epoch: U64
+    skip: U32 = 0
+
+
+class FiltersListed(Message, tag="FiltersListed"):
+    """A page of a session's filters, as they are now; those that are gone are left out."""
+
+    request: U64
+    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
+    next_skip: U32 = 0  # 0: it was the last page
+    again: bool = False  # this node does not know the first question: begin anew
 
 
 class RecordInbound(Message, tag="RecordInbound"):

@@ -1,0 +1,54 @@
+"""Filters of a live session that were too many for the answer to its CONNECT: told to its edge in pages.
+
+The pages are of the filters that the session had at the first question, so what the client subscribes to and drops
+meanwhile neither shifts nor repeats one; what is gone is left out. A new primary does not know that question, and says
+so: the edge begins anew. Decision: docs/adr/0134-filters-of-large-sessions.md.
+"""
+
+from collections import OrderedDict
+from itertools import islice
+
+from storage.state.partition import Partition
+from wire.messages.sessions import FiltersListed, ListFilters
+
+__all__ = ["LISTS_MAX", "PAGE_FILTERS", "HeldFilters"]
+
+PAGE_FILTERS = 250  # the edge judges a page at once: 5 to 10 us each
+PAGE_BYTES = 256 * 1024  # of text; a character may take four
+LISTS_MAX = 256  # sessions that are read at once; an edge reads a few. Above it the oldest begins anew
+
+
+class HeldFilters:
+    """The sessions of one partition whose filters are being read."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._lists: OrderedDict[int, tuple[int, list[str]]] = OrderedDict()  # session -> owner_epoch, filters
+
+    def list_some(self, request: ListFilters, edge: str) -> None:
+        """Answer with the next page."""
+        answer = FiltersListed(request.request)
+        session = self._partition.sessions.get(request.session)
+        if session is not None and session.owner_epoch == request.owner_epoch:
+            if not request.skip:
+                self._lists[session.number] = session.owner_epoch, list(session.made("subscriptions") or ())
+                self._lists.move_to_end(session.number)
+                if len(self._lists) > LISTS_MAX:
+                    self._lists.popitem(last=False)
+            owner_epoch, names = self._lists.get(session.number, (0, []))
+            if owner_epoch == session.owner_epoch:
+                held, octets, passed = session.subscriptions, PAGE_BYTES, request.skip
+                for name in islice(names, request.skip, request.skip + PAGE_FILTERS):
+                    if octets <= 0:
+                        break
+                    passed += 1
+                    if name in held:
+                        answer.subscriptions.append(held[name])
+                        octets -= 4 * len(name)
+                if passed < len(names):
+                    answer.next_skip = passed
+                else:
+                    self._lists.pop(session.number)
+            else:
+                answer.again = True
+        self._partition.tell(edge, answer)

@@ -1,0 +1,98 @@
+"""A session whose filters were too many for the answer to its CONNECT has them read in pages, judged, and taken."""
+
+from edge.held_filters import READ_AT_ONCE
+from tests.edge.edge_harness import Edge, Session
+from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
+from tests.edge.rights.test_resumed_filters import DURABLE, taken
+from tests.edge.rights.test_sweep import ALL, LESS, turns
+from wire.messages.sessions import FiltersListed, ListFilters, OpenSession, SessionOpened, Subscription
+
+
+def resumed(edge: Edge, client_id: str = "anna", session: int = 5) -> Session:
+    """Return a connection of anna, whose session has too many filters to be told."""
+    edge.held = {OpenSession, ListFilters}
+    client = come(edge, principal("anna", client_id), properties=DURABLE, clean_start=False)
+    (asked,) = edge.take(OpenSession)
+    edge.storage(SessionOpened(asked.request, asked.partition, 1, 0, 9, asked.partition << 48 | session, True))
+    edge.held = {ListFilters}
+    turns(edge)
+    client.read()
+    return client
+
+
+def tell(edge: Edge, *filters: str, next_skip: int = 0, again: bool = False) -> int:
+    """Answer the question that is open with a page; return where it began."""
+    (asked,) = edge.take(ListFilters)
+    edge.storage(FiltersListed(asked.request, [Subscription(name, 1) for name in filters], next_skip, again))
+    turns(edge)
+    return asked.skip
+
+
+def test_each_page_is_judged_and_the_next_one_is_asked_for() -> None:
+    """What the role of now does not grant goes. NIST: protect."""
+    edge = ruled(roles(device=LESS))
+    anna = resumed(edge)
+    assert tell(edge, "down/a", "more/a", next_skip=2) == 0
+    assert taken(edge) == ["more/a"]
+    assert tell(edge, "$share/g/more/b", "down/b") == 2
+    assert taken(edge) == ["$share/g/more/b", "more/a"] and not edge.take(ListFilters)
+    assert set(anna.client.subscriptions) == {"down/a", "down/b"} and anna.client.conn.judge_pushes
+
+
+def test_what_the_client_subscribed_to_meanwhile_is_newer() -> None:
+    edge = ruled(roles(device=ALL))
+    anna = resumed(edge)
+    anna.subscribe("down/a", qos=0)
+    tell(edge, "down/a", "down/b")
+    assert {name: one.qos for name, one in anna.client.subscriptions.items()} == {"down/a": 0, "down/b": 1}
+
+
+def test_a_later_loss_takes_what_a_page_told() -> None:
+    edge = ruled(roles(device=ALL))
+    resumed(edge)
+    tell(edge, "down/a", "more/a")
+    assert not taken(edge)
+    edge.core.replace_rules(book(roles(device=LESS)))
+    turns(edge)
+    assert taken(edge) == ["more/a"]
+
+
+def test_a_page_with_a_filter_that_is_granted_in_part() -> None:
+    edge = ruled(acl("user anna\ntopic read down/#\ntopic deny down/secret"))
+    anna = resumed(edge)
+    tell(edge, "down/#")
+    assert not taken(edge) and anna.client.partial == {"down/#"} and anna.client.conn.judge_pushes
+
+
+def test_a_new_primary_is_asked_from_the_beginning() -> None:
+    edge = ruled(roles(device=LESS))
+    resumed(edge)
+    tell(edge, "down/a", next_skip=1)
+    assert tell(edge, again=True) == 1
+    assert tell(edge, "more/a") == 0
+    assert taken(edge) == ["more/a"]
+
+
+def test_few_sessions_are_read_at_once_and_a_closed_one_is_passed_by() -> None:
+    edge = ruled(roles(device=LESS))
+    clients = [resumed(edge, f"anna{number}", 5 + number) for number in range(READ_AT_ONCE + 2)]
+    asked = edge.take(ListFilters)
+    assert len(asked) == READ_AT_ONCE
+    clients[0].drop()
+    clients[READ_AT_ONCE].drop()
+    for one in asked:
+        edge.storage(FiltersListed(one.request, [Subscription("more/a", 1)]))
+    turns(edge)
+    (last,) = edge.take(ListFilters)
+    assert last.session & 0xFFFF == 5 + READ_AT_ONCE + 1
+    assert taken(edge) == ["more/a"] * (READ_AT_ONCE - 1)
+
+
+def test_a_session_without_filters_is_not_asked_for_them() -> None:
+    edge = ruled(roles(device=LESS))
+    edge.held = {OpenSession, ListFilters}
+    come(edge, principal("anna", "anna"), properties=DURABLE, clean_start=False)
+    (asked,) = edge.take(OpenSession)
+    edge.storage(SessionOpened(asked.request, asked.partition, 1, 0, 9, 5, True, judged=True))
+    turns(edge)
+    assert not edge.take(ListFilters)
