@@ -25,6 +25,10 @@ class HeldFilters:
         self._partition = partition
         self._lists: OrderedDict[int, tuple[int, list[str]]] = OrderedDict()  # session -> owner_epoch, filters
 
+    def __len__(self) -> int:
+        """Return how many sessions are being read."""
+        return len(self._lists)
+
     def list_some(self, request: ListFilters, edge: str) -> None:
         """Answer with the next page."""
         answer = FiltersListed(request.request)

@@ -53,7 +53,7 @@ def test_long_names_make_small_pages() -> None:
     while pages[-1].next_skip:
         pages.append(page(edge, alice, pages[-1].next_skip))
     assert len(pages) == 3 and names(*pages) == long
-    assert cluster.primary(0).core.partitions[0].held_filters._lists == {}
+    assert len(cluster.primary(0).core.partitions[0].held_filters) == 0
 
 
 def test_a_new_primary_has_the_edge_begin_anew() -> None:
@@ -84,7 +84,7 @@ def test_lists_that_nobody_finishes_are_bounded() -> None:
     for client in clients:
         edge.subscribe(client, *(f"{number}" for number in range(PAGE_FILTERS + 1)))
     skips = [page(edge, client, 0).next_skip for client in clients]
-    assert len(cluster.primary(0).core.partitions[0].held_filters._lists) == LISTS_MAX
+    assert len(cluster.primary(0).core.partitions[0].held_filters) == LISTS_MAX
     assert page(edge, clients[0], skips[0]).again and names(page(edge, clients[1], skips[1])) == [f"{PAGE_FILTERS}"]
 
 
