@@ -25,6 +25,7 @@ def tell(edge: Edge, *filters: str, next_skip: int = 0, again: bool = False) -> 
     (asked,) = edge.take(ListFilters)
     edge.storage(FiltersListed(asked.request, [Subscription(name, 1) for name in filters], next_skip, again))
     turns(edge)
+    assert isinstance(asked, ListFilters)
     return asked.skip
 
 

@@ -19,7 +19,7 @@ def page(edge: Edge, of: Connection, skip: int) -> FiltersListed:
 
 
 def names(*pages: FiltersListed) -> list[str]:
-    return [one.topic_filter for one in pages for one in one.subscriptions]
+    return [one.topic_filter for told_page in pages for one in told_page.subscriptions]
 
 
 def held(count: int, **options: int) -> tuple[Cluster, Edge, Connection]:
