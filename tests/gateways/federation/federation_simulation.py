@@ -317,13 +317,14 @@ class FederationSimulation:
         return found
 
 
-def make_graph(simulation: FederationSimulation, count: int) -> list[str]:
+def make_graph(simulation: FederationSimulation, count: int, **settings: Any) -> list[str]:
     """Add agents in a random connected graph, some with clocks an hour apart."""
     random = simulation.random
     names = [f"n{each:02}" for each in range(count)]
     for index, name in enumerate(names):
         spool_bytes_max = random.choice((1 << 30, 1 << 30, 1 << 30, 600))
-        simulation.add(name, clock_s=random.choice((0.0, 0.0, 3600.0, -3600.0)), spool_bytes_max=spool_bytes_max)
+        clock_s = random.choice((0.0, 0.0, 3600.0, -3600.0))
+        simulation.add(name, clock_s=clock_s, spool_bytes_max=spool_bytes_max, **settings)
         if index:
             simulation.link(name, random.choice(names[:index]))
     for _ in range(random.randrange(count)):

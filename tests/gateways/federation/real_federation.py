@@ -71,6 +71,7 @@ class Site:
         self.broker_config = folder / f"mosquitto-{name}.conf"
         self.agent_log = folder / f"agent-{name}.log"
         self.persistent = False
+        self.further: tuple[str, ...] = ()  # lines of the broker's configuration
 
     def start_broker(self) -> None:
         """Start, and wait until it listens."""
@@ -87,6 +88,7 @@ class Site:
             "connection_messages true",
             f"persistence {str(self.persistent).lower()}",
             f"persistence_location {self.folder}/mq-{self.name}/",
+            *self.further,
         ]
         self.broker_config.write_text("\n".join(lines) + "\n")
         command = [MOSQUITTO, "-c", str(self.broker_config)]
@@ -254,16 +256,24 @@ def running(federation: Federation) -> Iterator[Federation]:
 
 
 class Subscriber:
-    """A durable subscriber that notes what comes."""
+    """A durable subscriber that notes what comes.
 
-    def __init__(self, port: int, name: str, topic_filter: str, qos: int = 2) -> None:
+    Attributes:
+        paths: The agents that each payload passed, as its user property says.
+    """
+
+    def __init__(self, port: int, name: str, topic_filter: str, qos: int = 2, *, waits: bool = False) -> None:
+        """Connect; subscribe too, unless it ``waits`` for ``subscribe``."""
         self.payloads: Counter[bytes] = Counter()
+        self.paths: dict[bytes, list[str]] = {}
+        self.connected = threading.Event()
+        self._waits = waits
         self.at: list[tuple[float, bytes]] = []
         self.subscribed = threading.Event()
         self.suback_at = 0.0
         self.client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
         self._filter, self._qos = topic_filter, qos
-        self.client.on_message = lambda _client, _data, message: self._message(bytes(message.payload))
+        self.client.on_message = lambda _client, _data, message: self._message(message)
         self.client.on_connect = lambda *_: self._connected()
         self.client.on_subscribe = lambda *_: self._granted()
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -273,13 +283,24 @@ class Subscriber:
         self.client.loop_start()
 
     def _connected(self) -> None:
+        self.connected.set()
+        if not self._waits:
+            self.subscribe()
+
+    def subscribe(self) -> None:
+        """Send SUBSCRIBE, now and after each connection to come."""
+        self._waits = False
         self.client.subscribe(self._filter, options=SubscribeOptions(qos=self._qos))
 
     def _granted(self) -> None:
         self.suback_at = time.monotonic()
         self.subscribed.set()
 
-    def _message(self, payload: bytes) -> None:
+    def _message(self, message: mqtt.MQTTMessage) -> None:
+        payload = bytes(message.payload)
+        named = dict(getattr(message.properties, "UserProperty", ()))
+        if "federation-path" in named:
+            self.paths[payload] = named["federation-path"].split(">")
         self.payloads[payload] += 1
         self.at.append((time.monotonic(), payload))
 

@@ -163,9 +163,9 @@ def test_paths_are_short() -> None:
     print(f"stretch: median {sorted(stretches)[len(stretches) // 2]:.2f}, worst {max(stretches):.2f}")
 
 
-def idle_messages(simulation: FederationSimulation, seconds: float = 20.0) -> float:
+def idle_messages(simulation: FederationSimulation, seconds: float = 20.0, settles_s: float = 8.0) -> float:
     """Return the messages that an agent sends in a second while no client publishes."""
-    simulation.run(8.0)
+    simulation.run(settles_s)
     before = sum(simulation.sent.values())
     simulation.run(seconds)
     return (sum(simulation.sent.values()) - before) / seconds / len(simulation.processes)
