@@ -9,6 +9,7 @@ publishers stop when one subscriber has 10 000.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import threading
 import time
@@ -40,6 +41,7 @@ MIDDLE = {"2", "5", "8"}
 RATE = 25.0  # of each publisher at each QoS
 BEFORE_S, AFTER_S = 4.0, 12.0  # of publishing, around a fault
 DOWN_S, CUT_S = 8.0, 30.0
+DRAIN_S = 90.0
 STALL_S = 20.0  # without a message, after which the rest is lost
 GAP_S_MAX = 4.0
 LAST_S = 3.0  # for what comes twice
@@ -51,7 +53,6 @@ BRIDGE = (
     "notifications false",
     "restart_timeout 1",
     "keepalive_interval 5",
-    "bridge_protocol_version mqttv50",
 )
 SAVES = ("autosave_interval 1",)
 
@@ -88,6 +89,17 @@ def _killed(*whats: str) -> Callable[[Brokers], None]:
     return fault
 
 
+def _frozen(brokers: Brokers) -> None:
+    """Stop both processes without a word: their connections stay, and nothing comes of them."""
+    site = brokers.sites[HUB]
+    here = [each for each in (site.broker, site.agent) if each is not None]
+    for each in here:
+        each.send_signal(signal.SIGSTOP)
+    time.sleep(DOWN_S)
+    for each in here:
+        each.send_signal(signal.SIGCONT)
+
+
 def _cut(brokers: Brokers) -> None:
     brokers.relays.cut([pair for pair in brokers.relays.pairs if len(MIDDLE & set(pair)) == 1])
     time.sleep(CUT_S)
@@ -104,6 +116,7 @@ FAULTS: dict[str, tuple[str, Callable[[Brokers], None]]] = {
     "broker": (f"broker 5 killed, back after {DOWN_S:.0f} s", _killed("broker")),
     "agent": (f"agent 5 killed, back after {DOWN_S:.0f} s", _killed("agent")),
     "both": (f"broker and agent 5 killed, back after {DOWN_S:.0f} s", _killed("agent", "broker")),
+    "frozen": (f"broker and agent 5 stand still for {DOWN_S:.0f} s, connections stay", _frozen),
     "cut": (f"middle column cut for {CUT_S:.0f} s, publishing on both sides", _cut),
     "slow": ("links of 300 ms, 0.3-3 s stalls on 5 % of the writes", _slow),
 }
@@ -261,8 +274,8 @@ class Load:
 
     def wait(self) -> bool:
         """Wait until all is acknowledged and delivered, as long as some still comes; return whether it is."""
-        before, since = -1, time.monotonic()
-        while time.monotonic() - since < STALL_S:
+        before, since, end = -1, time.monotonic(), time.monotonic() + DRAIN_S
+        while time.monotonic() - since < STALL_S and time.monotonic() < end:
             acked = sum(len(each.acked) for each in self.publishers.values())
             if acked == self.published and not any(self.lost(qos) for qos in QUALITIES):
                 time.sleep(LAST_S)
@@ -306,6 +319,9 @@ def _run(brokers: Brokers, name: str, system: str, row: Row) -> None:
     brokers.relays.delay_s = brokers.relays.stall_share = 0.0
     lost, twice, gap = load.lost(2), load.twice(2), load.gap()
     text = f"{lost} / {twice}; {load.lost(1)}; longest gap {gap:.1f} s; {settled}; of {load.published}"
+    sites = brokers.sites.items()
+    ended = [each for each, site in sites if site.broker is None or site.broker.poll() is not None]
+    text += f"; brokers that ended by themselves: {', '.join(ended)}" if ended else ""
     is_dead = name not in ("cut", "slow")
     holds = not (lost or twice or load.lost(1) or (is_dead and gap > GAP_S_MAX))
     bar = f"0 / 0; 0; {GAP_S_MAX:.0f} s" if is_dead else "0 / 0; 0"
@@ -316,6 +332,7 @@ def _run(brokers: Brokers, name: str, system: str, row: Row) -> None:
 def _run_ring(each: tuple[str, Callable[[Brokers], None]], row: Row) -> None:
     what, fault = each
     with tempfile.TemporaryDirectory() as folder, _bridged(Path(folder), RING) as brokers:
+        brokers.ready()
         load = Load(brokers.sites, "ring")
         is_over = threading.Event()
 
@@ -333,6 +350,7 @@ def _run_ring(each: tuple[str, Callable[[Brokers], None]], row: Row) -> None:
         is_over.set()
         load.stop()
         thread.join()
-        text = f"{load.copies()} copies of {load.published} messages at one subscriber after {took:.1f} s, stopped"
+        came = f"{load.copies()} copies at one subscriber in {took:.0f} s, of {load.published} messages; stopped"
+        text = f"{load.lost(2)} / {load.twice(2)}; {load.lost(1)}; {came}"
         row(f"{what}: ring", "", text, True)
         load.close()

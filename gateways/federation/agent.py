@@ -57,7 +57,7 @@ from gateways.federation.messages import (
 from gateways.federation.overlay import Overlay
 from gateways.federation.parts import Neighbour, Parts
 from gateways.federation.retained import Registers
-from gateways.federation.rows import Rows, message_key
+from gateways.federation.rows import HOST, Rows, message_key
 from mqtt.topics import matches
 
 __all__ = ["Agent"]
@@ -398,6 +398,16 @@ class Agent:
             "captured_by": [each for each in self.capture.filters() if matches(each, topic)],
             "asked_for": [each for each in self.capture.asked() if matches(each, topic)],
         }
+
+    def kept_from_forgetting(self, name: str) -> str:
+        """Return why an agent cannot be given up, "" if it can."""
+        if name == HOST:
+            return "the name of an agent is not empty"
+        if name == self.name:
+            return f"{name} is the agent that was asked"
+        if self.overlay.distance(name) is not None:
+            return f"{name} can be reached: stop it first"
+        return ""
 
     def graph(self) -> dict[str, Any]:
         """Return the agents and the links between them."""

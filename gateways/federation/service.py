@@ -217,6 +217,9 @@ class _Process:
             case "why":
                 return self.agent.why(argument)
             case "forget":
+                problem = self.agent.kept_from_forgetting(argument)
+                if problem:
+                    return {"error": problem}
                 self.turns.put_event(Forget(argument))
                 return {"forgotten": argument}
         return {"error": f"no such verb: {verb}"}

@@ -143,10 +143,14 @@ def _neighbour(each: dict[str, Any]) -> str:
 
 def _ask(config: Path, settings: list[str] | None, verb: str, argument: str = "") -> Any:
     """Return the answer of the agent that runs with a file."""
+    from conf.errors import UserError
     from gateways.federation.service import STATUS_SOCKET
 
     folder = _load(config, settings).gateway.data_dir
-    return ask_process(folder / STATUS_SOCKET, "agent", {"verb": verb, "argument": argument})
+    found = ask_process(folder / STATUS_SOCKET, "agent", {"verb": verb, "argument": argument})
+    if isinstance(found, dict) and "error" in found:
+        raise UserError(str(found["error"]))
+    return found
 
 
 def _load(config: Path, settings: list[str] | None) -> "GatewayConfig[FederateSettings]":

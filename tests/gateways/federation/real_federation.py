@@ -120,6 +120,20 @@ class Site:
         except OSError:
             return None
 
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``stratamq federate`` with the agent's configuration."""
+        line = [
+            sys.executable,
+            "-m",
+            "stratamq",
+            "federate",
+            *words,
+            "--config",
+            str(self.folder / f"{self.name}.toml"),
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60, check=False)
+
     def kill(self, what: str) -> None:
         """kill -9 the broker or the agent."""
         process = getattr(self, what)

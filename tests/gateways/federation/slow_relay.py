@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 
 CHUNK_BYTES = 65_536
@@ -71,7 +71,7 @@ class Relays:
                 threading.Thread(target=self._pipe, args=(source, sink, pair), daemon=True).start()
 
     def _pipe(self, source: socket.socket, sink: socket.socket, pair: tuple[str, str]) -> None:
-        waiting: deque[tuple[float, bytes]] = deque()
+        waiting: queue.Queue[tuple[float, bytes]] = queue.Queue(WAITING_MAX)
         threading.Thread(target=self._send, args=(waiting, sink, pair), daemon=True).start()
         due = 0.0
         while True:
@@ -81,18 +81,16 @@ class Relays:
                 data = b""
             stall = self._random.uniform(*STALL_S) if self._random.random() < self.stall_share else 0.0
             due = max(due, time.monotonic() + self.delay_s + stall)
-            waiting.append((due, data))
+            waiting.put((due, data))
             if not data:
                 return
-            while len(waiting) > WAITING_MAX:
-                time.sleep(LOOK_S)
 
-    def _send(self, waiting: deque[tuple[float, bytes]], sink: socket.socket, pair: tuple[str, str]) -> None:
-        while not self._is_over:
-            if not waiting or waiting[0][0] > time.monotonic() or pair in self._cut:
+    def _send(self, waiting: queue.Queue[tuple[float, bytes]], sink: socket.socket, pair: tuple[str, str]) -> None:
+        while True:
+            due, data = waiting.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            while pair in self._cut and not self._is_over:
                 time.sleep(LOOK_S)
-                continue
-            _, data = waiting.popleft()
             try:
                 if data:
                     sink.sendall(data)
@@ -100,4 +98,6 @@ class Relays:
             except OSError:
                 pass
             sink.close()
+            while data:  # let the reader end
+                _, data = waiting.get()
             return

@@ -262,6 +262,23 @@ def test_forget_ends_what_is_kept_for_an_agent() -> None:
     assert core.counts["forgotten"] == 3
 
 
+def test_forget_does_not_end_what_the_own_broker_is_owed() -> None:
+    """The empty name, which stands for that broker inside, the agent's own and one that can be reached are refused."""
+    simulation = line(2)
+    subscribe(simulation, "n2", "a/#")
+    simulation.run(2.0)
+    simulation.processes["n2"].disconnect_host()
+    simulation.publish("n1", "a/b")
+    simulation.run(1.0)
+    core = core_of(simulation, "n2")
+    assert len(core.rows.stored) == 1
+    for name in ("", "n2", "n1"):
+        assert core.kept_from_forgetting(name)
+    simulation.kill("n1")
+    simulation.run(20.0)
+    assert not core.kept_from_forgetting("n1")
+
+
 def test_two_agents_with_one_id_get_two() -> None:
     """The greater name draws another one, and the id outlives its process."""
     simulation = line(4)

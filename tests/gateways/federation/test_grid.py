@@ -11,8 +11,10 @@ from tests.gateways.federation.real_federation import (
     INSTALLED,
     Federation,
     Publisher,
+    Site,
     Subscriber,
     running,
+    until,
 )
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")
@@ -25,8 +27,15 @@ def payloads(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
+def words_of(site: Site, *words: str) -> list[list[str]]:
+    """Return the words of each line that a command prints."""
+    done = site.command(*words)
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
 def test_two_brokers(tmp_path: Path) -> None:
-    """What is published at one is delivered at the other, once."""
+    """What is published at one is delivered at the other, once; commands say so, and what nobody will take is ended."""
     federation = Federation(tmp_path, ["a", "b"], [("a", "b")])
     with running(federation):
         federation.wait_overlay()
@@ -38,7 +47,31 @@ def test_two_brokers(tmp_path: Path) -> None:
         federation.wait_delivered(publisher, [subscriber], 100)
         assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
+        check_commands(federation, publisher)
         publisher.close()
+
+
+def check_commands(federation: Federation, publisher: Publisher) -> None:
+    """Ask ``topics`` and ``why``; ``forget`` an agent that can be reached, no agent, and one that is gone."""
+    site = federation.sites["a"]
+    (row,) = [row for row in words_of(site, "topics") if row[0] == "plant/#"]
+    assert row[1:3] == ["b", "b"]
+    why = words_of(site, "why", "plant/x")
+    assert ["captured", "by", "plant/#"] in why and ["to", "b", "distance", "1", "by", "b"] in why
+    assert "can be reached" in site.ask("forget", "b")["error"]
+    assert "was asked" in site.ask("forget", "a")["error"]
+    federation.sites["b"].kill("agent")
+    until(lambda: not site.ask("status")["neighbours"][0]["up"], 30, "b to be away")
+    for payload in payloads(5):
+        publisher.publish("plant/x", b"late" + payload)
+    publisher.wait(30)
+    until(lambda: site.ask("status")["messages_kept"] == 5, 30, "messages that are kept")
+    done = site.command("forget", "")  # the empty name stands for the agent's own broker inside
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "not empty" in done.stderr
+    assert site.ask("status")["messages_kept"] == 5
+    assert words_of(site, "forget", "b")[0][:3] == ["b", "is", "forgotten;"]
+    until(lambda: site.ask("status")["messages_kept"] == 0, 30, "nothing that is kept")
+    assert site.ask("status")["counts"]["forgotten"] == 5
 
 
 def test_grid_of_nine(tmp_path: Path) -> None:

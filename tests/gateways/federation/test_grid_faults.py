@@ -16,7 +16,6 @@ import pytest
 from tests.gateways.federation.real_federation import (
     GRID,
     INSTALLED,
-    PAPER,
     Federation,
     Publisher,
     Subscriber,
@@ -143,43 +142,3 @@ def test_slow_links_with_stalls(tmp_path: Path, relays: Relays) -> None:
     """Each link takes 300 ms, and 5 % of the writes stall for 0.3 to 3 s."""
     relays.delay_s, relays.stall_share = 0.3, 0.05
     run_grid(tmp_path, relays, ("7",), lambda _: None, 120)
-
-
-def test_the_papers_six_brokers(tmp_path: Path) -> None:
-    """Its eight links are the neighbours that agents see; next hops are those of a breadth-first search."""
-    names = sorted({name for link in PAPER for name in link})
-    federation = Federation(tmp_path, names, PAPER, {"redundancy": 2})
-    with running(federation):
-        federation.wait_overlay(90)
-        links = {frozenset(link) for link in PAPER}
-        until(lambda: {frozenset(each) for each in federation.sites["150"].ask("graph")["links"]} == links, 30, "links")
-        distances = _distances("150")
-        for each in federation.sites["150"].ask("status")["agents"]:
-            assert each["distance"] == distances[each["name"]]
-            hops = {hop for hop in _neighbours("150") if _distances(hop)[each["name"]] == each["distance"] - 1}
-            assert set(each["next_hops"]) == hops
-        subscriber = Subscriber(federation.sites["243"].broker_port, "sub", "t/#")
-        federation.wait_members("t/1", {"243"})
-        ends = [Publisher(federation.sites[name].broker_port, f"pub-{name}") for name in ("22", "230")]
-        for number, end in enumerate(ends):
-            for message in range(100):
-                end.publish("t/1", b"%d-%d" % (number, message))
-        until(lambda: len(subscriber.payloads) == 200, 60, "200 messages")
-        assert set(subscriber.payloads.values()) == {1}
-        subscriber.close()
-        for end in ends:
-            end.close()
-
-
-def _neighbours(name: str) -> list[str]:
-    return [other for link in PAPER if name in link for other in link if other != name]
-
-
-def _distances(start: str) -> dict[str, int]:
-    found, ahead = {start: 0}, [start]
-    for name in ahead:
-        for other in _neighbours(name):
-            if other not in found:
-                found[other] = found[name] + 1
-                ahead.append(other)
-    return found
