@@ -14,6 +14,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "mqtt.topic_trie",
     "mqtt.packet_identifiers",
     "wire.messages.octets",
+    "storage.state.session_window",
     "storage.state.durable_sessions",
     "storage.state.row_lists",
     "storage.store.row_table",

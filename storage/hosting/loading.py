@@ -17,7 +17,8 @@ from storage.messages.retained import RetainedStore
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
-from storage.state.durable_sessions import DurableSession, InFlight
+from storage.state.durable_sessions import DurableSession
+from storage.state.session_window import InFlight
 from storage.state.partition import Partition
 from storage.state.rows import (
     ENTRY_OVERHEAD_BYTES,

@@ -15,7 +15,8 @@ from storage.messages.consumed import Consumed
 from storage.messages.groups import Groups
 from storage.messages.redispatch import RedispatchQueue
 from storage.state import keys
-from storage.state.durable_sessions import DurableSession, InFlight
+from storage.state.durable_sessions import DurableSession
+from storage.state.session_window import InFlight
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, Entry, InflightRow, decode_entry, pack
 from storage.state.session_reads import SessionReads

@@ -1,5 +1,5 @@
 # C form of plain_acks.py.
-from storage.state.durable_sessions cimport InFlight
+from storage.state.session_window cimport InFlight, SessionWindow, give_back, is_caught_up
 from wire.messages.octets cimport get64
 
 
@@ -14,6 +14,7 @@ cdef enum:
 
 cdef class AckLane:
     cdef object partition
+    cdef dict sessions
     cdef object consumed
     cdef object outbound
     cdef Py_ssize_t acks_per_row

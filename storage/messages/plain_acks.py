@@ -10,11 +10,12 @@ import cython
 
 from storage.messages.consumed import Consumed
 from storage.messages.outbound import Outbound
-from storage.state.durable_sessions import DurableSession, InFlight
 from storage.state.partition import Partition
+from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.batches import PushAck, decode_push_acks
 
 if not cython.compiled:
+    from storage.state.session_window import give_back, is_caught_up
     from wire.messages.octets import get64
 
 __all__ = ["AckLane", "AckTaker"]
@@ -30,6 +31,7 @@ class AckLane:
 
     def __init__(self, partition: Partition, consumed: Consumed, outbound: Outbound) -> None:
         self.partition = partition
+        self.sessions = partition.sessions
         self.consumed = consumed
         self.outbound = outbound
         self.acks_per_row = partition.settings.acks_per_row
@@ -82,29 +84,19 @@ def take_puback(
 ) -> cython.bint:
     """Consume the entry of a PUBACK; false, and nothing was done, if it is another acknowledgement."""
     number: cython.ulonglong = get64(data, at)
-    session: DurableSession | None = lane.partition.sessions.get(number)
+    session: SessionWindow | None = lane.sessions.get(number)
     if session is None or data[at + TYPE_AT] != PUBACK or session.owner_epoch != get64(data, at + OWNER_EPOCH_AT):
         return False
-    if session.edge != node or session.incarnation != incarnation:
+    if session.edge != node or session.incarnation != incarnation or session._inflight is None:
         return False
     session_seq: cython.ulonglong = get64(data, at + SEQ_AT)
-    flight: InFlight | None = session.inflight.get(session_seq)
+    flight: InFlight | None = session._inflight.get(session_seq)
     if flight is None or flight.qos != 1 or flight.body:
         return False
     if flight.traced and lane.partition.tracing is not None:
         lane.partition.tracing.acked(lane.partition.number, session, session_seq, PUBACK, data[at + CODE_AT])
-    del session.inflight[session_seq]
-    session.identifiers.release(flight.packet_identifier)
-    if flight.out:
-        session.out -= 1
-        session.out_bytes -= flight.size
-    if flight.stored:
-        session.stored_rows.add(session_seq)
-    session.queue_bytes -= flight.size
-    acked_rows: list[int] = session.acked_rows
-    acked_rows.append(session_seq)
-    if len(acked_rows) >= lane.acks_per_row or number not in lane.consumed.lazy:
+    if give_back(session, session_seq, flight) >= lane.acks_per_row or number not in lane.consumed.lazy:
         lane.consumed.note(session, 0)
-    if session.sizes or session.unsent or lane.outbound.groups.rest:
+    if not is_caught_up(session) or lane.outbound.groups.rest:
         lane.outbound.free(session)
     return True

@@ -1,5 +1,5 @@
 # C form of plain_messages.py.
-from storage.state.durable_sessions cimport InFlight
+from storage.state.session_window cimport InFlight, SessionWindow, is_caught_up, is_window_open, take_place
 from wire.messages.octets cimport (
     Octets, add8, add16, add32, add64, add_bytes, add_span, get16, get32, get64, take_all)
 
@@ -26,16 +26,15 @@ cdef enum:
     OWNER_FLAG = 0x10
     TRACED_FLAG = 0x20
     ENTRY_OVERHEAD = 64
-    WINDOW_ANY_SIZE = 64
-    WINDOW_BYTES = 131072
     SENT = 1
+    ENDING = 1
     ARRIVED_FLAG = 0x40
     NO_EXPIRY = 0xFFFFFFFF
     QUEUE_KIND = 113
 
 
 cdef class PlainRoute:
-    cdef object session
+    cdef SessionWindow session
     cdef bytes identifiers
     cdef bint told
 
@@ -57,6 +56,7 @@ cdef class PlainLane:
     cdef unsigned long since
     cdef unsigned long epoch
     cdef unsigned long long served_ms
+    cdef unsigned long long building
     cdef dict writes
     cdef dict heard
     cdef unsigned long long first
@@ -84,17 +84,17 @@ cdef PlainRoute find_route(PlainLane lane, bytes topic)
 cdef bint take_plain(
     PublishTaker taker, PlainLane lane, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
 cdef bint tell(
-    PlainLane lane, object session, unsigned long long session_seq, bytes topic, unsigned int identifier,
+    PlainLane lane, SessionWindow session, unsigned long long session_seq, bytes topic, unsigned int identifier,
     unsigned char* data, Py_ssize_t at) except -1
 cdef bint hear_publisher(
     PublishTaker taker, PlainLane lane, unsigned long long publisher, unsigned long long owner_epoch) except -1
-cdef bint has_room(PlainLane lane, object session, Py_ssize_t size) except -1
+cdef bint has_room(PlainLane lane, SessionWindow session, Py_ssize_t size) except -1
 cdef int write_row(
-    Octets scratch, PlainLane lane, object session, unsigned long long session_seq, PlainRoute route,
+    Octets scratch, PlainLane lane, SessionWindow session, unsigned long long session_seq, PlainRoute route,
     unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier,
     unsigned long long deadline) except -1
 cdef int write_push(
-    PlainLane lane, object session, unsigned long long session_seq, PlainRoute route,
+    PlainLane lane, SessionWindow session, unsigned long long session_seq, PlainRoute route,
     unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier, unsigned long expiry_s,
     bint traced) except -1
 cdef Py_ssize_t record_end(unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept

@@ -15,13 +15,14 @@ import cython
 from mqtt.properties import encode_subscription_identifiers
 from storage.messages.origins import Origins, edge_sender
 from storage.messages.publishers import Publishers
-from storage.state.durable_sessions import ENDING, DurableSession, InFlight
 from storage.state.partition import Partition
+from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.batches import PublishMessage, decode_publish
 from wire.messages.frames import FrameKind
 from wire.messages.octets import Octets
 
 if not cython.compiled:
+    from storage.state.session_window import is_caught_up, is_window_open, take_place
     from wire.messages.octets import add8, add16, add32, add64, add_bytes, add_span, get16, get32, get64, take_all
 
 __all__ = ["PlainLane", "PublishTaker"]
@@ -36,8 +37,8 @@ if not cython.compiled:  # compiled, these are C constants: plain_messages.pxd
     EXPIRY_AT, PLACES_AT, TOPIC_AT, PROPERTIES_AT, PAYLOAD_AT = 44, 48, 50, 52, 56
     SHARE_FLAG, OWNER_FLAG, TRACED_FLAG = 0x08, 0x10, 0x20
     ENTRY_OVERHEAD = 64
-    WINDOW_ANY_SIZE, WINDOW_BYTES = 64, 131_072
     SENT = 1
+    ENDING = 1  # storage/state/durable_sessions.py
     ARRIVED_FLAG = 0x40
     NO_EXPIRY = 0xFFFFFFFF
     QUEUE_KIND = 113  # b"q"
@@ -47,7 +48,7 @@ class PlainRoute:
     """Receiver of one topic in a partition; no session where a message of that topic is not plain."""
 
     def __init__(self) -> None:
-        self.session: DurableSession | None = None
+        self.session: SessionWindow | None = None
         self.identifiers = b""
         self.told = False  # a trace names its client
 
@@ -79,6 +80,7 @@ class PlainLane:
         self.node = self.push_node = ""
         self.since = self.epoch = 0
         self.served_ms = 0
+        self.building = 0  # operation of the messages
         self.writes = partition.writes
         self.heard = publishers.heard
         self.first = self.counter = 0  # of the edge: highest before the frame, and now
@@ -159,6 +161,7 @@ def open_lane(taker: PublishTaker, lane: PlainLane) -> None:
     lane.since = partition.since
     lane.epoch = partition.epoch
     lane.served_ms = partition.served_ms
+    lane.building = partition.building
     lane.writes = partition.writes
     lane.heard = lane.publishers.heard
     lane.node = taker.node
@@ -235,7 +238,7 @@ def take_plain(
     route: PlainRoute | None = lane.routes.get(topic)
     if route is None:
         route = find_route(lane, topic)
-    session: DurableSession | None = route.session
+    session: SessionWindow | None = route.session
     if session is None:
         return False
     size: cython.Py_ssize_t = topic_bytes + property_bytes + payload_bytes + len(route.identifiers) + ENTRY_OVERHEAD
@@ -253,20 +256,13 @@ def take_plain(
     if not session.aged:
         lane.partition.ages.note(session, lane.served_ms if lane.served_ms else 1)
     session_seq: cython.ulonglong = session.next_seq
-    identifier: cython.uint = session.identifiers.allocate()
-    flight: InFlight = InFlight(identifier, 1, SENT, size, False)
-    flight.out = True
+    flight: InFlight = take_place(session, size)
+    identifier: cython.uint = flight.packet_identifier
     if route.told or data[at + FLAGS_AT] & TRACED_FLAG:
         flight.traced = tell(lane, session, session_seq, topic, identifier, data, at)
-    session.inflight[session_seq] = flight
-    session.next_seq = session_seq + 1
-    session.push_seq = session_seq + 1
-    session.queue_bytes += size
-    session.out += 1
-    session.out_bytes += size
     write_row(taker.scratch, lane, session, session_seq, route, data, at, body_at, identifier, deadline)
     write_push(lane, session, session_seq, route, data, at, body_at, identifier, expiry_s, flight.traced)
-    session.behind = lane.partition.building
+    session.behind = lane.building
     add64(lane.answers, tag)
     add16(lane.answers, lane.number)
     add8(lane.answers, 0)
@@ -275,7 +271,7 @@ def take_plain(
 
 def tell(
     lane: PlainLane,
-    session: DurableSession,
+    session: SessionWindow,
     session_seq: cython.ulonglong,
     topic: bytes,
     identifier: cython.uint,
@@ -306,23 +302,22 @@ def hear_publisher(
     return not superseded
 
 
-def has_room(lane: PlainLane, session: DurableSession, size: cython.Py_ssize_t) -> cython.bint:
+def has_room(lane: PlainLane, session: SessionWindow, size: cython.Py_ssize_t) -> cython.bint:
     """Whether a message of this size may leave to a session's connection at once."""
-    if session.deadline == ENDING or not session.edge or session.sizes or session.unsent:
+    if session.deadline == ENDING or not is_caught_up(session) or not is_window_open(session):
         return False
-    if len(session.inflight) >= lane.queue_messages_max or session.queue_bytes + size > lane.queue_bytes_max:
-        return False
+    messages: cython.Py_ssize_t = lane.queue_messages_max
+    octets: cython.Py_ssize_t = lane.queue_bytes_max
     if session.queue_bounds is not None:
-        messages, octets = session.queue_most(lane.queue_messages_max, lane.queue_bytes_max)
-        if len(session.inflight) >= messages or session.queue_bytes + size > octets:
-            return False
-    return bool(session.window_open)
+        messages, octets = session.queue_most(messages, octets)
+    queued: cython.Py_ssize_t = 0 if session._inflight is None else len(session._inflight)
+    return queued < messages and session.queue_bytes + size <= octets
 
 
 def write_row(
     scratch: Octets,
     lane: PlainLane,
-    session: DurableSession,
+    session: SessionWindow,
     session_seq: cython.ulonglong,
     route: PlainRoute,
     data: cython.p_uchar,
@@ -361,7 +356,7 @@ def write_row(
 
 def write_push(
     lane: PlainLane,
-    session: DurableSession,
+    session: SessionWindow,
     session_seq: cython.ulonglong,
     route: PlainRoute,
     data: cython.p_uchar,

@@ -13,96 +13,51 @@ they stand in the session row as runs. Bodies stay on disk except for a short re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
-from mqtt.packet_identifiers import PacketIdentifiers
 from storage.state.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry, SessionRow
-from storage.state.session_reads import SessionReads
+from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.redispatch import SharePick
 from wire.messages.sessions import Subscription
 
-__all__ = ["ENDING", "READY_MAX", "DurableSession", "InFlight"]
+__all__ = ["ENDING", "READY_MAX", "DurableSession"]
 
 ENDING = 1  # a deadline that has always passed: a session that loses its filters a few at a time and is nobody's
 READY_MAX = 128  # entries kept in memory ahead of the window of a connected session
-WINDOW_ANY_SIZE = 64  # messages that may be open towards a client whatever their size
-WINDOW_BYTES = 128 * 1024  # of open messages, above which there are no more than that
 COPIES_UNKNOWN = 1 << 62  # of a session from disk: as far as its queue goes
 RUNS_MANY = 16  # runs of identifiers in a session row, before those without an entry in flight are looked for
 
 
-class InFlight:
-    """One outbound QoS 1/2 message that has its packet identifier."""
-
-    __slots__ = ("body", "out", "packet_identifier", "qos", "repeated", "sent", "size", "state", "stored", "traced")
-
-    def __init__(
-        self, packet_identifier: int, qos: int, state: int, size: int, stored: bool, body: int = 0, *, sent: bool = True
-    ) -> None:
-        self.packet_identifier = packet_identifier
-        self.qos = qos
-        self.state = state
-        self.size = size
-        self.stored = stored  # an INFLIGHT row exists (otherwise the queue row says SENT, or a run of the session row)
-        self.body = body  # shared body id, 0 for none
-        self.sent = sent  # a PUBLISH may have left, on whatever connection: the next one is a repeat
-        self.repeated = False  # the PUBLISH of this connection was a repeat
-        self.out = False  # it takes a place in the window of this connection
-        self.traced = False  # a trace is told of it
-
-
-class DurableSession:
-    """One session of a partition, at its primary."""
+class DurableSession(SessionWindow):
+    """One session of a partition, at its primary: what not every message touches stands here."""
 
     __slots__ = (
-        "acked_rows",
-        "aged",
-        "behind",
         "client_id",
         "connection",
         "copies_to",
-        "deadline",
         "dropped",
-        "edge",
         "ephemeral_end",
         "expiry_s",
         "given",
-        "identifiers",
         "inbound",
-        "incarnation",
-        "inflight",
         "judged",
-        "last_identifier",
         "live_retained",
         "next_inbound",
-        "next_seq",
-        "number",
-        "out",
-        "out_bytes",
         "overtaken",
         "owner",
-        "owner_epoch",
         "owner_made",
         "partial",
         "picks",
         "protocol_version",
-        "push_seq",
-        "queue_bounds",
-        "queue_bytes",
-        "reads",
         "ready",
         "recheck_below",
         "retained_origins",
         "runs",
         "session_present",
         "shared",
-        "sizes",
-        "stored_rows",
         "subscriptions",
-        "unsent",
         "unsent_bytes",
-        "window",
     )
 
     subscriptions: dict[str, Subscription]
@@ -112,56 +67,30 @@ class DurableSession:
     inbound: dict[int, int]  # packet identifier -> counter of the origin
     picks: dict[int, list[SharePick]]  # packet identifier -> where its shared copies go
     retained_origins: dict[tuple[int, int, int], None]  # of retained copies just delivered
-    identifiers: PacketIdentifiers
-    inflight: dict[int, InFlight]  # by session_seq, ascending
-    # Of them, not on this connection yet: session_seq, entry (None: on disk), bytes in memory.
-    unsent: deque[tuple[int, Entry | None, int]]
     runs: list[list[int]]  # [session_seq, packet identifier, count]: identifiers given ahead
     given: deque[tuple[int, int]]  # [seq it ends before, operation]: runs that are not committed
-    sizes: deque[int]  # of the entries from push_seq on
-    ready: deque[Entry]  # the first of them, in memory
-    acked_rows: list[int]  # consumed entries whose queue rows still stand
-    stored_rows: set[int]  # those of them that have an INFLIGHT row too
+    ready: deque[Entry]  # the first of those that wait, in memory
 
     def __init__(self, number: int, client_id: str) -> None:
-        self.number = number
+        super().__init__(number)
         self.client_id = client_id
-        self.owner_epoch = 0
         self.owner = ""  # user, with the policy_epoch at which it was made
         self.owner_made = 0
         self.judged = 0  # which rules its filters were granted by; 0: unknown
         self.recheck_below = 0  # entries below it were queued by rights that may be gone
         self.expiry_s = 0
-        self.deadline = 0
-        self.edge = ""  # "" while no connection is open
-        self.incarnation = 0
         self.connection = 0
         self.protocol_version = 4
-        self.window = 64
         self.session_present = False
-        self.reads: SessionReads | None = None  # retained reads under way
         self.copies_to = 0  # no retained copy at or above it waits in the queue
         self.ephemeral_end = False
-        self.last_identifier = 0  # of the row, until there are ``identifiers``
         self.next_inbound = 1
-        self.next_seq = 1
-        self.push_seq = 1
-        self.out = 0  # of those in flight, in the window of this connection
-        self.out_bytes = 0
         self.unsent_bytes = 0
-        self.behind = 0  # operation that must be committed before anything more is pushed
-        self.queue_bytes = 0  # of all unconsumed entries
-        self.queue_bounds: tuple[int, int] | None = None  # messages and bytes, 0 for none of its own
         self.dropped = 0
-        self.aged = False  # its queue stands among those whose age is known
         self.shared = False  # an entry may be a group's copy
 
     def __getattr__(self, name: str) -> Any:
         """Make what was not asked for before."""
-        if name == "identifiers":
-            self.identifiers = PacketIdentifiers()
-            self.identifiers.last = self.last_identifier
-            return self.identifiers
         make = _MADE_LATE.get(name)
         if make is None:
             raise AttributeError(name)
@@ -220,22 +149,6 @@ class DurableSession:
             return messages_max, bytes_max
         messages, octets = self.queue_bounds
         return min(messages or messages_max, messages_max), min(octets or bytes_max, bytes_max)
-
-    @property
-    def window_open(self) -> bool:
-        """True if another QoS 1/2 message may leave now."""
-        room = self.out < self.window and (self.out < WINDOW_ANY_SIZE or self.out_bytes < WINDOW_BYTES)
-        return room and self.edge != "" and not self.held
-
-    @property
-    def caught_up(self) -> bool:
-        """True if nothing waits to be sent: a new message may leave at once."""
-        return not self.sizes and not self.unsent
-
-    @property
-    def held(self) -> bool:
-        """True while live messages wait for retained copies."""
-        return self.reads is not None and self.reads.hold
 
     def row(self) -> SessionRow:
         """Return the row as of now."""
@@ -460,12 +373,13 @@ class DurableSession:
 
 
 _MADE_LATE: dict[str, Callable[[], Any]] = {
-    **dict.fromkeys(("inflight", "inbound", "live_retained", "picks", "retained_origins"), dict),
+    **dict.fromkeys(("inbound", "live_retained", "picks", "retained_origins"), dict),
     **dict.fromkeys(("overtaken", "subscriptions"), dict),
-    **dict.fromkeys(("given", "ready", "sizes", "unsent"), deque),
-    **dict.fromkeys(("acked_rows", "runs"), list),
-    **dict.fromkeys(("partial", "stored_rows"), set),
+    **dict.fromkeys(("given", "ready"), deque),
+    "runs": list,
+    "partial": set,
 }
 _SLOTS: dict[str, Callable[[DurableSession], Any]] = {
-    name: getattr(DurableSession, name).__get__ for name in ("identifiers", *_MADE_LATE)
+    **{name: getattr(DurableSession, name).__get__ for name in _MADE_LATE},
+    **{name: attrgetter("_" + name) for name in ("acked_rows", "identifiers", "inflight", "sizes", "stored_rows", "unsent")},
 }

@@ -10,7 +10,8 @@ trace runs. Decision: docs/adr/0170-traces.md.
 from collections.abc import Callable
 
 from mqtt.reasons import FAILURE
-from storage.state.durable_sessions import DurableSession, InFlight
+from storage.state.durable_sessions import DurableSession
+from storage.state.session_window import InFlight
 from storage.state.rows import Entry
 from wire.looks.trace_desk import TraceDesk
 from wire.looks.traces import CLIENT, NO_ORIGIN, TOPIC, Origin

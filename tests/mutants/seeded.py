@@ -25,7 +25,8 @@ from storage.replication.backup import Replica
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.sessions.wills import Wills
-from storage.state.durable_sessions import DurableSession, InFlight
+from storage.state.durable_sessions import DurableSession
+from storage.state.session_window import InFlight
 from storage.state.partition import Partition
 from tests.mutants.scenarios import SCENARIOS
 from tests.storage import (

@@ -11,7 +11,12 @@ from types import ModuleType, SimpleNamespace
 __all__ = ["FORMS", "load"]
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("wire.messages.octets", "storage.messages.plain_messages", "storage.messages.plain_acks")
+NAMES = (
+    "wire.messages.octets",
+    "storage.state.session_window",
+    "storage.messages.plain_messages",
+    "storage.messages.plain_acks",
+)
 FORMS = ("pure", "compiled")
 
 

@@ -1,0 +1,202 @@
+"""What each message touches of a session: the numbers of its queue and its window, and its messages in flight.
+
+Compiled, these are C fields: a message of QoS 1 reads and writes about thirty of them. ``DurableSession`` has the rest.
+The six collections are made when they are first asked for, because most sessions are away and have nothing queued.
+"""
+
+from collections import deque
+
+import cython
+
+from mqtt.packet_identifiers import PacketIdentifiers
+from storage.state.rows import Entry
+from storage.state.session_reads import SessionReads
+
+__all__ = ["InFlight", "SessionWindow"]
+
+if not cython.compiled:  # compiled, these are C constants: session_window.pxd
+    WINDOW_ANY_SIZE = 64  # messages that may be open towards a client whatever their size
+    WINDOW_BYTES = 128 * 1024  # of open messages, above which there are no more than that
+    SENT = 1  # STATE_SENT
+
+
+class InFlight:
+    """One outbound QoS 1/2 message that has its packet identifier."""
+
+    __slots__ = ("body", "out", "packet_identifier", "qos", "repeated", "sent", "size", "state", "stored", "traced")
+
+    def __init__(
+        self, packet_identifier: int, qos: int, state: int, size: int, stored: bool, body: int = 0, *, sent: bool = True
+    ) -> None:
+        self.packet_identifier = packet_identifier
+        self.qos = qos
+        self.state = state
+        self.size = size
+        self.stored = stored  # an INFLIGHT row exists (otherwise the queue row says SENT, or a run of the session row)
+        self.body = body  # shared body id, 0 for none
+        self.sent = sent  # a PUBLISH may have left, on whatever connection: the next one is a repeat
+        self.repeated = False  # the PUBLISH of this connection was a repeat
+        self.out = False  # it takes a place in the window of this connection
+        self.traced = False  # a trace is told of it
+
+
+class SessionWindow:
+    """The part of a session that each message touches.
+
+    Args:
+        number: Of the session.
+    """
+
+    __slots__ = (
+        "_acked_rows",
+        "_identifiers",
+        "_inflight",
+        "_sizes",
+        "_stored_rows",
+        "_unsent",
+        "aged",
+        "behind",
+        "deadline",
+        "edge",
+        "incarnation",
+        "last_identifier",
+        "next_seq",
+        "number",
+        "out",
+        "out_bytes",
+        "owner_epoch",
+        "push_seq",
+        "queue_bounds",
+        "queue_bytes",
+        "reads",
+        "window",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.owner_epoch = 0
+        self.deadline = 0
+        self.edge = ""  # "" while no connection is open
+        self.incarnation = 0
+        self.window = 64
+        self.reads: SessionReads | None = None  # retained reads under way
+        self.last_identifier = 0  # of the row, until there are ``identifiers``
+        self.next_seq = 1
+        self.push_seq = 1
+        self.out = 0  # of those in flight, in the window of this connection
+        self.out_bytes = 0
+        self.behind = 0  # operation that must be committed before anything more is pushed
+        self.queue_bytes = 0  # of all unconsumed entries
+        self.queue_bounds: tuple[int, int] | None = None  # messages and bytes, 0 for none of its own
+        self.aged = False  # its queue stands among those whose age is known
+        self._inflight: dict[int, InFlight] | None = None
+        self._identifiers: PacketIdentifiers | None = None
+        self._sizes: deque[int] | None = None
+        self._unsent: deque[tuple[int, Entry | None, int]] | None = None
+        self._acked_rows: list[int] | None = None
+        self._stored_rows: set[int] | None = None
+
+    @property
+    def inflight(self) -> dict[int, InFlight]:
+        """Messages in flight by session_seq, ascending."""
+        if self._inflight is None:
+            self._inflight = {}
+        return self._inflight
+
+    @property
+    def identifiers(self) -> PacketIdentifiers:
+        """Packet identifiers of messages in flight."""
+        if self._identifiers is None:
+            self._identifiers = PacketIdentifiers()
+            self._identifiers.last = self.last_identifier
+        return self._identifiers
+
+    @property
+    def sizes(self) -> deque[int]:
+        """Bytes of the entries from push_seq on."""
+        if self._sizes is None:
+            self._sizes = deque()
+        return self._sizes
+
+    @property
+    def unsent(self) -> deque[tuple[int, Entry | None, int]]:
+        """Of the messages in flight, not on this connection yet: session_seq, entry (None: on disk), bytes in memory."""
+        if self._unsent is None:
+            self._unsent = deque()
+        return self._unsent
+
+    @property
+    def acked_rows(self) -> list[int]:
+        """Consumed entries whose queue rows still stand."""
+        if self._acked_rows is None:
+            self._acked_rows = []
+        return self._acked_rows
+
+    @property
+    def stored_rows(self) -> set[int]:
+        """Those of the consumed entries that have an INFLIGHT row too."""
+        if self._stored_rows is None:
+            self._stored_rows = set()
+        return self._stored_rows
+
+    @property
+    def held(self) -> bool:
+        """True while live messages wait for retained copies."""
+        return self.reads is not None and self.reads.hold
+
+    @property
+    def window_open(self) -> bool:
+        """True if another QoS 1/2 message may leave now."""
+        return is_window_open(self)
+
+    @property
+    def caught_up(self) -> bool:
+        """True if nothing waits to be sent: a new message may leave at once."""
+        return is_caught_up(self)
+
+
+def is_window_open(session: SessionWindow) -> cython.bint:
+    """Whether another QoS 1/2 message may leave now."""
+    if session.out >= session.window or (session.out >= WINDOW_ANY_SIZE and session.out_bytes >= WINDOW_BYTES):
+        return False
+    return session.edge != "" and (session.reads is None or not session.reads.hold)
+
+
+def is_caught_up(session: SessionWindow) -> cython.bint:
+    """Whether nothing waits to be sent."""
+    return not session._sizes and not session._unsent
+
+
+def take_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
+    """Give the next entry of a queue that is caught up its identifier and its place in the window.
+
+    Args:
+        session: Caught up, its window open.
+        size: Of the entry, in bytes.
+    """
+    identifiers: PacketIdentifiers = session.identifiers if session._identifiers is None else session._identifiers
+    inflight: dict[int, InFlight] = session.inflight if session._inflight is None else session._inflight
+    flight: InFlight = InFlight(identifiers.allocate(), 1, SENT, size, False)
+    flight.out = True
+    inflight[session.next_seq] = flight
+    session.next_seq += 1
+    session.push_seq = session.next_seq
+    session.queue_bytes += size
+    session.out += 1
+    session.out_bytes += size
+    return flight
+
+
+def give_back(session: SessionWindow, session_seq: cython.ulonglong, flight: InFlight) -> cython.Py_ssize_t:
+    """The client has finished an entry; return how many consumed entries still have their queue rows."""
+    del session._inflight[session_seq]
+    session._identifiers.release(flight.packet_identifier)
+    if flight.out:
+        session.out -= 1
+        session.out_bytes -= flight.size
+    if flight.stored:
+        session.stored_rows.add(session_seq)
+    session.queue_bytes -= flight.size
+    acked_rows: list[int] = session.acked_rows if session._acked_rows is None else session._acked_rows
+    acked_rows.append(session_seq)
+    return len(acked_rows)
