@@ -5,6 +5,7 @@ Two generations of rows are in memory, with the two regions of the log. The *new
 by far, are never moved, and one that was written again and again is moved once.
 
 | rows of a generation are moved | once all its commits are durable in the log |
+| one that the newer generation wrote again, or deleted, is not | while all commits of the newer one are durable |
 | its region is written again | once what was moved is durable in the data file |
 | a commit that finds no room in its region | goes to the data file, and so do others until it is durable |
 
@@ -30,6 +31,7 @@ __all__ = ["LoggedStore"]
 
 ASCENDING = keys.QUEUE + keys.LOG + keys.INFLIGHT  # kinds of rows whose keys ascend within their head
 GENERATION_BYTES = 8 * 1024 * 1024  # of the log, after which the next generation begins
+SETTLED = 4  # part of a newer generation by whose end most messages of the older one are consumed: a quarter
 MOVED_PER_ROW = 2  # rows moved for each that is written: the older generation is gone long before the newer is full
 MOVED_LEAST = 32
 MOVED_AT_ONCE = 5_000  # in one transaction when all are moved
@@ -103,6 +105,8 @@ class LoggedStore:
         rows = encode_rows(self._octets, batch, settings.key_bytes_max, settings.value_bytes_max)
         self._data.require_room_for(len(rows), reclaiming=reclaiming)
         number = self._number + 1
+        if not self._direct_from:
+            self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch))
         if self._direct_from or not self._region.has_room(rows):
             return self._write_directly(batch, number)
         try:
@@ -111,7 +115,6 @@ class LoggedStore:
             raise BatchUnknown(number, f"write-ahead log: {error}") from error
         self._newer.apply(batch)
         self._newer.number = self._number = number
-        self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch))
         return number
 
     def _write_directly(self, batch: Batch, number: int) -> int:
@@ -126,28 +129,34 @@ class LoggedStore:
     # --- from the log to the data file
 
     def _move_some(self, most: int) -> None:
+        """Move rows of the older generation, or begin a newer one; before the next commit is written."""
         if self._older is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
                 self._older, self._newer = self._newer, RowTable(self._below, self._number)
                 self._older_bytes = self._region.used
                 self._region = self._ahead.region(1 - self._region.index)
             return
-        if self._durable >= self._older.number and self._move_rows(self._older, most):
-            self._older = None
+        if self._durable < self._older.number:
+            return
+        over = self._newer if self._durable == self._number else None  # else its deletions may be lost with the power
+        if self._region.used >= (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED):
+            if self._move_rows(self._older, most, over):
+                self._older = None
 
-    def _move_rows(self, table: RowTable, most: int) -> bool:
-        """Move some rows of a generation; return whether none is left."""
+    def _move_rows(self, table: RowTable, most: int, over: RowTable | None = None) -> bool:
+        """Move some rows of a generation, without those that a later one has; return whether none is left."""
         rows = table.some(most)
         whole = len(rows) < most  # the partitions of a generation are not counted for each slice
         number = table.number if whole else self._data.transaction_no
+        moved = rows if over is None else over.without(rows)
         try:
-            self._data.move(rows, number)
+            self._data.move(moved, number)
         except BatchUnknown:  # the file was opened again, and is whole; the rows may be in it, or not
             try:
-                self._data.move(rows, number)
+                self._data.move(moved, number)
             except BatchUnknown as error:
                 raise StoreFailed("rows could not be moved to the data file twice") from error
-        table.forget(rows)
+        table.forget(rows, over)
         self._moved = True
         return whole
 

@@ -24,6 +24,7 @@ cdef class RowTable:
     cdef dict parts
 
 
+cdef object forget_deletion(RowTable table, bytes key)
 cdef PartRows part_of(RowTable table, bytes head)
 cdef object put_row(RowTable table, PartRows part, bytes key, bytes value)
 cdef bint note_new(Below below, bytes key) except -1

@@ -119,17 +119,42 @@ class RowTable:
                     moved.append(row)
         return moved
 
-    def forget(self, moved: list[tuple[bytes, bytes | None]]) -> None:
-        """Forget rows that stand in the data file now."""
+    def without(self, rows: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+        """Return those rows of the generation before that this one has not written again, or deleted."""
+        left: list[tuple[bytes, bytes | None]] = []
+        part: PartRows | None
+        for row in rows:
+            part = self.parts.get(row[0][:2])
+            if part is None or row[0] not in part.rows:  # what is fresh here does not stand there
+                left.append(row)
+        return left
+
+    def forget(self, moved: list[tuple[bytes, bytes | None]], over: "RowTable | None") -> None:
+        """Forget rows that stand in the data file now, and those that ``over``, the generation behind, has.
+
+        Its deletion of a row that was fresh is forgotten with it: the row never reached the data file.
+        """
         for key, _ in moved:
             part: PartRows = self.parts[key[:2]]
             if key in part.fresh:
                 del part.fresh[key]
+                if over is not None:
+                    forget_deletion(over, key)
             else:
                 del part.rows[key]
             part.ordered = None
             if not part.fresh and not part.rows:
                 del self.parts[key[:2]]
+
+
+def forget_deletion(table: RowTable, key: bytes) -> None:
+    """Forget that a row was deleted; one that was written is kept."""
+    part: PartRows | None = table.parts.get(key[:2])
+    if part is not None and part.rows.get(key, ABSENT) is None:
+        del part.rows[key]
+        part.ordered = None
+        if not part.fresh and not part.rows:
+            del table.parts[key[:2]]
 
 
 def part_of(table: RowTable, head: bytes) -> PartRows:

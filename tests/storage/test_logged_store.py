@@ -62,6 +62,43 @@ def test_messages_that_are_consumed_soon_never_reach_the_data_file(path: Path, m
     kept.close()
 
 
+def test_messages_that_are_consumed_in_the_next_generation_do_not_either(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was in flight when a generation ended is deleted in the next one, before it would be moved."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    seen: set[bytes] = set()
+    for number in range(1, 2_000):
+        consumed = [(keys.queue_key(1, 7, number - 50), None)] if number > 50 else []
+        store.write([(keys.queue_key(1, 7, number), b"x" * 100), (keys.meta_key(1), b"%d" % number), *consumed])
+        _sync(store)
+        seen.update(_in_data_file(store))
+        if number % 500 == 0:
+            killed = LoggedStore.open(_kill(path, tmp_path / str(number)), "c", "n", SETTINGS)
+            assert len(killed.scan(b"", None, 100)) == 51
+            killed.close()
+    assert seen == set()  # META is written again with each message
+    assert store.unmoved_bytes < 4 * 50_000  # of 480 000: the generations took turns
+    store.close()
+
+
+def test_a_deletion_that_is_not_durable_keeps_no_row_from_the_data_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a loss of power it would be gone, and with it the region that has the row."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 5_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    for number in range(1, 60):
+        store.write([(keys.queue_key(1, 7, number), b"x" * 100)])
+    _sync(store)
+    store.write([])  # the next generation begins
+    for number in range(1, 60):
+        store.write([(keys.queue_key(1, 7, number), None), (keys.meta_key(1), b"x" * 100)])
+    assert {keys.queue_key(1, 7, number) for number in range(1, 30)} <= set(_in_data_file(store))
+    store.abandon()
+
+
 def test_a_key_that_was_there_before_is_deleted_below(path: Path) -> None:
     """A queue's row in the data file, written again in this life and deleted then, does not come back."""
     key = keys.queue_key(1, 7, 5)
