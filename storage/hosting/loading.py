@@ -18,7 +18,6 @@ from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
-from storage.state.session_window import InFlight
 from storage.state.partition import Partition
 from storage.state.rows import (
     ENTRY_OVERHEAD_BYTES,
@@ -37,6 +36,7 @@ from storage.state.rows import (
     row_decoder,
     unpack,
 )
+from storage.state.session_window import InFlight
 from storage.state.timers import EndSession
 
 __all__ = ["load"]

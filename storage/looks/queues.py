@@ -7,8 +7,8 @@ from mqtt.topics import parse_shared
 from storage.hosting.hosted_partition import HostedPartition
 from storage.looks.shown import Shown
 from storage.state.durable_sessions import DurableSession
-from storage.state.session_window import InFlight
 from storage.state.rows import NEVER, STATE_QUEUED, STATE_RELEASED, Entry
+from storage.state.session_window import InFlight
 from wire.looks.source import Ask, Columns, Place, Source
 from wire.messages.sessions import Subscription
 

@@ -16,10 +16,10 @@ from storage.messages.groups import Groups
 from storage.messages.redispatch import RedispatchQueue
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
-from storage.state.session_window import InFlight
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, Entry, InflightRow, decode_entry, pack
 from storage.state.session_reads import SessionReads
+from storage.state.session_window import InFlight
 from storage.state.timers import EndHold
 from wire.looks.traces import Origin
 from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, encode_push

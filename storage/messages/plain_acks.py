@@ -10,6 +10,7 @@ import cython
 
 from storage.messages.consumed import Consumed
 from storage.messages.outbound import Outbound
+from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.batches import PushAck, decode_push_acks
@@ -84,8 +85,11 @@ def take_puback(
 ) -> cython.bint:
     """Consume the entry of a PUBACK; false, and nothing was done, if it is another acknowledgement."""
     number: cython.ulonglong = get64(data, at)
-    session: SessionWindow | None = lane.sessions.get(number)
-    if session is None or data[at + TYPE_AT] != PUBACK or session.owner_epoch != get64(data, at + OWNER_EPOCH_AT):
+    owner: DurableSession | None = lane.sessions.get(number)
+    if owner is None:
+        return False
+    session: SessionWindow = owner
+    if data[at + TYPE_AT] != PUBACK or session.owner_epoch != get64(data, at + OWNER_EPOCH_AT):
         return False
     if session.edge != node or session.incarnation != incarnation or session._inflight is None:
         return False
@@ -94,9 +98,9 @@ def take_puback(
     if flight is None or flight.qos != 1 or flight.body:
         return False
     if flight.traced and lane.partition.tracing is not None:
-        lane.partition.tracing.acked(lane.partition.number, session, session_seq, PUBACK, data[at + CODE_AT])
+        lane.partition.tracing.acked(lane.partition.number, owner, session_seq, PUBACK, data[at + CODE_AT])
     if give_back(session, session_seq, flight) >= lane.acks_per_row or number not in lane.consumed.lazy:
-        lane.consumed.note(session, 0)
+        lane.consumed.note(owner, 0)
     if not is_caught_up(session) or lane.outbound.groups.rest:
-        lane.outbound.free(session)
+        lane.outbound.free(owner)
     return True

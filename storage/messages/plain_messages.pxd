@@ -84,7 +84,7 @@ cdef PlainRoute find_route(PlainLane lane, bytes topic)
 cdef bint take_plain(
     PublishTaker taker, PlainLane lane, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
 cdef bint tell(
-    PlainLane lane, SessionWindow session, unsigned long long session_seq, bytes topic, unsigned int identifier,
+    PlainLane lane, object session, unsigned long long session_seq, bytes topic, unsigned int identifier,
     unsigned char* data, Py_ssize_t at) except -1
 cdef bint hear_publisher(
     PublishTaker taker, PlainLane lane, unsigned long long publisher, unsigned long long owner_epoch) except -1

@@ -15,6 +15,7 @@ import cython
 from mqtt.properties import encode_subscription_identifiers
 from storage.messages.origins import Origins, edge_sender
 from storage.messages.publishers import Publishers
+from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.batches import PublishMessage, decode_publish
@@ -48,7 +49,7 @@ class PlainRoute:
     """Receiver of one topic in a partition; no session where a message of that topic is not plain."""
 
     def __init__(self) -> None:
-        self.session: SessionWindow | None = None
+        self.session: DurableSession | None = None
         self.identifiers = b""
         self.told = False  # a trace names its client
 
@@ -238,9 +239,10 @@ def take_plain(
     route: PlainRoute | None = lane.routes.get(topic)
     if route is None:
         route = find_route(lane, topic)
-    session: SessionWindow | None = route.session
-    if session is None:
+    owner: DurableSession | None = route.session
+    if owner is None:
         return False
+    session: SessionWindow = owner
     size: cython.Py_ssize_t = topic_bytes + property_bytes + payload_bytes + len(route.identifiers) + ENTRY_OVERHEAD
     if not has_room(lane, session, size):
         return False
@@ -259,7 +261,7 @@ def take_plain(
     flight: InFlight = take_place(session, size)
     identifier: cython.uint = flight.packet_identifier
     if route.told or data[at + FLAGS_AT] & TRACED_FLAG:
-        flight.traced = tell(lane, session, session_seq, topic, identifier, data, at)
+        flight.traced = tell(lane, owner, session_seq, topic, identifier, data, at)
     write_row(taker.scratch, lane, session, session_seq, route, data, at, body_at, identifier, deadline)
     write_push(lane, session, session_seq, route, data, at, body_at, identifier, expiry_s, flight.traced)
     session.behind = lane.building
@@ -271,7 +273,7 @@ def take_plain(
 
 def tell(
     lane: PlainLane,
-    session: SessionWindow,
+    session: DurableSession,
     session_seq: cython.ulonglong,
     topic: bytes,
     identifier: cython.uint,

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from storage.messages.bodies import Bodies
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
-from storage.state.session_window import InFlight
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, Entry, HandedRow, decode_entry, pack, unpack
+from storage.state.session_window import InFlight
 from storage.state.timers import RedispatchAgain
 from wire.messages.batches import NO_EXPIRY
 from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick

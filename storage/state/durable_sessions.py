@@ -143,13 +143,6 @@ class DurableSession(SessionWindow):
         """Bound its queue beside the partition's own bounds; 0 asks for nothing."""
         self.queue_bounds = (messages_max, bytes_max) if messages_max or bytes_max else None
 
-    def queue_most(self, messages_max: int, bytes_max: int) -> tuple[int, int]:
-        """Return how many entries and bytes its queue may have where the partition's own bounds are these."""
-        if self.queue_bounds is None:
-            return messages_max, bytes_max
-        messages, octets = self.queue_bounds
-        return min(messages or messages_max, messages_max), min(octets or bytes_max, bytes_max)
-
     def row(self) -> SessionRow:
         """Return the row as of now."""
         return SessionRow(
@@ -381,5 +374,6 @@ _MADE_LATE: dict[str, Callable[[], Any]] = {
 }
 _SLOTS: dict[str, Callable[[DurableSession], Any]] = {
     **{name: getattr(DurableSession, name).__get__ for name in _MADE_LATE},
-    **{name: attrgetter("_" + name) for name in ("acked_rows", "identifiers", "inflight", "sizes", "stored_rows", "unsent")},
+    **{name: attrgetter("_" + name) for name in ("acked_rows", "identifiers", "inflight")},
+    **{name: attrgetter("_" + name) for name in ("sizes", "stored_rows", "unsent")},
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from storage.state.durable_sessions import DurableSession
+from storage.state.session_window import SessionWindow
 
 __all__ = ["QueueAges"]
 
@@ -27,7 +28,7 @@ class QueueAges:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def note(self, session: DurableSession, arrived: int) -> None:
+    def note(self, session: SessionWindow, arrived: int) -> None:
         """Take up a queue whose oldest message came then; 0: nobody knows when."""
         if not session.aged:
             session.aged = True

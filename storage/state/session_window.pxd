@@ -49,6 +49,9 @@ cdef class SessionWindow:
     cdef public set _stored_rows
 
 
+cdef dict inflight_of(SessionWindow session)
+cdef PacketIdentifiers identifiers_of(SessionWindow session)
+cdef list acked_rows_of(SessionWindow session)
 cdef bint is_window_open(SessionWindow session) except -1
 cdef bint is_caught_up(SessionWindow session) except -1
 cdef InFlight take_place(SessionWindow session, Py_ssize_t size)

@@ -99,17 +99,12 @@ class SessionWindow:
     @property
     def inflight(self) -> dict[int, InFlight]:
         """Messages in flight by session_seq, ascending."""
-        if self._inflight is None:
-            self._inflight = {}
-        return self._inflight
+        return inflight_of(self)
 
     @property
     def identifiers(self) -> PacketIdentifiers:
         """Packet identifiers of messages in flight."""
-        if self._identifiers is None:
-            self._identifiers = PacketIdentifiers()
-            self._identifiers.last = self.last_identifier
-        return self._identifiers
+        return identifiers_of(self)
 
     @property
     def sizes(self) -> deque[int]:
@@ -120,7 +115,7 @@ class SessionWindow:
 
     @property
     def unsent(self) -> deque[tuple[int, Entry | None, int]]:
-        """Of the messages in flight, not on this connection yet: session_seq, entry (None: on disk), bytes in memory."""
+        """In flight, and not on this connection yet: session_seq, entry (None: on disk), bytes in memory."""
         if self._unsent is None:
             self._unsent = deque()
         return self._unsent
@@ -128,9 +123,7 @@ class SessionWindow:
     @property
     def acked_rows(self) -> list[int]:
         """Consumed entries whose queue rows still stand."""
-        if self._acked_rows is None:
-            self._acked_rows = []
-        return self._acked_rows
+        return acked_rows_of(self)
 
     @property
     def stored_rows(self) -> set[int]:
@@ -147,19 +140,54 @@ class SessionWindow:
     @property
     def window_open(self) -> bool:
         """True if another QoS 1/2 message may leave now."""
-        return is_window_open(self)
+        return bool(is_window_open(self))
 
     @property
     def caught_up(self) -> bool:
         """True if nothing waits to be sent: a new message may leave at once."""
-        return is_caught_up(self)
+        return bool(is_caught_up(self))
+
+    def queue_most(self, messages_max: int, bytes_max: int) -> tuple[int, int]:
+        """Return how many entries and bytes its queue may have where the partition's own bounds are these."""
+        if self.queue_bounds is None:
+            return messages_max, bytes_max
+        messages, octets = self.queue_bounds
+        return min(messages or messages_max, messages_max), min(octets or bytes_max, bytes_max)
+
+
+def inflight_of(session: SessionWindow) -> dict[int, InFlight]:
+    """Return the messages in flight."""
+    made: dict[int, InFlight] | None = session._inflight
+    if made is None:
+        made = {}
+        session._inflight = made
+    return made
+
+
+def identifiers_of(session: SessionWindow) -> PacketIdentifiers:
+    """Return the packet identifiers."""
+    made: PacketIdentifiers | None = session._identifiers
+    if made is None:
+        made = PacketIdentifiers()
+        made.last = session.last_identifier
+        session._identifiers = made
+    return made
+
+
+def acked_rows_of(session: SessionWindow) -> list[int]:
+    """Return the consumed entries whose queue rows still stand."""
+    made: list[int] | None = session._acked_rows
+    if made is None:
+        made = []
+        session._acked_rows = made
+    return made
 
 
 def is_window_open(session: SessionWindow) -> cython.bint:
     """Whether another QoS 1/2 message may leave now."""
     if session.out >= session.window or (session.out >= WINDOW_ANY_SIZE and session.out_bytes >= WINDOW_BYTES):
         return False
-    return session.edge != "" and (session.reads is None or not session.reads.hold)
+    return bool(session.edge) and (session.reads is None or not session.reads.hold)
 
 
 def is_caught_up(session: SessionWindow) -> cython.bint:
@@ -174,11 +202,10 @@ def take_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
         session: Caught up, its window open.
         size: Of the entry, in bytes.
     """
-    identifiers: PacketIdentifiers = session.identifiers if session._identifiers is None else session._identifiers
-    inflight: dict[int, InFlight] = session.inflight if session._inflight is None else session._inflight
-    flight: InFlight = InFlight(identifiers.allocate(), 1, SENT, size, False)
+    identifier: cython.uint = identifiers_of(session).allocate()
+    flight: InFlight = InFlight(identifier, 1, SENT, size, False)
     flight.out = True
-    inflight[session.next_seq] = flight
+    inflight_of(session)[session.next_seq] = flight
     session.next_seq += 1
     session.push_seq = session.next_seq
     session.queue_bytes += size
@@ -189,14 +216,14 @@ def take_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
 
 def give_back(session: SessionWindow, session_seq: cython.ulonglong, flight: InFlight) -> cython.Py_ssize_t:
     """The client has finished an entry; return how many consumed entries still have their queue rows."""
-    del session._inflight[session_seq]
-    session._identifiers.release(flight.packet_identifier)
+    del inflight_of(session)[session_seq]
+    identifiers_of(session).release(flight.packet_identifier)
     if flight.out:
         session.out -= 1
         session.out_bytes -= flight.size
     if flight.stored:
         session.stored_rows.add(session_seq)
     session.queue_bytes -= flight.size
-    acked_rows: list[int] = session.acked_rows if session._acked_rows is None else session._acked_rows
+    acked_rows: list[int] = acked_rows_of(session)
     acked_rows.append(session_seq)
     return len(acked_rows)

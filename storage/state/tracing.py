@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from mqtt.reasons import FAILURE
 from storage.state.durable_sessions import DurableSession
-from storage.state.session_window import InFlight
 from storage.state.rows import Entry
+from storage.state.session_window import InFlight
 from wire.looks.trace_desk import TraceDesk
 from wire.looks.traces import CLIENT, NO_ORIGIN, TOPIC, Origin
 from wire.messages.batches import PublishMessage

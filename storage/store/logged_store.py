@@ -139,9 +139,9 @@ class LoggedStore:
         if self._durable < self._older.number:
             return
         over = self._newer if self._durable == self._number else None  # else its deletions may be lost with the power
-        if self._region.used >= (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED):
-            if self._move_rows(self._older, most, over):
-                self._older = None
+        waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
+        if not waits and self._move_rows(self._older, most, over):
+            self._older = None
 
     def _move_rows(self, table: RowTable, most: int, over: RowTable | None = None) -> bool:
         """Move some rows of a generation, without those that a later one has; return whether none is left."""

@@ -26,8 +26,8 @@ from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.sessions.wills import Wills
 from storage.state.durable_sessions import DurableSession
-from storage.state.session_window import InFlight
 from storage.state.partition import Partition
+from storage.state.session_window import InFlight
 from tests.mutants.scenarios import SCENARIOS
 from tests.storage import (
     test_backup,
