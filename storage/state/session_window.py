@@ -1,4 +1,4 @@
-"""What each message touches of a session: the numbers of its queue and its window, and its messages in flight.
+"""The part of a session that each message touches: numbers of its queue and its window, and messages in flight.
 
 Compiled, these are C fields: a message of QoS 1 reads and writes about thirty of them. ``DurableSession`` has the rest.
 The six collections are made when they are first asked for, because most sessions are away and have nothing queued.
