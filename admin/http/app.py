@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
-from litestar import Litestar, Request, Response, Router, get, post
+from litestar import Litestar, MediaType, Request, Response, Router, get, post
 from litestar.connection import ASGIConnection
 from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
@@ -89,9 +89,15 @@ def make_application(
         caller = request.state.caller
         return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
 
-    @get(f"{BASE}/version", opt={"role": PUBLIC}, summary="Release of this service", operation_id="version")
-    async def tell_version() -> Response[str]:
-        return Response(version, media_type="text/plain")
+    @get(
+        f"{BASE}/version",
+        opt={"role": PUBLIC},
+        summary="Release of this service",
+        operation_id="version",
+        media_type=MediaType.TEXT,
+    )
+    async def tell_version() -> str:
+        return version
 
     @get(f"{BASE}/openapi.json", opt={"role": PUBLIC}, include_in_schema=False, sync_to_thread=False)
     def describe(request: Request[Any, Any, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from litestar.handlers import HTTPRouteHandler
 from access.operators.verbs import Role
 from admin import queries
 from admin.http.figures import total
-from admin.http.row_handlers import ClusterOf, Partial, refused
+from admin.http.partial import Partial
+from admin.http.row_handlers import ClusterOf, refused
 from admin.http.watching import Watching
 from conf.errors import UserError
 from wire.messages.look_rows_clients import SeenListener

@@ -16,23 +16,17 @@ from litestar.params import Parameter
 from access.operators.verbs import ROLES
 from admin import queries
 from admin.http.callers import Caller
+from admin.http.partial import Partial
 from admin.http.problems import Problem
 from admin.http.row_paths import LISTS, Listing
 from conf.errors import ExitCode, UserError
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
 
-__all__ = ["ClusterOf", "Partial", "refused", "row_handlers", "rows_of_page"]
+__all__ = ["ClusterOf", "refused", "row_handlers", "rows_of_page"]
 
 LIMIT_MAX = 1_000
 PATTERN_MAX = 65_535
 NONE = inspect.Parameter.empty
-
-
-class Partial(msgspec.Struct):
-    """A node whose rows are not all there."""
-
-    node: str
-    why: str
 
 
 def page_type(what: str) -> type[msgspec.Struct]:

@@ -29,8 +29,9 @@ from admin.http.live_cluster import LiveCluster
 from admin.http.logins import Logins
 from admin.http.look_handlers import look_handlers
 from admin.http.mosquitto_handlers import mosquitto_handlers
+from admin.http.operation_handlers import operation_handlers
 from admin.http.overview_handlers import overview_handlers
-from admin.http.problems import Problem
+from admin.http.problems import Problem, of_reply
 from admin.http.row_handlers import row_handlers
 from admin.http.story_handlers import story_handlers
 from admin.http.trace_handlers import trace_handlers
@@ -116,6 +117,12 @@ class AdminService:
         async def cluster_of(caller: Caller, total_s: float) -> Any:
             return await cluster.for_queries(caller.role.name.lower(), total_s, caller.name)
 
+        async def ask_verb(caller: Caller, verb: str) -> Any:
+            reply = await cluster.ask(verb, {}, caller.name, caller.role.name.lower())
+            if not reply.ok:
+                raise of_reply(reply.error, reply.exit_code, changes=False)
+            return reply.result
+
         callers = Callers(self._logins, check_token, boot_time, time.time, self._is_https)
         changes = Changes(cluster, self._audit, boot_time)
         handlers = [
@@ -126,6 +133,7 @@ class AdminService:
             *trace_handlers(cluster_of),
             *overview_handlers(watching),
             *mosquitto_handlers(cluster_of, watching),
+            *operation_handlers(cluster_of, ask_verb),
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
         name, settings = self._config.node.cluster, self._settings

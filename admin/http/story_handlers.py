@@ -12,8 +12,9 @@ from litestar.params import Parameter
 from access.operators.verbs import Role
 from admin import queries, stories
 from admin.explain.story import Story
+from admin.http.partial import Partial
 from admin.http.problems import Problem
-from admin.http.row_handlers import ClusterOf, Partial, refused
+from admin.http.row_handlers import ClusterOf, refused
 from conf.errors import UserError
 from wire.messages.look_rows_clients import (
     SeenClientNow,

@@ -9,7 +9,8 @@ from litestar.params import Parameter
 
 from access.operators.verbs import Role
 from admin import traces
-from admin.http.row_handlers import ClusterOf, Partial, refused
+from admin.http.partial import Partial
+from admin.http.row_handlers import ClusterOf, refused
 from conf.errors import UserError
 from wire.messages.look_rows_nodes import SeenTraceEvent
 

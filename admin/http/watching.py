@@ -17,8 +17,8 @@ from admin.alarms import GROWING, Active, Alarms, Ended, Sight
 from admin.growth import Growth
 from admin.http.figures import Figures, History, drops_of, figures_of
 from admin.http.live_cluster import LiveCluster
+from admin.http.partial import Partial
 from admin.http.problems import Problem
-from admin.http.row_handlers import Partial
 from conf.errors import UserError
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_rows_nodes import SeenStats

@@ -14,7 +14,7 @@ const list = (name) => [LISTS[name].title, (props) => html`<${List} page=${LISTS
 const PAGES = {
   overview: ["Overview", Overview], alarms: ["Alarms", AlarmPage], nodes: ["Nodes", Nodes], clients: list("clients"), client: ["One client", Client],
   topics: ["Topics", Topic], message: ["Message", Message], subscriptions: list("subscriptions"), shares: list("shares"), sessions: list("sessions"),
-  retained: list("retained"), routes: list("routes"), ring: ["Ring", Ring],
+  retained: list("retained"), routes: list("routes"), ring: ["Ring", Ring], operations: list("operations"),
   routers: ["Routers", plain("Routers", "Who decides, and whose lease runs?", "/cluster", "stratamq cluster status")],
   members: ["Members", plain("Members", "Whom does gossip see?", "/membership", "stratamq membership list")],
   storage: list("storage"), slow: list("slow"), drops: list("drops"), journal: list("journal"), traces: ["Traces", Traces],

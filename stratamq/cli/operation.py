@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.api_asking import refuse_show
 from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
 from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
@@ -82,6 +81,8 @@ def cancel(
     if operation.kind != "export":
         show(operation.cancel, {"node": operation.node} if operation.node else {}, options)
         return
+    if options.api is not None:
+        raise UserError("an export is cancelled over a link: ask without --api", ExitCode.USAGE)
     reply: AdminReply = with_cluster(options, lambda cluster: ordered(cluster, operation.node, operation.cancel))
     if not reply.ok:
         raise UserError(reply.error, reply.exit_code or ExitCode.FAILED)
@@ -91,10 +92,34 @@ def cancel(
 def _found(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":
     from admin.operations import exports_of, operations
 
-    refuse_show(options)
+    if options.show_api or options.api is not None:
+        return _found_by_api(options)
     ring, nodes = answer("ring status", {}, options), answer("node list", {}, options)["nodes"]
-    if options.api is not None:
-        typer.echo("stratamq: exports are not in the API: ask a router to see them", err=True)
-        return operations(ring, nodes, {}), ()
     exports, partial = with_cluster(options, exports_of)
     return operations(ring, nodes, exports), partial
+
+
+def _found_by_api(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":
+    """Return the same as the HTTP service tells it.
+
+    Raises:
+        typer.Exit: ``--show-api``: the call is printed.
+    """
+    from msgspec import DecodeError, json
+
+    from admin.api import Call
+    from admin.gather import Missing
+    from admin.http.operation_page import OperationPage
+    from conf.errors import UserError
+    from stratamq.cli.api_asking import ASK_S, api_of
+
+    call = Call("GET", "/operations")
+    if options.show_api:
+        typer.echo(call.line())
+        raise typer.Exit
+    api = api_of(options)
+    try:
+        page = json.decode(api.ask(call, ASK_S)[1], type=OperationPage)
+    except DecodeError as error:
+        raise UserError(f"{api.address} is no service of this release: {error}") from None
+    return [row.operation() for row in page.rows], tuple(Missing(one.node, one.why) for one in page.partial)

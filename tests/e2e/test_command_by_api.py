@@ -63,6 +63,8 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
         ("retained", "get", "api/kept", "--raw"),
         ("config", "diff", "edge-0", "storage-0"),
         ("ring", "show", "-o", "json"),
+        ("operation", "show", "rebalance-9"),
+        ("token", "list", "--limit", "1", "--columns", "token,role", "-o", "json"),
         ("client", "kick", "api-nobody"),
         ("session", "delete", "api-reader", "--yes"),
         ("client", "list", "--filter", "colour=red"),
@@ -72,6 +74,20 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
     ):
         code, shown, said = place.run(*words)
         assert by_api.run(*words) == (code, shown, said), words
+
+
+def test_long_work_is_one_table_for_both(place: OperatedCluster, by_api: ByApi) -> None:
+    """A drain is listed by the service as over links, and cancelled through it."""
+    assert place.ask("node", "drain", "edge-1", "--no-wait").code == 0
+    try:
+        for words in (("operation", "list", "-o", "json"), ("operation", "show", "drain-edge-1")):
+            asked, told = by_api.run(*words), place.cluster.command(*words, "--data", str(place.cluster.data))
+            assert asked == (told.returncode, told.stdout, told.stderr) and "drain-edge-1" in asked[1], words
+        assert by_api.run("operation", "list", role="viewer")[0] == 0
+    finally:
+        cancelled = by_api.run("operation", "cancel", "drain-edge-1")
+    assert cancelled[0] == 0, cancelled
+    assert place.ask("operation", "list").shown == []
 
 
 def test_changes_go_by_the_service_and_stand_in_its_audit(place: OperatedCluster, by_api: ByApi) -> None:
@@ -135,6 +151,7 @@ def test_the_call_of_each_question_and_change(by_api: ByApi) -> None:
         (("cluster", "forget", "edge-9"), "DELETE /api/v1/nodes/edge-9"),
         (("session", "delete", "a/b", "--dry-run"), "DELETE /api/v1/sessions/a%2Fb?dry_run=true"),
         (("retained", "clear", "t"), 'POST /api/v1/retained/clear {"topics":["t"]}'),
+        (("operation", "list"), "GET /api/v1/operations"),
         (("node", "drain", "edge-0"), "POST /api/v1/nodes/edge-0/drain"),
     ):
         assert by_api.run(*words, "--show-api") == (0, f"{call}\n", "")

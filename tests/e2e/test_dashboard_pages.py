@@ -16,7 +16,7 @@ ASKED = {  # what a page is asked, where it shows nothing without
     "traces": "?trace=seen",
     "ring": "?plan=1&name=load",
 }
-EMPTY = {"alarms", "slow", "users"}  # pages that may have no row of a table here
+EMPTY = {"alarms", "operations", "slow", "users"}  # pages that may have no row of a table here
 WINDOWS = (("light", 1280), ("dark", 1280), ("light", 320), ("dark", 320))
 
 

@@ -60,6 +60,10 @@ export const LISTS = {
     title: "Configuration", question: "What is set, and by whom?", path: "/config", cli: "stratamq config show",
     columns: ["node", "name", "value", "source", "default", "needs_restart"], filters: ["node", "name", "source"],
   },
+  operations: {
+    title: "Operations", question: "Which long work runs, and how much is left?", path: "/operations", cli: "stratamq operation list", live: true,
+    columns: ["id", "kind", "node", "state", "done", "total", "left", "unit", "eta_s", "cancel", "detail"], filters: [],
+  },
   listeners: {
     title: "Listeners", question: "Where do clients come in?", path: "/edge-listeners", cli: "stratamq listener list", live: true,
     columns: ["node", "listener", "kind", "bind", "state", "connections", "connections_max"], filters: ["node", "listener", "state"],
@@ -68,12 +72,12 @@ export const LISTS = {
 
 export function List({ page, query, go, beat }) {
   const { title, question, path, columns, filters, links, cli, live } = page;
-  const asked = { limit: 100, ...Object.fromEntries(filters.map((name) => [name, query[name]])), cursor: query.cursor };
+  const asked = { ...(filters.length ? { limit: 100 } : {}), ...Object.fromEntries(filters.map((name) => [name, query[name]])), cursor: query.cursor };
   const { answer, problem } = useAnswer(path, asked, live && !query.cursor ? beat : 0);
   const rows = answer ? answer.rows : [];
   const total = answer && answer.total_about ? `, about ${answer.total_about} in all` : "";
   return html`<h1>${title}</h1><p class="question">${question}</p>
-    <${Conditions} columns=${filters} query=${query} go=${go} />
+    ${filters.length ? html`<${Conditions} columns=${filters} query=${query} go=${go} />` : null}
     <${Failure} problem=${problem} /><${Partial} page=${answer} />
     ${answer ? html`<${Table} caption=${`${title}: ${rows.length} rows${total}`} rows=${rows} columns=${columns} links=${links} empty="No row meets this." />` : problem ? null : html`<p role="status">Asking the nodes …</p>`}
     <div class="row">
