@@ -27,7 +27,7 @@ from tests.turn_time import assert_within, timed
 
 MIB = 1024 * 1024
 QUEUE_MAX = 50  # messages of an absent session
-RETAINED_MAX = 100  # topics of a partition
+RETAINED_MAX = 30  # topics of a partition
 PARTITIONS = 8
 WILL_RATE = 40
 DRIPPING = 20
@@ -288,7 +288,7 @@ def test_a_flood_of_retained_topics(place: Place, count: int, seconds: float) ->
     """NIST: protect. 0x97 above the bound; what is kept does not grow."""
     found = place.attack("retained_flood", count, seconds)
     assert 0 < found.total("puback 0x00", "puback 0x10") <= RETAINED_MAX * PARTITIONS
-    assert found.seen["puback 0x97"] > 100
+    assert found.seen["puback 0x97"] >= count
 
 
 @sizes((50, 2.0), (1000, 30.0))
