@@ -1,7 +1,8 @@
 """A process that commits until it is killed, and what its store must hold afterwards.
 
 Commit n puts rows that follow from n alone and deletes those of commit n - WINDOW, so the newest commit number of a
-recovered store decides its whole content: a lost, torn or half-applied transaction shows as a difference.
+recovered store decides its whole content: a lost, torn or half-applied transaction shows as a difference. Brief rows,
+deleted after BRIEF commits, and one that each commit writes again go from one generation of a log to the next.
 
 Run: python commit_child.py PATH [SYNC_EVERY [logged]]; prints the number of each acknowledged commit.
 """
@@ -18,6 +19,7 @@ from storage.store.store import Store
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0, marker_sync_commits=8)
 WINDOW = 40  # commits whose rows live
+BRIEF = 4  # commits whose brief rows do
 SYNC_FAILED_EXIT = 42
 
 
@@ -30,9 +32,24 @@ def rows_of(transaction_no: int) -> list[tuple[bytes, bytes]]:
     return [(head + bytes((row,)), rng.randbytes(rng.choice((10, 200, 1500)))) for row in range(rng.randrange(1, 60))]
 
 
+def brief_rows_of(transaction_no: int) -> list[tuple[bytes, bytes]]:
+    """Return the rows of a commit that are deleted soon."""
+    if transaction_no < 2:
+        return []
+    head = b"\x00\x02q" + transaction_no.to_bytes(8, "big")
+    return [(head + bytes((row,)), bytes(200)) for row in range(5)]
+
+
+def newest_row(transaction_no: int) -> list[tuple[bytes, bytes]]:
+    """Return the row that each commit writes again."""
+    return [(b"\x00\x02a", transaction_no.to_bytes(8, "big"))] if transaction_no >= 2 else []
+
+
 def expected_rows(transaction_no: int) -> list[tuple[bytes, bytes]]:
     """Return everything that a store with this newest commit holds."""
-    return [row for number in range(max(2, transaction_no - WINDOW + 1), transaction_no + 1) for row in rows_of(number)]
+    lasting = list(range(max(2, transaction_no - WINDOW + 1), transaction_no + 1))
+    rows = [row for number in lasting for row in rows_of(number)]
+    return rows + newest_row(transaction_no) + [row for number in lasting[-BRIEF:] for row in brief_rows_of(number)]
 
 
 def smaller_steps() -> None:
@@ -51,8 +68,9 @@ def main() -> None:
         store = kind.open(Path(sys.argv[1]), "c", "n", SETTINGS)
         while True:
             number = store.transaction_no + 1
-            deletes = [(key, None) for key, _ in rows_of(number - WINDOW)]
-            assert store.write([*rows_of(number), *deletes]) == number
+            puts = [*rows_of(number), *brief_rows_of(number), *newest_row(number)]
+            deletes = [(key, None) for key, _ in rows_of(number - WINDOW) + brief_rows_of(number - BRIEF)]
+            assert store.write([*puts, *deletes]) == number
             if number % 170 == 0 or (number % 17 == 0 and kind is Store):
                 store.flush()
             if number % 5 == 0:
