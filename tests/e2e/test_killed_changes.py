@@ -1,0 +1,154 @@
+"""Kills in the middle of a change, done or not done and never half; and a thousand streams at once."""
+
+import contextlib
+import random
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from admin.http.gate import STREAMS_MAX
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_prometheus import served
+
+pytestmark = pytest.mark.slow
+
+STREAMS = 1_000
+ROUNDS = 8
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster("--edges", "1", "--routers", "3", "--admin-port", "0") as here:
+        served(here)
+        yield here
+
+
+@pytest.fixture(scope="module")
+def token(cluster: LocalCluster) -> str:
+    return str(cluster.admin("token", "create", "kills", "--role", "admin")["token"])
+
+
+def banned(cluster: LocalCluster) -> list[str]:
+    """Return the values of all bans, once routers answer."""
+    found: list[dict[str, Any]] = []
+
+    def listed() -> bool:
+        answer = cluster.command("ban", "list", "--all", "-o", "jsonl", "--data", str(cluster.data))
+        if answer.returncode == 0:
+            found[:] = cluster.admin("ban", "list", "--all")["bans"]
+        return answer.returncode == 0
+
+    cluster.wait_for(listed, "listed")
+    return [str(row["value"]) for row in found]
+
+
+def ban(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
+    words = ("ban", "add", "user", name, "--data", str(cluster.data))
+    command = [*cluster.command_line(), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_and_wait(cluster: LocalCluster, node: str) -> None:
+    """Kill a process of the cluster, and wait until it stands again."""
+    before = cluster.pid(node)
+    cluster.kill(node)
+    cluster.wait_for(lambda: cluster.is_started_again(node, before), f"{node} again")
+
+
+def test_the_command_is_killed(cluster: LocalCluster) -> None:
+    """At any moment from its start to its end; who had an exit code of 0 is banned, and the same word again does it."""
+    rng = random.Random(22)
+    done = set()
+    for number in range(ROUNDS):
+        name = f"command-{number}"
+        process = ban(cluster, name)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0.1, 1.5))
+        process.kill()
+        process.communicate()
+        if process.returncode == 0:
+            done.add(name)
+    now = banned(cluster)
+    assert done <= {*now} and len(now) == len({*now})
+    for number in range(ROUNDS):
+        again = ban(cluster, f"command-{number}")
+        assert again.wait(60) == 0, again.communicate()
+    now = [name for name in banned(cluster) if name.startswith("command-")]
+    assert sorted(now) == [f"command-{number}" for number in range(ROUNDS)]
+
+
+def test_the_service_is_killed(cluster: LocalCluster, token: str) -> None:
+    """A change that it answered stands; one that it did not is there whole or not at all, and its repeat is one ban."""
+    rng = random.Random(23)
+    headers = {"Authorization": f"Bearer {token}"}
+    for number in range(ROUNDS // 2):
+        name = f"service-{number}"
+        answers: list[int] = []
+
+        def post(name: str, answers: list[int]) -> None:
+            with contextlib.suppress(httpx.HTTPError):
+                asked = {"kind": "user", "value": name}
+                keyed = {**headers, "Idempotency-Key": name}
+                answers.append(httpx.post(f"{served(cluster)}/bans", json=asked, headers=keyed, timeout=30).status_code)
+
+        thread = threading.Thread(target=post, args=(name, answers))
+        thread.start()
+        thread.join(rng.uniform(0.0, 0.06))
+        kill_and_wait(cluster, "admin")
+        thread.join()
+        cluster.wait_for(lambda: httpx.get(f"{served(cluster)}/version").is_success, "served again")
+        assert not answers or (answers == [200] and name in banned(cluster)), answers
+        post(name, answers)
+        assert answers[-1] == 200
+    now = [name for name in banned(cluster) if name.startswith("service-")]
+    assert sorted(now) == [f"service-{number}" for number in range(ROUNDS // 2)]
+
+
+def test_the_leading_router_is_killed(cluster: LocalCluster) -> None:
+    """The command asks on through the election: its order is carried out once, or it says that it does not know."""
+    rng = random.Random(24)
+    for number in range(ROUNDS // 2):
+        name = f"router-{number}"
+        leader = str(cluster.admin("cluster", "status")["leader"])
+        process = ban(cluster, name)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0.3, 1.0))
+        kill_and_wait(cluster, leader)
+        _, said = process.communicate(timeout=60)
+        now = banned(cluster)
+        assert now.count(name) <= 1
+        assert process.returncode in (0, 3, 4), said
+        assert process.returncode == 4 or name in now, said
+        assert process.returncode != 4 or said.count("\n") <= 4, said
+
+
+def test_a_thousand_streams_at_once(cluster: LocalCluster, token: str) -> None:
+    """So many as there may be are served, the others are refused at once, others are served, and places come back."""
+    base = served(cluster)
+    host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")
+    cookie = httpx.post(f"{base}/login", json={"token": token}).headers["set-cookie"].partition(";")[0]
+    asked = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n\r\n".encode()
+    streams = [socket.create_connection((host, int(port)), 30) for _ in range(STREAMS)]
+    try:
+        for stream in streams:
+            stream.settimeout(30)
+            stream.sendall(asked)
+        statuses = [stream.recv(16).split(b" ")[1] for stream in streams]
+        assert statuses.count(b"200") == STREAMS_MAX and statuses.count(b"503") == STREAMS - STREAMS_MAX
+        for path in ("/me", "/clients", "/overview"):
+            answer = httpx.get(f"{base}{path}", headers={"Cookie": cookie}, timeout=10)
+            assert answer.is_success, answer.text
+    finally:
+        for stream in streams:
+            stream.close()
+
+    def is_free() -> bool:
+        with httpx.stream("GET", f"{base}/live", headers={"Cookie": cookie}, timeout=10) as stream:
+            return stream.status_code == 200
+
+    cluster.wait_for(is_free, "free again")
