@@ -71,6 +71,11 @@ def expose_partitions(
         lambda: max((hosted.tally.fill for hosted in shown.serving()), default=0.0),
     )
     metrics.gauge(
+        "queued_bytes",
+        "Bytes of unconsumed entries, as queues are bounded by: topic, payload, properties and what an entry takes.",
+        total(lambda hosted: hosted.tally.queue_bytes),
+    )
+    metrics.gauge(
         "retained_bytes", "Payloads of retained messages.", total(lambda hosted: hosted.retained.payload_bytes)
     )
     metrics.gauge(

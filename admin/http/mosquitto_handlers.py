@@ -32,7 +32,6 @@ UNCOUNTED = (
     "packet/out/bytes",
     "publish/bytes/received",
     "publish/bytes/sent",
-    "store/messages/bytes",
 )
 
 
@@ -86,6 +85,7 @@ def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int) -> dict[st
         "messages/stored": retained + _sum(known, "queued_messages"),
         "subscriptions/count": _sum(known, "subscriptions", 'kind="ephemeral"', 'kind="stored"'),
         "shared_subscriptions/count": _sum(known, "subscriptions", 'kind="ephemeral_shared"'),
+        "store/messages/bytes": _sum(known, "queued_bytes") + _sum(known, "retained_bytes"),
         "retained messages/count": retained,
         "messages/received": _sum(known, "packets_total", 'direction="in"'),
         "messages/sent": _sum(known, "packets_total", 'direction="out"'),

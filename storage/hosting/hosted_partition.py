@@ -98,6 +98,7 @@ class Tally(NamedTuple):
     subscriptions: int = 0
     fills: tuple[int, ...] = (0,) * (len(FILL_BOUNDS) + 1)  # queues that hold something, by how full they are
     fill_sum: float = 0.0
+    queue_bytes: int = 0
 
 
 class HostedPartition:
@@ -184,7 +185,7 @@ class HostedPartition:
     def _count(self) -> Iterator[int]:
         """Count in slices; yields the sessions of each. None may come or go meanwhile."""
         self.changed = False
-        online = queued = keys = size = subscribed = 0
+        online = queued = keys = size = subscribed = queue_bytes = 0
         fill = 0.0
         fills = Histogram(FILL_BOUNDS)
         settings = self.partition.settings
@@ -195,7 +196,8 @@ class HostedPartition:
             subscriptions = len(session.made("subscriptions") or ())
             subscribed += subscriptions
             keys += 1 + subscriptions + waiting
-            size += SESSION_BYTES + session.queue_bytes
+            size += SESSION_BYTES
+            queue_bytes += session.queue_bytes
             if waiting:
                 messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
                 filled = max(waiting / max(1, messages), session.queue_bytes / max(1, octets))
@@ -203,8 +205,9 @@ class HostedPartition:
                 fills.observe(filled)
             if passed % COUNTED_AT_ONCE == 0:
                 yield COUNTED_AT_ONCE
-        keys, size = keys + len(self.retained), size + self.retained.payload_bytes
-        self.tally = tally = Tally(online, queued, keys, size, fill, subscribed, tuple(fills.counts), fills.total)
+        keys, size = keys + len(self.retained), size + queue_bytes + self.retained.payload_bytes
+        told = tuple(fills.counts), fills.total, queue_bytes
+        self.tally = tally = Tally(online, queued, keys, size, fill, subscribed, *told)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
 
     @property

@@ -269,6 +269,24 @@ def test_a_full_queue(place: OperatedCluster) -> None:
     assert any(step["what"] == "queue_full" for step in misses)
 
 
+def test_bytes_of_queues_are_those_of_the_sessions(place: OperatedCluster) -> None:
+    """What storage nodes show of all queues is the sum of what each session says."""
+    away = place.come("bytes-away", 0, expiry_s=60)
+    place.subscribe(away, "bytes/#")
+    away.disconnect()
+    place.cluster.wait_for(lambda: not away.is_connected(), "gone", WAIT_S)
+    place.publish(place.come("bytes-publisher", 1), "bytes/1", 3)
+
+    def queued() -> float:
+        lines = [line for node in ("storage-0", "storage-1") for line in place.cluster.metrics(node).splitlines()]
+        return sum(float(line.split()[1]) for line in lines if line.startswith("stratamq_queued_bytes "))
+
+    whole = sum(row["bytes"] for row in place.rows("session", "list", "--all"))
+    assert whole > 3 * len("bytes/1")
+    place.cluster.wait_for(lambda: queued() == whole, "counted", WAIT_S)
+    place.ask("session", "delete", "bytes-away", "--yes")
+
+
 def test_an_expired_message(place: OperatedCluster) -> None:
     """Its entry goes when the client comes back: the queue says how long it lives, then the journal that it is over."""
     away = place.come("expired", 0, expiry_s=3600)

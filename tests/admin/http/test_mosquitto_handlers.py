@@ -38,6 +38,7 @@ STORAGE = SeenStats(
         "stratamq_queued_messages": 20.0,
         "stratamq_retained_messages": 10.0,
         "stratamq_retained_bytes": 999.0,
+        "stratamq_queued_bytes": 2_000.0,
         'stratamq_subscriptions{kind="stored"}': 3.0,
     },
 )
@@ -51,6 +52,7 @@ def test_the_topics_of_mosquitto_and_no_other() -> None:
     assert (tree["clients/connected"], tree["clients/disconnected"], tree["clients/total"]) == (4, 5, 9)
     assert (tree["clients/maximum"], tree["clients/expired"]) == (4, 8)
     assert (tree["messages/stored"], tree["retained messages/count"]) == (30, 10)
+    assert tree["store/messages/bytes"] == 2_999
     assert (tree["subscriptions/count"], tree["shared_subscriptions/count"]) == (5, 7)
     assert (tree["messages/received"], tree["messages/sent"], tree["bytes/sent"]) == (7, 9, 100)
     assert (tree["connections/socket/count"], tree["publish/messages/dropped"], tree["uptime"]) == (6, 1, 60)
