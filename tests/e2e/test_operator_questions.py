@@ -348,6 +348,27 @@ def test_ctrl_c_within_a_question_is_ctrl_c(place: OperatedCluster) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@pytest.mark.parametrize("way", ["ctrl-c", "head"])
+def test_a_list_that_is_watched_ends_without_a_traceback(place: OperatedCluster, way: str) -> None:
+    """It asks again and again, plain in a pipe; Ctrl-C ends it, and so does a reader that has seen enough."""
+    words = ("listener", "list", "--watch", "--every", "0.1", "--node", "edge-0", "-o", "jsonl")
+    command = [*place.cluster.command_line(), *words, "--data", str(place.cluster.data)]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert watching.stdout is not None and watching.stderr is not None
+    seen = [json.loads(watching.stdout.readline())["node"] for _ in range(9)]
+    assert set(seen) == {"edge-0"}, "more than one look has"
+    if way == "head":
+        watching.stdout.close()
+    else:
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+    said = watching.stderr.read()
+    assert watching.wait(WAIT_S) in (1, 130) and "Traceback" not in said, said
+    for wrong in ("0", "4000", "soon"):
+        refused = place.run("client", "list", "--watch", "--every", wrong)
+        assert refused[0] == 2 and refused[2].count("\n") == 1, refused
+
+
 def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
     """It draws nodes and slow clients on a terminal, and Ctrl-C ends it; a pipe gets lines of JSON."""
     socket = ["tmux", "-S", str(tmp_path / "tmux")]
