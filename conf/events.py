@@ -57,6 +57,8 @@ EVENTS: dict[str, Event] = {
     "federation.link_closed": Event(WARNING, "link to {peer} closed: {why}"),
     "federation.link_refused": Event(INFO, "a connection was refused: {why}"),
     "federation.link_up": Event(INFO, "link to {peer} {how}"),
+    "federation.list_failed": Event(WARNING, "the list of subscriptions is not whole: {why}; nothing is taken away"),
+    "federation.list_read": Event(INFO, "the list of subscriptions is whole: {filters} filters"),
     "federation.name_taken": Event(WARNING, "another agent has the name {agent}: heard through {neighbour}"),
     "federation.neighbour": Event(INFO, "neighbour {address}: {why}"),
     "federation.not_captured": Event(WARNING, "the broker does not send {topic} back: its captures cannot change"),

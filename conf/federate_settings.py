@@ -76,6 +76,13 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
     host_certificate: Path | None = Field(default=None, description="PEM chain for mutual TLS with the broker")
     host_key: Path | None = Field(default=None, description="its private key, mode 0600")
     filters: tuple[str, ...] = Field(default=(), description="filters that somebody here always wants")
+    api: str = Field(
+        default="",
+        description="of a cluster of ours: https://host:port of its service, whose list of subscriptions is read",
+    )
+    api_token_file: Path | None = Field(default=None, description="file with a token of role viewer, mode 0600")
+    api_authority: Path | None = Field(default=None, description="PEM that signs the service; none: the system's")
+    list_s: float = Field(default=60.0, ge=1, le=86_400, description="s between two lists of subscriptions")
     interest_s: float = Field(
         default=604_800.0, ge=60, description="s; how long a client with a kept session counts after it left"
     )
@@ -118,6 +125,8 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("host_certificate and host_key belong together")
         if self.password_file is not None and not self.username:
             raise ValueError("password_file needs username")
+        if self.api and (self.host_kind != "stratamq" or self.api_token_file is None):
+            raise ValueError("api is for host_kind = stratamq, and needs api_token_file")
         if self.host_kind == "static" and not self.filters:
             raise ValueError("host_kind = static needs filters: nobody tells what is wanted here")
         return self

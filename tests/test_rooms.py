@@ -173,6 +173,7 @@ SHELLS = {
     "gateways.datagrams.programs",
     "gateways.datagrams.service",
     "gateways.datagrams.sockets",
+    "gateways.federation.interest.cluster_list",
     "gateways.federation.links",
     "gateways.federation.turns",
     "gateways.process",

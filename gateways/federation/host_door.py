@@ -18,7 +18,7 @@ from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["client_id_of", "lane_options"]
+__all__ = ["client_id_of", "lane_options", "read_secret"]
 
 KEEP_ALIVE_S = 30
 EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
@@ -52,7 +52,9 @@ def lane_options(
         if settings.host_key is not None:
             check_private(settings.host_key, "federate.host_key")
         context = client_context(settings.host_authority, settings.host_certificate, settings.host_key)
-    password = None if settings.password_file is None else _secret(settings.password_file)
+    password = None
+    if settings.password_file is not None:
+        password = read_secret("federate.password_file", settings.password_file)
     version = 5 if settings.protocol == "5" else 4
 
     def connect_as(client_id: str) -> Callable[[], Connect]:
@@ -81,10 +83,15 @@ def lane_options(
     return lanes
 
 
-def _secret(path: Path) -> bytes:
-    check_private(path, "federate.password_file")
+def read_secret(where: str, path: Path) -> bytes:
+    """Return what a file of mode 0600 holds, without the end of its line.
+
+    Raises:
+        UserError: It is open to others, or cannot be read.
+    """
+    check_private(path, where)
     try:
         with path.open("rb") as file:
             return file.read(SECRET_BYTES_MAX).rstrip(b"\r\n")
     except OSError as error:
-        raise UserError(f"federate.password_file {path}: {error.strerror or error}", ExitCode.USAGE) from None
+        raise UserError(f"{where} {path}: {error.strerror or error}", ExitCode.USAGE) from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from conf.metrics import Metrics
 from gateways.federation.agent import Agent
 from gateways.federation.host import Host
@@ -12,8 +14,16 @@ from gateways.spool_thread import Spool, register_spool_metrics
 __all__ = ["register"]
 
 
-def register(metrics: Metrics, agent: Agent, host: Host, links: Links, turns: Turns, spool: Spool) -> None:
-    """Show an agent on the page of its process."""
+def register(
+    metrics: Metrics,
+    agent: Agent,
+    host: Host,
+    links: Links,
+    turns: Turns,
+    spool: Spool,
+    list_why: Callable[[], str],
+) -> None:
+    """Show an agent on the page of its process; ``list_why`` returns what the list of subscriptions lacks."""
     register_spool_metrics(metrics, spool)
     metrics.counter(
         "federate_events_total",
@@ -57,11 +67,13 @@ def register(metrics: Metrics, agent: Agent, host: Host, links: Links, turns: Tu
     metrics.check("broker", lambda: host.is_up)
     metrics.check("links", lambda: not links.missing())
     metrics.check("spool", lambda: not turns.is_full)
-    metrics.explain(lambda: _waits_for(host, links, turns))
+    metrics.check("interest", lambda: not list_why())
+    metrics.explain(lambda: _waits_for(host, links, turns, list_why()))
 
 
-def _waits_for(host: Host, links: Links, turns: Turns) -> str:
+def _waits_for(host: Host, links: Links, turns: Turns, list_why: str) -> str:
     away = [f"the broker ({host.reason})"] if not host.is_up else []
     away += [f"neighbour {each} ({links.reasons.get(each, 'not tried yet')})" for each in links.missing()]
     away += ["room in the spool"] if turns.is_full else []
+    away += [f"the list of subscriptions ({list_why})"] if list_why else []
     return "away: " + ", ".join(away) if away else ""

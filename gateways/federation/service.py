@@ -23,6 +23,7 @@ from gateways.federation.agent import Agent
 from gateways.federation.events import SPOOL_KINDS, AgentSettings, Forget, NeighbourPolicy, WrongSpool
 from gateways.federation.host import Host, log_filters
 from gateways.federation.host_door import client_id_of, lane_options
+from gateways.federation.interest.cluster_list import ClusterList, cluster_list
 from gateways.federation.interest.interest import INTEREST_KIND, Adapter, Interest
 from gateways.federation.interest.mosquitto import MosquittoLog
 from gateways.federation.interest.static import StaticFilters, want_configured
@@ -125,6 +126,9 @@ class _Process:
         except (WrongSpool, ValueError) as error:
             raise UserError(f"spool {config.gateway.data_dir / SPOOL_FILE}: {error}") from None
         want_configured(self.adapter.interest, settings.filters)
+        self.list: ClusterList | None = None
+        if settings.api and isinstance(self.adapter, ClusterEvents):
+            self.list = cluster_list(settings, self.adapter, lambda: self.host.hears, self.host.take_interest)
         identity = NodeIdentity(settings.federation, settings.agent, TIER_FEDERATE, self.agent.incarnation)
         options = LinksOptions(
             identity, link_contexts(files), settings.neighbours, settings.accept, _policies(settings), settings.hello_s
@@ -139,7 +143,7 @@ class _Process:
         """Run until a signal comes."""
         config, settings = self.config, self.config.settings
         metrics = Metrics("gateway", config.gateway.id, own_version())
-        register(metrics, self.agent, self.host, self.links, self.turns, self.spool)
+        register(metrics, self.agent, self.host, self.links, self.turns, self.spool, self._list_why)
         stopping = trio.Event()
         listeners = await _listen(settings)
         port = listeners[0].socket.getsockname()[1]
@@ -155,6 +159,8 @@ class _Process:
                     nursery.start_soon(lane.client.run)
                 nursery.start_soon(self._answer, config.gateway.data_dir / STATUS_SOCKET)
                 nursery.start_soon(self._expire)
+                if self.list is not None:
+                    nursery.start_soon(self.list.run)
                 ready(addresses)
                 await stopping.wait()
                 for lane in self.host.lanes:
@@ -168,6 +174,9 @@ class _Process:
                 found = found.exceptions[0]
             raise found from None
         return ExitCode.OK
+
+    def _list_why(self) -> str:
+        return self.list.why if self.list is not None else ""
 
     async def _expire(self) -> None:
         while True:
@@ -209,6 +218,7 @@ class _Process:
                 reasons = {each: self.links.reasons.get(each, "not tried yet") for each in away}
                 found = self.agent.status()
                 found["host"] = found["host"] and self.host.hears
+                found["list_of_subscriptions"] = self._list_why() or ("whole" if self.list is not None else "not read")
                 return found | {"away": reasons, "host_reason": self.host.reason}
             case "graph":
                 return self.agent.graph()
@@ -240,7 +250,7 @@ def _adapter(settings: FederateSettings) -> Adapter:
         case "mosquitto":
             return MosquittoLog(interest, client_id)
         case "stratamq":
-            return ClusterEvents(interest)
+            return ClusterEvents(interest, settings.interests_max)
         case _:
             return StaticFilters(interest)
 

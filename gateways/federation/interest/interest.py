@@ -7,7 +7,7 @@ Shared by the adapters; each of them turns what its broker says into ``subscribe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -17,10 +17,11 @@ from gateways.spool_rows import Delete, Put, Write
 from mqtt.errors import MqttError
 from mqtt.topics import validate_topic_filter
 
-__all__ = ["INTEREST_KIND", "Adapter", "Interest", "federated"]
+__all__ = ["INTEREST_KIND", "NO_CLIENT", "Adapter", "Interest", "federated"]
 
 INTEREST_KIND = "interest"
 FILTER_CHARACTERS_MAX = 65_535
+NO_CLIENT = "\0"  # begins a name that stands for a file or a list: no client identifier has it [MQTT-1.5.4-2]
 
 
 class Adapter(Protocol):
@@ -180,6 +181,8 @@ class Interest:
         """Note that something may have been missed: nothing is taken away, and who is not heard any more ends later."""
         self.counts["interest_gap"] += 1
         for client, row in self._clients.items():
+            if client.startswith(NO_CLIENT):
+                continue
             row.keeps = True
             if not row.left_s and row.filters:
                 row.left_s = wall_s
@@ -199,6 +202,28 @@ class Interest:
             if row.left_s and wall_s - row.left_s > self._interest_s:
                 self.counts["expired_clients"] += 1
                 self._forget(client)
+
+    def replace(self, client: str, filters: Mapping[str, int]) -> None:
+        """Note that a client wants these filters, and no others."""
+        row = self._clients.get(client)
+        for topic_filter in [each for each in row.filters if each not in filters] if row is not None else ():
+            self.unsubscribed(client, topic_filter)
+        for topic_filter, qos in filters.items():
+            if row is None or row.filters.get(topic_filter) != qos:
+                self.subscribed(client, topic_filter, qos)
+
+    def is_own(self, client: str) -> bool:
+        """Whether a client is the agent itself."""
+        return client in self._own
+
+    def filters_of(self, client: str) -> Mapping[str, int]:
+        """Return what a client wants."""
+        row = self._clients.get(client)
+        return {} if row is None else row.filters
+
+    def clients(self) -> list[str]:
+        """Return who is known."""
+        return list(self._clients)
 
     def take_change(self) -> InterestChanged | None:
         """Return what changed since the last call."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateways.federation.interest.interest import Interest
+from gateways.federation.interest.interest import NO_CLIENT, Interest
 
 __all__ = ["CONFIGURED", "StaticFilters", "want_configured"]
 
-CONFIGURED = "$configured"  # no client has this name: it stands for the file
+CONFIGURED = f"{NO_CLIENT}configured"
 QOS = 2
 
 

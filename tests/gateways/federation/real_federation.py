@@ -61,7 +61,13 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 class Site:
-    """One broker and its agent."""
+    """One broker and its agent.
+
+    Attributes:
+        settings: Of this agent alone, in the room ``federate``.
+    """
+
+    settings: Mapping[str, object] = {}
 
     def __init__(self, name: str, folder: Path, broker_port: int, link_port: int, page_port: int) -> None:
         self.name, self.folder = name, folder
@@ -163,10 +169,12 @@ class Federation:
         links: Iterable[Iterable[str]],
         settings: Mapping[str, object] | None = None,
         relay: Callable[[str, str, int], int] | None = None,
+        kinds: Mapping[str, type[Site]] | None = None,
     ) -> None:
         """Make folders and configurations.
 
         Args:
+            kinds: Of sites that have no Mosquitto, by name.
             settings: Of room ``federate``, at each agent.
             relay: Returns the port of a relay to a port, for the link of two names.
         """
@@ -175,7 +183,8 @@ class Federation:
         names = list(names)
         ports = free_ports(3 * len(names))
         self.sites = {
-            name: Site(name, folder, *ports[3 * number : 3 * number + 3]) for number, name in enumerate(names)
+            name: (kinds or {}).get(name, Site)(name, folder, *ports[3 * number : 3 * number + 3])
+            for number, name in enumerate(names)
         }
         agents = [f"{name}=127.0.0.1:{self.sites[name].link_port}" for name in names]
         made = make_folder(folder, FEDERATION, agents, ["-".join(link) for link in links])
@@ -188,10 +197,14 @@ class Federation:
             text = file.read_text()
             text = text.replace("mqtt://127.0.0.1:1883", f"mqtt://127.0.0.1:{site.broker_port}")
             neighbours = ", ".join(f'"127.0.0.1:{port}"' for port in dials[name])
-            lines = [line for line in text.splitlines() if not line.startswith(("neighbours", "port ="))]
+            own = {**(settings or {}), **site.settings}
+            given = ("neighbours", "port =", *(f"{key} =" for key in own))
+            lines = [line for line in text.splitlines() if not line.startswith(given)]
             at = lines.index("[federate]") + 1
             lines[at:at] = [f"port = {site.link_port}", f"neighbours = [{neighbours}]"]
-            lines[at:at] = [f"{key} = {json.dumps(value)}" for key, value in (settings or {}).items()]
+            lines[at:at] = [
+                f"{key} = {json.dumps(value)}" for key, value in {**(settings or {}), **site.settings}.items()
+            ]
             lines.append(f"port = {site.page_port}")
             file.write_text("\n".join(lines) + "\n")
 
@@ -214,7 +227,11 @@ class Federation:
                     return False
             return True
 
-        until(complete, seconds, "overlay")
+        try:
+            until(complete, seconds, "overlay")
+        except AssertionError as error:
+            stand = {name: site.ask("status") for name, site in self.sites.items()}
+            raise AssertionError(f"{error}; agents: {json.dumps(stand)}") from None
 
     def wait_members(self, topic: str, members: set[str], seconds: float = 30.0) -> None:
         """Wait until each agent sends a topic to all of its members, and its broker has granted what it captures."""

@@ -1,0 +1,274 @@
+"""Interest at a cluster of ours: what was subscribed before the agent came, and what ended while nobody told it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import trio
+
+from conf.errors import UserError
+from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
+from conf.gateway_config import load_gateway
+from gateways.federation.interest.cluster_list import ClusterList, cluster_list
+from gateways.federation.interest.interest import Interest
+from gateways.federation.interest.static import StaticFilters, want_configured
+from gateways.federation.interest.stratamq import PREFIX, ClusterEvents
+from stratamq.federate_folder import make_folder
+
+TOKEN = "smq_token"
+OWN = "stratamq-federate-a"
+
+
+def row(client: str, topic_filter: str, qos: int = 1) -> dict[str, object]:
+    return {"client_id": client, "filter": topic_filter, "qos": qos}
+
+
+class Story:
+    """An adapter, its clock and what it wants."""
+
+    def __init__(self, filters_max: int = 10_000) -> None:
+        self.interest = Interest([OWN], 60.0, filters_max)
+        self.adapter = ClusterEvents(self.interest, filters_max)
+        self.wanted: dict[str, int] = {}
+        self.now = 1_000.0
+
+    def event(self, kind: str, client: str, topic_filter: str = "", qos: int = 1) -> None:
+        self.now += 1.0
+        told = json.dumps({"client": client, "filter": topic_filter, "qos": qos}).encode()
+        self.adapter.received(self.now, PREFIX + kind, told)
+
+    def list(self, *rows: Any, is_whole: bool = True) -> bool:
+        self.now += 10.0
+        self.adapter.begin_list(self.now)
+        self.adapter.page(rows)
+        return self.adapter.end_list(is_whole)
+
+    def wants(self) -> dict[str, int]:
+        change = self.interest.take_change()
+        if change is not None:
+            self.wanted |= change.added
+            for each in change.removed:
+                del self.wanted[each]
+        return self.wanted
+
+
+def test_what_stood_before_the_agent_counts() -> None:
+    """Of all clients but the agent, whose captures would be wanted for ever otherwise; groups count as their filter."""
+    story = Story()
+    assert story.adapter.is_due
+    assert story.list(
+        row("c", "a/#"), row("d", "a/#", 2), row(OWN, "b/#"), row("e", "$share/g/s/+"), row("e", "$SYS/#")
+    )
+    assert story.wants() == {"a/#": 2, "s/+": 1}
+    assert not story.adapter.is_due
+
+
+def test_two_whole_lists_end_what_they_do_not_name() -> None:
+    """One does not: a client that moves may stand in no page of it."""
+    story = Story()
+    story.list(row("c", "a"))
+    story.list()
+    assert story.wants() == {"a": 1}
+    story.list()
+    assert story.wants() == {}
+
+
+def test_a_list_that_is_not_whole_takes_nothing_away() -> None:
+    """It adds; neither does one with rows that are none, or one above the bound."""
+    story = Story(filters_max=2)
+    story.list(row("c", "a"))
+    for _ in range(3):
+        assert not story.list(row("c", "b"), is_whole=False)
+        assert not story.list({"client_id": 3}, row("c", "b"))
+        assert not story.list(row("c", "b"), row("c", "c"), row("c", "d"))
+    assert set(story.wants()) == {"a", "b"}
+    assert story.interest.counts["lists_in_part"] == 9
+
+
+def test_events_count_at_once_and_lists_speak_for_the_silent() -> None:
+    """Who was not heard since the list before last is forgotten; who subscribes meanwhile is not."""
+    story = Story()
+    story.event("subscribed", "lost", "old")  # its end is never told
+    story.list(row("c", "a"))
+    story.event("subscribed", "new", "n")
+    story.list(row("c", "a"))
+    assert set(story.wants()) == {"a", "n"}
+    story.list(row("c", "a"), row("new", "n"))
+    assert set(story.wants()) == {"a", "n"}
+    story.event("unsubscribed", "new", "n")
+    story.list(row("c", "a"))
+    story.list(row("c", "a"))
+    assert set(story.wants()) == {"a"}
+
+
+def test_a_later_process_goes_on_with_what_was_listed() -> None:
+    """Until two whole lists of its own have ended it; a reconnect makes a list due."""
+    story = Story()
+    story.list(row("c", "a"), row("c", "b"))
+    kept = {write.key: write.value for write in story.interest.take_rows()}  # type: ignore[union-attr]
+    later = Story()
+    later.interest.restore(kept.items())
+    later.list(row("c", "b"))
+    assert set(later.wants()) == {"a", "b"}
+    later.list(row("c", "b"))
+    assert set(later.wants()) == {"b"}
+    later.adapter.away(later.now)
+    assert later.adapter.back(later.now, True) and later.adapter.is_due
+
+
+def test_text_that_mqtt_cannot_hold_is_counted() -> None:
+    """JSON may hold half a letter, and the spool's rows cannot."""
+    story = Story()
+    story.event("subscribed", "\ud800", "a")
+    story.event("subscribed", "c", "\ud800")
+    assert story.interest.counts["unreadable"] == 2
+    assert story.wants() == {} and not story.interest.take_rows()
+
+
+def test_configured_filters_outlive_a_gap() -> None:
+    """They were forgotten ``interest_s`` after the broker had been away, as a client that left."""
+    interest = Interest([], 60.0)
+    adapter = ClusterEvents(interest)
+    want_configured(interest, ["plant/#"])
+    adapter.away(0.0)
+    adapter.back(100.0, False)
+    interest.expire(1_000_000.0)
+    assert interest.take_change() is not None and len(interest) == 1
+
+
+def test_a_client_cannot_take_away_what_is_configured() -> None:
+    """Whatever it is called: a client named itself as the file was named inside, and unsubscribed."""
+    interest = Interest([], 60.0)
+    want_configured(StaticFilters(interest).interest, ["plant/#"])
+    for name in ("$configured", "configured", "$listed"):
+        interest.unsubscribed(name, "plant/#")
+        interest.connected(name, keeps=False)
+        interest.ended(name)
+    assert len(interest) == 1
+
+
+# --- the shell, at a real HTTP server
+
+
+@contextmanager
+def served(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[tuple[str, list[str]]]:
+    """Serve pages by cursor; yield the address, and the headers that came."""
+    came: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            came.append(self.headers.get("Authorization", ""))
+            status, body = answer(query.get("cursor", [""])[0])
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", came
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def settings_of(folder: Path, api: str, *flags: str) -> FederateSettings:
+    folder.chmod(0o700)
+    (folder / "token").write_text(TOKEN + "\n")
+    (folder / "token").chmod(0o600)
+    path, _ = make_folder(folder, "plants", ["a", "b"], ["a-b"])
+    given = ["federate.host_kind=stratamq", f"federate.api={api}", f"federate.api_token_file={folder}/token", *flags]
+    kind = ("federate", FederateSettings)
+    return load_gateway(kind, FEDERATE_DEFAULTS, path, environment={}, flags=given).settings
+
+
+def reader(folder: Path, api: str) -> tuple[Story, ClusterList]:
+    story = Story()
+    return story, cluster_list(settings_of(folder, api), story.adapter, lambda: True, lambda: None)
+
+
+async def until_said(found: ClusterList, words: str) -> None:
+    """Run a reader until it says why no list is whole; "" for a whole one."""
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found.run)
+            while not (found.why == words if not words else words in found.why):
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+
+def page(rows: list[Any], **more: object) -> bytes:
+    return json.dumps({"rows": rows, "cursor": "", "complete": True, "partial": [], "restarted": []} | more).encode()
+
+
+async def test_pages_are_read_to_the_end(tmp_path: Path) -> None:
+    """With the token, and with the cursor of the page before."""
+    pages = {"": page([row("c", "a")], cursor="x&y"), "x&y": page([row("d", "b")])}
+    with served(lambda cursor: (200, pages[cursor])) as (api, came):
+        story, found = reader(tmp_path, api)
+        await until_said(found, "")
+    assert set(story.wants()) == {"a", "b"} and set(came) == {f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((401, b"{}"), "status 401"),
+        ((200, b"<html>"), "is no list"),
+        ((200, b"[]"), "is no list"),
+        ((200, b"[" * 100_000), "is no list"),
+        ((200, b'{"rows": 3}'), "is no list"),
+        ((200, page([3, None, {"client_id": "c"}])), "rows that are none"),
+        ((200, b'{"rows": [{"client_id": "c", "filter": "\\ud800"}]}'), "rows that are none"),
+        ((200, page([row("c", "a")], complete=False, partial=[{"node": "edge-1"}])), "edge-1"),
+        ((200, page([row("c", "a")], restarted=["edge-1"])), "not all nodes"),
+        ((200, b" " * (4 * 1024 * 1024 + 1)), "a page of more than"),
+    ],
+)
+async def test_what_is_no_list_takes_nothing_away(tmp_path: Path, answer: tuple[int, bytes], words: str) -> None:
+    """The reason is said, and what was known stays."""
+    with served(lambda _: answer) as (api, _):
+        story, found = reader(tmp_path, api)
+        story.list(row("c", "known"))
+        await until_said(found, words)
+    assert "known" in story.wants()
+
+
+async def test_a_service_that_is_not_there(tmp_path: Path) -> None:
+    """It is asked again."""
+    with served(lambda _: (200, page([]))) as (api, _):
+        pass
+    _, found = reader(tmp_path, api)
+    await until_said(found, "refused")
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["federate.api=http://example.org:80"], "a token goes over https"),
+        (["federate.api=ftp://127.0.0.1"], r"write http\(s\)://host:port"),
+        (["federate.api=http://127.0.0.1:99999"], "federate.api"),
+        (["federate.host_kind=mosquitto"], "api is for host_kind = stratamq"),
+        (["federate.api_token_file=/nowhere"], "/nowhere"),
+    ],
+)
+def test_mistakes_of_the_settings(tmp_path: Path, flags: list[str], line: str) -> None:
+    """One line each, before anything starts."""
+    with pytest.raises(UserError, match=line):
+        settings = settings_of(tmp_path, "http://127.0.0.1:1", *flags)
+        cluster_list(settings, Story().adapter, lambda: True, lambda: None)
