@@ -117,13 +117,13 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=10_000_000,
-        description="stored sessions of one user per partition, 0: storage.sessions_per_user_max; more get 0x97",
+        description="stored sessions of one user, 0: storage.sessions_per_user_max in each partition; more get 0x97",
     )
     retained_user_max: int = Field(
         default=0,
         ge=0,
         le=1_000_000_000,
-        description="retained topics of one user per partition, 0: storage.retained_per_user_max; more get 0x97",
+        description="retained topics of one user, 0: storage.retained_per_user_max in each partition; more get 0x97",
     )
     queue_messages_max: int = Field(
         default=0,

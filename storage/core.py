@@ -209,6 +209,7 @@ class StorageCore:
         if len(self._reports):
             self._turn.sends.extend(self._reports.send(now, loading=self.loading))
         self.operators.turn(now)
+        self.placements.users.turn(self._turn)
         return self._ready(now)
 
     def _begin(self, now: float) -> bool:
@@ -251,7 +252,7 @@ class StorageCore:
         """Whether a turn without events has nothing to do either."""
         turn = self._turn
         left = turn.sends or turn.condemned or turn.orders or self._partitions.active or self._settling or self._slices
-        left = left or now >= self.operators.next_deadline()
+        left = left or now >= min(self.operators.next_deadline(), self.placements.users.next_deadline())
         return not left and not self._reports and now < self.placements.window.deadline and not self.placements.loading
 
     def _due_at(self) -> float:
@@ -455,7 +456,7 @@ class StorageCore:
                 return now + SYNC_REST_S if self._batches.synced < self._batches.newest else now
             due = min(due, max(min(self.placements.window.deadline, self._due_at()), self._next_sweep))
         due = min(due, self._settling.deadline(now))
-        due = min(due, self.operators.next_deadline())
+        due = min(due, self.operators.next_deadline(), self.placements.users.next_deadline())
         return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), due)
 
     # --- the map

@@ -38,6 +38,7 @@ class Partitions:
         came: Callable[[int], None],
     ) -> None:
         self.hosted = placements.hosted
+        self.users = placements.users
         self._placements = placements
         self._turn = turn
         self._batches = batches

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from storage.hosting.deadlines import NEVER, Deadlines
 from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.user_telling import UserTelling
 from storage.hosting.waiting import WaitingCopy
 from storage.replication.backup import Replica, Writes, check
 from storage.replication.primary import CATCH_UP_ROWS, DROP_AFTER_S, CatchUp, Replication
@@ -21,6 +22,7 @@ from storage.state.ledger import PartitionLedger
 from storage.state.partition import Overlay, Reads
 from storage.state.settings import PartitionSettings
 from storage.state.tracing import Tracing
+from storage.state.user_sums import UserSums
 from wire.links.allowed import Standing, standing
 from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
@@ -69,6 +71,8 @@ class Placements:
         self.journal = Journal()
         self.tracing = Tracing(node, cluster_map, self._traces_changed)
         self.hosted: dict[int, HostedPartition] = {}
+        self.sums = UserSums()
+        self.users = UserTelling(node, self.sums, cluster_map)
         self.left_counts: dict[str, int] = {}  # of partitions that were served here
         self.window = RouteWindow()
         self.replication: dict[int, Replication] = {}
@@ -106,6 +110,7 @@ class Placements:
     def link_up(self, node: str, now: float) -> None:
         """A link to a storage node stands."""
         self._linked.add(node)
+        self.sums.tell_all()
         self._linked_for[node] = now
         self._look_at_all(now)
 
@@ -135,6 +140,8 @@ class Placements:
         for entry in live:
             self._linked_for.setdefault(entry.node, -now)
         nodes_moved = live != self._known_nodes
+        if nodes_moved:
+            self.sums.keep_nodes({entry.node for entry in live})
         known, self._known_nodes = self._known, live
         moved = []
         placements = cluster_map.partitions
@@ -222,7 +229,7 @@ class Placements:
         hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
         hosted.partition.since, hosted.placed_at = since, placed_at
         hosted.partition.ledger, hosted.partition.journal = self._ledger(number), self.journal
-        hosted.partition.tracing = self.tracing
+        hosted.partition.tracing, hosted.partition.sums = self.tracing, self.sums
         self.hosted[number] = hosted
         replication = self.replication[number] = Replication(hosted.partition, self._node)
         replication.configure(placement, cluster_map.min_in_sync, former)
@@ -236,6 +243,7 @@ class Placements:
     def demote(self, number: int) -> None:
         """Serve a partition no longer: this node is not its primary any more."""
         hosted = self.hosted.pop(number)
+        self.sums.leave(hosted.partition.sessions_of, hosted.retained.owned)
         for what, amount in hosted.partition.counts.items():  # what was counted here stays: no counter may fall
             self.left_counts[what] = self.left_counts.get(what, 0) + amount
         self.window.forget(number)

@@ -24,6 +24,7 @@ from wire.messages.redispatch import RedispatchAnswer
 from wire.messages.retained import ReadRetainedAll
 from wire.messages.routes import RoutesAdded
 from wire.messages.sessions import Claims, SessionKicked
+from wire.messages.user_counts import UserCounts
 from wire.messages.wills import WillFired
 from wire.node.lease_holder import LeaseHolder
 
@@ -94,6 +95,8 @@ class ControlMessages:
             self._moved(message)
         elif isinstance(message, Look | StartTrace | StopTrace):
             self._operators.take(peer, message)
+        elif isinstance(message, UserCounts):
+            self._partitions.users.take(peer, message, self._turn.now)
         elif isinstance(message, OrderNode):
             self._ordered(peer.node, message)
         else:

@@ -4,6 +4,7 @@ Topics stand in memory (``TopicIndex``), payloads do not. A row keeps the origin
 read for a new subscription is told from the live one. Delivery to a durable session goes through its queue.
 """
 
+from collections.abc import Mapping
 from sys import intern
 
 from mqtt.reasons import ReasonCode
@@ -44,6 +45,7 @@ class RetainedStore:
         self.payload_bytes += size
         if owner:
             self._owned[owner] = self._owned.get(owner, 0) + 1
+            self._partition.sums.add_retained(owner, 1)
         if deadline != NEVER:
             self._partition.set_timer(deadline, ExpireRetained(topic))
 
@@ -57,6 +59,7 @@ class RetainedStore:
                 self._owned[owner] -= 1
                 if not self._owned[owner]:
                     del self._owned[owner]
+                self._partition.sums.add_retained(owner, -1)
             if known[2]:
                 self._delivery.bodies.release(known[2])
 
@@ -71,8 +74,7 @@ class RetainedStore:
             return 0
         owner = message.owner.decode()
         is_more = owner and (known is None or known[3] != owner)
-        most = settings.retained_per_user_max
-        if is_more and self._owned.get(owner, 0) >= min(message.owner_max or most, most):
+        if is_more and self._is_full_for(owner, message.owner_max):
             self._partition.count("refused_retained_user")
             self._partition.note("refused", "retained_per_user_max", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED
@@ -86,6 +88,17 @@ class RetainedStore:
             self._partition.note("refused", "retained_full", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED
         return 0
+
+    def _is_full_for(self, owner: str, limit: int) -> bool:
+        """Whether a user has as many topics in this partition as one may have, or in all of them as its limit says."""
+        if self._owned.get(owner, 0) >= self._partition.settings.retained_per_user_max:
+            return True
+        return bool(limit) and self._partition.sums.retained(owner, self._partition.now) >= limit
+
+    @property
+    def owned(self) -> Mapping[str, int]:
+        """Topics by the user that published them."""
+        return self._owned
 
     def store(self, message: PublishMessage, incarnation: int) -> None:
         """Set a topic's retained message; an empty payload clears it [MQTT-3.3.1-6]."""

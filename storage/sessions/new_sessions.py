@@ -1,7 +1,8 @@
 """New stored sessions: whether a CONNECT may make one, and how it begins.
 
-Bounds are a partition's: it counts what it has and asks no other one, because each CONNECT would wait for that. Those
-of a user come with its CONNECT; the partition's own hold beside them. Decision: docs/adr/0130-limits-at-partitions.md.
+Bounds are a partition's: it counts what it has. Those of a user come with its CONNECT and hold over all partitions, as
+far as this node knows, for no CONNECT waits for another one. Decisions: docs/adr/0130-limits-at-partitions.md,
+docs/adr/0135-users-over-all-partitions.md.
 """
 
 from storage.state.durable_sessions import DurableSession
@@ -17,8 +18,10 @@ def session_refusal(partition: Partition, request: OpenSession) -> str:
         return ""
     if not request.may_create:
         return "refused_session_rate"
-    most = partition.settings.sessions_per_user_max
-    if partition.sessions_of.get(request.owner, 0) >= min(request.sessions_max or most, most):
+    if partition.sessions_of.get(request.owner, 0) >= partition.settings.sessions_per_user_max:
+        return "refused_sessions_user"
+    most = request.sessions_max if request.owner else 0
+    if most and partition.sums.sessions(request.owner, partition.now) >= most:
         return "refused_sessions_user"
     return "refused_sessions_max" if len(partition.sessions) >= partition.settings.sessions_max else ""
 

@@ -26,6 +26,7 @@ from storage.state.rows import LocalRow, LogRow, MetaRow, pack
 from storage.state.settings import PartitionSettings
 from storage.state.timers import Timer, Work
 from storage.state.tracing import Tracing
+from storage.state.user_sums import UserSums
 from wire.looks.journal import Journal
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
@@ -67,6 +68,7 @@ class Partition:
         self.sessions: dict[int, DurableSession] = {}
         self.by_client: dict[str, DurableSession] = {}
         self.sessions_of: dict[str, int] = {}  # by the user that owns them; nobody's are not counted
+        self.sums = UserSums()  # of the node's users; its own until it has a place among others
         self.trie = TopicTrie()
         self.body_references: dict[int, int] = {}
         self.owner_counter = 0
@@ -108,10 +110,13 @@ class Partition:
 
     def count_owned(self, user: str, by: int) -> None:
         """Note that a user has sessions more, or fewer."""
-        if user and (count := self.sessions_of.get(user, 0) + by):
+        if not user:
+            return
+        if count := self.sessions_of.get(user, 0) + by:
             self.sessions_of[user] = count
         else:
             self.sessions_of.pop(user, None)
+        self.sums.add_sessions(user, by)
 
     # --- time
 

@@ -23,6 +23,7 @@ from wire.messages import (
     retained,
     routes,
     sessions,
+    user_counts,
     wills,
 )
 from wire.messages.cluster_map import ClusterMap
@@ -128,6 +129,7 @@ CELLS: dict[type, Cell] = {
     away.AwayListed: _cell("storage", "edge", Rule.ASKED),
     away.RevokeAway: _cell("edge", "storage"),  # of a session that no edge has: it names the connection that ended
     away.AwayRevoked: _cell("storage", "edge", Rule.ASKED),
+    user_counts.UserCounts: _cell("storage", "storage"),
     sessions.PollClaims: _cell("storage", "edge", Rule.PRIMARY),
     sessions.Claims: _cell("edge", "storage", Rule.ASKED),
     wills.FireWill: _cell("storage", "edge", Rule.PRIMARY),

@@ -75,6 +75,7 @@ from wire.messages.sessions import (
     SubscribeSession,
     UnsubscribeSession,
 )
+from wire.messages.user_counts import UserCounts
 from wire.messages.wills import FireWill, WillFired
 
 __all__ = [
@@ -162,6 +163,7 @@ Control = (
     | Seen
     | StartTrace
     | StopTrace
+    | UserCounts
 )
 
 

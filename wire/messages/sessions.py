@@ -81,7 +81,7 @@ class OpenSession(Message, tag="OpenSession"):
     owner_made: Counted = 0  # policy_epoch at which that user was made
     judged: U64 = 0  # digest of what the edge judges filters by; 0: it has no rules
     # Limits of the user, its groups and roles; 0: the partition's own alone. A wider one changes nothing.
-    sessions_max: U64 = 0  # stored sessions of that user in this partition
+    sessions_max: U64 = 0  # stored sessions of that user, in all partitions
     queue_messages_max: U64 = 0  # of the session's queue
     queue_bytes_max: U64 = 0
 

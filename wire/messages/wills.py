@@ -29,7 +29,7 @@ class Will(msgspec.Struct, array_like=True):
     properties: bytes = b""
     delay_s: U32 = 0
     expiry_s: U32 = 0xFFFFFFFF
-    retained_max: U32 = 0  # retained topics that its user may have in a partition; 0: the partition's own bound
+    retained_max: U32 = 0  # retained topics that its user may have in all partitions; 0: the partition's own bound
 
 
 class FireWill(Message, tag="FireWill"):

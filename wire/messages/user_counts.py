@@ -1,0 +1,31 @@
+"""Control messages about what users have at storage nodes: each node tells the others, of users who are asked about.
+
+Decision: docs/adr/0135-users-over-all-partitions.md.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from wire.messages.message import Message
+from wire.messages.ranges import Counted, UserName
+
+__all__ = ["COUNTS_MAX", "UserCount", "UserCounts"]
+
+COUNTS_MAX = 500  # of one message
+
+
+class UserCount(msgspec.Struct, array_like=True):
+    """What one user has in the partitions of one storage node."""
+
+    user: UserName
+    sessions: Counted  # stored ones
+    retained: Counted  # topics
+    asked: bool = False  # the sender decides about this user now: tell it what you have, and each change for a minute
+
+
+class UserCounts(Message, tag="UserCounts"):
+    """Storage node to storage node, whenever it is of interest; without an answer."""
+
+    counts: Annotated[list[UserCount], Meta(max_length=COUNTS_MAX)]
