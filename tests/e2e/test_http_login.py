@@ -1,5 +1,6 @@
 """Clients of which a real HTTP server in a process of its own decides: it allows, denies, lies, hangs and dies."""
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mqtt.properties import PropertyId
+from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
@@ -204,6 +207,37 @@ def test_answers_are_kept_until_the_policy_or_a_reload_takes(place: Place) -> No
     deadline = time.monotonic() + TIMEOUT_S
     while questions() == 3:
         assert code(place.port, user="cora", password="x") == 0 and time.monotonic() < deadline
+
+
+def test_c7_an_absent_client_receives_nothing_by_rules_that_the_answer_has_no_more(place: Place) -> None:
+    """NIST: respond. What was queued by a rule of the former answer is not delivered, and its filter is gone."""
+
+    def answers(*topics: str) -> dict[str, Any]:
+        allowed = [{"permission": "allow", "action": "all", "topic": topic} for topic in topics]
+        return {"body": {**ALLOW, "acl": allowed}, "headers": {"Cache-Control": "max-age=0"}}
+
+    def back(user: str = "away") -> BlockingClient:
+        client = BlockingClient(place.port, timeout_s=10.0)
+        expiry = {PropertyId.SESSION_EXPIRY_INTERVAL: 600}
+        client.open(user, username=user, password=b"x", clean_start=False, properties=expiry)
+        return client
+
+    place.says(away=answers("a/#", "b/#", "end"), sender=answers("#"))
+    with contextlib.closing(back()) as client:
+        client.subscribe("a/#", "b/#", "end")
+        client.disconnect()
+    with contextlib.closing(back("sender")) as publisher:
+        for topic in ("a/1", "b/1", "end"):
+            assert publisher.publish(topic) in (0, 0x10)
+        place.says(away=answers("b/#", "end"))
+        with contextlib.closing(back()) as client:
+            assert [client.take().topic_name for _ in range(2)] == ["b/1", "end"]
+            client.disconnect()
+        place.says(away=answers("a/#", "b/#", "end"))
+        for topic in ("a/2", "end"):
+            publisher.publish(topic)
+    with contextlib.closing(back()) as client:
+        assert client.take().topic_name == "end"
 
 
 def test_hostile_answers_are_no_answers_and_disturb_nobody(place: Place) -> None:
