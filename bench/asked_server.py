@@ -1,0 +1,139 @@
+"""How long a login's question to an HTTP server holds the edge's loop: while the server answers, and while it hangs.
+
+    python -m bench.asked_server [--rate 40] [--seconds 14]
+
+The questions of ``edge/login/asking_service.py`` alone, in a loop of their own, at a rate; the server is a process of
+its own that is stopped (SIGSTOP) for the second part. Printed are the processor time of a question (of this thread, so
+others on the machine count less), and that of the longest turns of the loop: so long a client that stands waits at
+least. The first part is what a question costs anyway.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import trio
+
+from access.identity.chain import Ticket
+from access.identity.http_answer import HttpJob, HttpReply
+from access.identity.principal import Credentials
+from edge.login.asking_service import Asking, Server
+from edge.login.bounded_http import tls_context
+from edge.login.job_desk import JobDesk
+
+SERVER = """
+import http.server
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"result": "allow"}'
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+class Turns(trio.abc.Instrument):
+    """Processor time of each turn of the loop."""
+
+    def __init__(self) -> None:
+        self.took: list[float] = []
+        self._began = time.thread_time()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """A turn begins."""
+        del timeout
+        self._began = time.thread_time()
+
+    def before_io_wait(self, timeout: float) -> None:
+        """It is over."""
+        del timeout
+        self.took.append(time.thread_time() - self._began)
+
+
+class _Question:
+    """A login that nobody knows yet."""
+
+    body = b'{"username":"ann","password":"x","clientid":"c","peerhost":"192.0.2.1"}'
+    kept = None
+
+    def read(self, reply: HttpReply | None) -> tuple[object, str]:
+        """Take whatever came."""
+        return reply, "" if reply is None else "allow"
+
+
+async def measured(port: int, rate: float, seconds: float) -> tuple[int, float, list[float], dict[str, int]]:
+    """Return how many logins asked, their processor time, turns by length, and outcomes."""
+    ended = 0
+
+    def done(number: int, ticket: Ticket, result: object) -> None:
+        nonlocal ended
+        del number, ticket, result
+        ended += 1
+
+    desk = JobDesk(1000)
+    server = Server("asks", "http_url", f"http://127.0.0.1:{port}/auth", "application/json", tls_context(None))
+    asking = Asking({"asks": server}, lambda _: _Question(), desk, done)
+    desk.came = asking.came
+    turns = Turns()
+    trio.lowlevel.add_instrument(turns)
+    began, cpu = trio.current_time(), time.thread_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(asking.run)
+        asked = 0
+        while (now := trio.current_time()) < began + seconds:
+            while asked < (now - began) * rate:
+                asked += 1
+                job = HttpJob(_Question.body, b"%d" % asked)
+                desk.put(asked, Ticket(Credentials("asks", "192.0.2.1", "c"), 0, job, 1, None))
+            await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turns)
+    return asked, time.thread_time() - cpu, sorted(turns.took), {" ".join(k[1:]): v for k, v in asking.outcomes.items()}
+
+
+@contextlib.contextmanager
+def server() -> Iterator[tuple[int, int]]:
+    """Run the server; yield its port and its process."""
+    process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline()), process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main() -> None:
+    """Measure both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=float, default=40.0, help="logins per second")
+    parser.add_argument("--seconds", type=float, default=14.0, help="of each part")
+    options = parser.parse_args()
+    with server() as (port, process):
+        for name in ("answers", "hangs"):
+            if name == "hangs":
+                os.kill(process, signal.SIGSTOP)
+            asked, cpu, turns, outcomes = trio.run(measured, port, options.rate, options.seconds)
+            longest = ", ".join(f"{1e3 * took:.1f}" for took in turns[:-6:-1])
+            print(
+                f"{name}: {asked} logins, {1e3 * cpu / asked:.2f} ms each; turns P99 {1e3 * turns[len(turns) * 99 // 100]:.2f}"
+                f" ms, longest {longest} ms; {outcomes}"
+            )
+
+
+if __name__ == "__main__":
+    main()
