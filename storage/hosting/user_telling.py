@@ -1,4 +1,4 @@
-"""What this node tells other storage nodes of its users, and what it takes: when, to whom, how much at once.
+"""Counts of users that storage nodes tell each other: when, to whom, how much at once.
 
 Decision: docs/adr/0135-users-over-all-partitions.md.
 """

@@ -1,4 +1,4 @@
-"""What each user has in all partitions of this node, and at other nodes as far as they told it.
+"""Sums of what each user has in all partitions of this node, and at other nodes as far as they told it.
 
 A partition asks when a user with a limit wants one more stored session or retained topic. The node asks the others, and
 for a minute all of them tell each other what they have of that user: only then, so that what is kept is bounded. Until
@@ -20,7 +20,7 @@ NAME_MAX = 256  # characters; users with longer names have their limits at each 
 
 
 class Held(NamedTuple):
-    """What a user has somewhere."""
+    """Holdings of a user somewhere."""
 
     sessions: int
     retained: int

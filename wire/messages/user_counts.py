@@ -17,7 +17,7 @@ COUNTS_MAX = 500  # of one message
 
 
 class UserCount(msgspec.Struct, array_like=True):
-    """What one user has in the partitions of one storage node."""
+    """Holdings of one user in the partitions of one storage node."""
 
     user: UserName
     sessions: Counted  # stored ones

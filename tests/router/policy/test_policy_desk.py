@@ -9,6 +9,7 @@ from access.policy.commands import AddUser, encode_policy_command
 from bench.routes import EDGES, Router
 from router.events import Applied, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map.commands import DeclareDead, RegisterNode, encode_command
+from router.policy.policy_verbs import CHANGING
 from router.policy.verb_waits import RECEIVES_S, WAIT_S
 from tests.access.policy.test_machine import HASH
 from wire.messages.cluster_map import NodeEntry
@@ -160,6 +161,40 @@ def test_a_dry_run_changes_nothing_and_says_whom_it_takes_from() -> None:
     assert told["takes_from"] == {"users": ["ann"]} and leader.core.policy.epoch == 1
     refused = leader.reply(leader.ask("user disable", user="nobody", dry_run=True))
     assert refused is not None and not refused.ok
+
+
+LIFE: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("role put", {"role": "r", "rules": [{"allow": True, "actions": 3, "filter": "a/#", "qos_max": 1}]}),
+    ("group put", {"group": "g", "roles": ["r"]}),
+    ("user add", {"user": "u", "roles": ["r"]}),
+    ("user change", {"user": "u", "groups": ["g"]}),
+    ("user password", {"user": "u", "record": HASH}),
+    ("user disable", {"user": "u"}),
+    ("user enable", {"user": "u"}),
+    ("ban add", {"kind": "address", "value": "10.0.0.1", "for_s": 60.0}),
+    ("ban del", {"kind": "address", "value": "10.0.0.1"}),
+    ("revoke", {"kind": "serial", "value": "1f", "issuer": "ab"}),
+    ("unrevoke", {"kind": "serial", "value": "1f", "issuer": "ab"}),
+    ("token create", {"name": "t", "role": "viewer", "digest": DIGEST, "for_s": 60.0}),
+    ("token revoke", {"name": "t"}),
+    ("user delete", {"user": "u"}),
+    ("group delete", {"group": "g"}),
+    ("role delete", {"role": "r"}),
+)
+
+
+def test_every_verb_that_changes_something_can_be_tried() -> None:
+    """A dry run is answered at once and proposes nothing; the same verb without it makes the next step."""
+    assert {verb for verb, _ in LIFE} >= set(CHANGING)
+    leader = Leader()
+    for verb, arguments in LIFE:
+        before = leader.core.policy.epoch
+        tried = leader.reply(leader.ask(verb, **arguments, dry_run=True))
+        assert tried is not None and tried.ok and leader.core.policy.epoch == before, (verb, tried)
+        leader.ask(verb, **arguments)
+        assert leader.core.policy.epoch == before + 1, verb
+        for edge in leader.edges:
+            leader.beat(edge, before + 1)
 
 
 @pytest.mark.parametrize("verb", ["user add", "user disable", "role delete", "group put"])
