@@ -1,8 +1,8 @@
 """``python -m bench.datagram_kills``: nodes of a UDP tree join and are killed under load; nothing acknowledged is lost.
 
 A root and some children as processes. Each round every child is killed with SIGKILL and started anew at its port, which
-is a JOIN. Devices publish QoS 1 all the time, others have subscribed to everything. Exit code 1 if one message that a
-node has answered is missing at a subscriber.
+is a JOIN. Devices publish QoS 1 all the time, others have subscribed to everything. What no node answers in 60 s is
+named, with its topic. Exit code 1 if one message that a node has answered is missing at a subscriber.
 """
 
 from __future__ import annotations
@@ -36,11 +36,22 @@ class Load:
         self.publishers = [PlainDevice(root) for _ in self.topics]
         self.subscribers = [PlainDevice(root) for _ in range(SUBSCRIBERS)]
         self.published = 0
+        self.began: dict[int, tuple[str, float]] = {}  # topic and time of each message
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         for each in self.subscribers:
             each.device.subscribe(time.monotonic(), -1, "#", 1)
         run(self.subscribers, lambda: not any(each.device.open for each in self.subscribers))
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Return each message that no node has answered in 60 s: its number, topic, and when it was sent first."""
+        start = min(when for _, when in self.began.values())
+        return [
+            f"{ref} to {topic}, sent {when - start:.1f} s after the first"
+            for ref, (topic, when) in self.began.items()
+            if all(each.outcomes.get(ref, -1) == -1 for each in self.publishers)
+        ]
 
     @property
     def acknowledged(self) -> set[bytes]:
@@ -71,6 +82,7 @@ class Load:
         for topic, each in zip(self.topics, self.publishers, strict=True):
             if is_publishing and each.device.open < OPEN_MAX:
                 self.published += 1
+                self.began[self.published] = (topic, now)
                 each.device.publish(now, self.published, topic, b"%d" % self.published, 1)
             each.step(now)
         for each in self.subscribers:
@@ -111,6 +123,7 @@ def _report(load: Load, joins: int, deaths: int) -> int:
     print(f"messages published {load.published}, acknowledged {len(acknowledged)}")
     codes = Counter(code for each in load.publishers for code in each.outcomes.values() if code != Code.DISTRIBUTED)
     print(f"not acknowledged, by code, -1 is no answer in 60 s: {dict(codes)}")
+    print(*load.unanswered, sep="\n")
     print(f"lost of the acknowledged, by subscriber: {lost}; more than once: {twice}")
     return 1 if any(lost) or not acknowledged else 0
 

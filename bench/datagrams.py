@@ -38,6 +38,7 @@ DEVICES = 8
 OPEN = 32  # of each device: what a subscriber has under way and waiting (64 and 256) holds all of it
 BYTES = 100
 DRAIN_S = 70.0  # longer than a device tries one message
+IDLE_S = 0.0005  # whenever nothing came: a generator that asks all the time takes the node's processor
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -99,8 +100,8 @@ class Generator:
         self._began[self._next] = now
         self.device.publish(now, self._next, topic, self._next.to_bytes(8, "big").ljust(BYTES, b"\0"), 1)
 
-    def step(self, now: float, topic: str) -> None:
-        """Read what came, publish as many as were answered, and send."""
+    def step(self, now: float, topic: str) -> bool:
+        """Read what came, publish as many as were answered, and send; return whether anything came."""
         self.port.read(now, self._received)
         arrived, self._arrived = self._arrived, []
         while topic and len(self._began) < OPEN:
@@ -117,6 +118,7 @@ class Generator:
             self.received[int.from_bytes(message.payload[:8], "big")] += 1
         for endpoint, packet in ready.send:
             self.port.send(now, Sent(Peer(endpoint), packet))
+        return bool(arrived)
 
     def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
         del name, is_proved, length
@@ -170,9 +172,8 @@ async def run(devices: list[Generator], is_over: Callable[[], bool], seconds: fl
     """Let devices go on; the first of them publish, if there is a topic."""
     end = trio.current_time() + seconds
     while (now := trio.current_time()) < end and not is_over():
-        for number, each in enumerate(devices):
-            each.step(now, topic if number < DEVICES else "")
-        await trio.lowlevel.checkpoint()
+        came = [each.step(now, topic if number < DEVICES else "") for number, each in enumerate(devices)]
+        await (trio.lowlevel.checkpoint() if any(came) else trio.sleep(IDLE_S))
 
 
 async def pace(devices: list[Generator], publishers: list[Generator], topic: str, rate: float, seconds: float) -> None:
@@ -182,9 +183,8 @@ async def pace(devices: list[Generator], publishers: list[Generator], topic: str
         while sent < (now - began) * rate:
             next(turn).publish(now, topic)
             sent += 1
-        for each in devices:
-            each.step(now, "")
-        await trio.lowlevel.checkpoint()
+        came = [each.step(now, "") for each in devices]
+        await (trio.lowlevel.checkpoint() if any(came) else trio.sleep(IDLE_S))
 
 
 def main() -> int:

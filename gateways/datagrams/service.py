@@ -83,7 +83,8 @@ class _Loop:
             while more:
                 more = self.port.read(trio.current_time(), self._received)
                 self._step()
-                await trio.lowlevel.checkpoint()
+                if more:  # otherwise the wait for the next one lets others run
+                    await trio.lowlevel.checkpoint()
 
     async def run_cluster(self) -> None:
         """Take what comes of the cluster, for ever."""
