@@ -20,6 +20,7 @@ from gateways.datagrams.proofs import COOKIE_BYTES
 __all__ = ["Device", "DeviceReady", "Outcome"]
 
 LEASE_S = 300
+PROBE_S = 1.0  # between repeats of the oldest message of a topic, others of which wait longer and longer
 RENEW_S = 20.0  # keeps the way through a NAT open, and outlives the restart of a root
 OUTSTANDING_MAX = 64
 AHEAD_MAX = 512  # messages that may pass one which is not answered: a node remembers 1 024 of each publisher
@@ -162,8 +163,23 @@ class Device:
             cookie = self._cookies.get(target, FILLER)
             body = Subscribe(body.filter, body.qos, None, LEASE_S, False, 0, cookie, body.relay, question.is_named)
         question.tries += 1
-        self._set_due(question, now + RETRY_S * (1 << min(question.tries - 1, TRIES_MAX)))
+        wait_s = RETRY_S * (1 << min(question.tries - 1, TRIES_MAX))
+        if wait_s > PROBE_S and self._is_probe(question):
+            wait_s = PROBE_S
+        self._set_due(question, now + wait_s)
         self._out.send.append((target or self._at_home(), Packet(request, body)))
+
+    def _is_probe(self, question: _Question) -> bool:
+        """Return whether this is the oldest message of its topic: what notices that a node is there again."""
+        return bool(question.topic) and question is next(
+            each for each in self._asked.values() if each.topic == question.topic
+        )
+
+    def _hurry(self, now: float, topic: str) -> None:
+        """Send again what waits long, for the node is there."""
+        for question in self._asked.values():
+            if question.topic == topic and question.due > now + RETRY_S:
+                self._set_due(question, now)
 
     def _set_due(self, question: _Question, due: float) -> None:
         question.due = due
@@ -214,6 +230,8 @@ class Device:
                 question.tries = 0
             case _:
                 del self._asked[request]
+                if question.topic and now - question.began > RETRY_S:
+                    self._hurry(now, question.topic)
                 if answer.code == Code.SUBSCRIBED and isinstance(question.body, Subscribe):
                     self._subscribed(now, question, question.body, answer)
                 else:
@@ -230,7 +248,9 @@ class Device:
         elif answer.nodes:
             question.target = answer.nodes[0]
         if question.tries < TRIES_MAX:
-            self._send(now, request, question)  # otherwise when it is due: no circle is followed without rest
+            self._send(now, request, question)
+        else:
+            self._set_due(question, now + RETRY_S)  # a circle: it is followed, but not without rest
 
     def _subscribed(self, now: float, question: _Question, wanted: Subscribe, answer: PubAck) -> None:
         """Renew there from now on, and go to the other nodes that must know this address."""

@@ -211,13 +211,13 @@ class DatagramNode:
                 return
             wanted = structs.replace(wanted, reply_to=peer.endpoint, cookie=b"")
         if wanted.reply_to is None or wanted.hops >= HOPS_MAX:
-            parts.refuse(arrived, Code.MALFORMED)
+            self._refuse_resolve(arrived, wanted, Code.MALFORMED)
             return
         if not is_within(wanted.topic, parts.settings.subtree):
             up = parts.uplink.parent if parts.uplink is not None else None
             self._pass(arrived, wanted, up)
         elif not parts.holds(now):
-            parts.refuse(arrived, Code.BUSY)
+            self._refuse_resolve(arrived, wanted, Code.BUSY)
         elif (child := parts.jurisdiction.child_for(wanted.topic)) is not None:
             self._pass(arrived, wanted, child.peer)
         else:
@@ -230,9 +230,18 @@ class DatagramNode:
             else:
                 parts.answer(arrived, accept)
 
+    def _refuse_resolve(self, arrived: Arrived, wanted: PubConnect, code: Code) -> None:
+        """Refuse a question; one that another node passed on is answered to who asked, as it would be granted."""
+        parts = self._parts
+        if wanted.reply_to is None or not parts.neighbour(arrived.peer):
+            parts.refuse(arrived, code)
+            return
+        parts.counts[f"refused_{code.name.lower()}"] += 1
+        parts.send(parts.reach(wanted.reply_to), Packet(arrived.packet.request, PubAck(code)))
+
     def _pass(self, arrived: Arrived, wanted: PubConnect, peer: Peer | None) -> None:
         if peer is None or peer == arrived.peer:
-            self._parts.refuse(arrived, Code.NOT_MINE)
+            self._refuse_resolve(arrived, wanted, Code.NOT_MINE)
             return
         if self._parts.settings.redirects:
             self._parts.refuse(arrived, Code.NOT_MINE, peer.endpoint)

@@ -5,6 +5,7 @@ import pytest
 
 from gateways.datagrams import sealed
 from gateways.datagrams.deliveries import Deliveries, Waiting
+from gateways.datagrams.device import Device
 from gateways.datagrams.jurisdiction import Child
 from gateways.datagrams.messages import Packet, Publish, Subscribe
 from gateways.datagrams.node_events import Arrived
@@ -12,6 +13,7 @@ from gateways.datagrams.parts import Parts
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.subscribers import Peer
 from gateways.datagrams.subscribing import Subscribing
+from tests.gateways.datagrams import test_deliveries as _D
 from tests.gateways.datagrams import test_sealed as _S
 from tests.gateways.datagrams import test_tree as _T
 from tests.mutants.seeded import SeededBug
@@ -82,5 +84,19 @@ DATAGRAMS: tuple[SeededBug, ...] = (
         _wider_window,
         _S.test_nothing_is_taken_twice_or_changed,
         "test_nothing_is_taken_twice_or_changed",
+    ),
+    SeededBug(
+        "a subscriber that answers others is given up for one",
+        "gateways/datagrams/deliveries.py Deliveries.heard",
+        lambda patch: patch.setattr(Deliveries, "heard", lambda _self, _now, _endpoint: None),
+        _D.test_a_busy_subscriber_behind_loss_gets_all,
+        "test_a_busy_subscriber_behind_loss_gets_all",
+    ),
+    SeededBug(
+        "all messages of a window wait longer and longer",
+        "gateways/datagrams/device.py Device._is_probe",
+        lambda patch: patch.setattr(Device, "_is_probe", lambda _self, _question: False),
+        _T.test_a_publisher_notices_soon_that_a_node_is_back,
+        "test_a_publisher_notices_soon_that_a_node_is_back",
     ),
 )

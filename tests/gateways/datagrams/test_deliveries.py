@@ -58,6 +58,7 @@ def test_a_busy_subscriber_behind_loss_gets_all() -> None:
         tree.run_until(110 + tick / 10)
         tree.publish(publisher, "a")
     tree.run_until(260)
-    assert not tree.story.given_up and not tree.lost()
+    # Behind the last message it has nothing else to say, and five tries are all that a message gets.
+    assert all(when > 175 for when in tree.story.given_up.values()) and not tree.lost()
     assert {each.code for each in tree.story.publications.values()} == {0}
     assert len(tree.story.received[subscriber.address]) == 600

@@ -6,9 +6,11 @@ import pytest
 
 from gateways.datagrams.device import Device
 from gateways.datagrams.messages import Code, Endpoint, Packet, PubAccept, PubAck, PubConnect, Publish, Subscribe
-from gateways.datagrams.node_events import Arrived
+from gateways.datagrams.node import DatagramNode
+from gateways.datagrams.node_events import Arrived, NodeSettings
+from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.subscribers import Peer
-from tests.gateways.datagrams.tree_simulation import TreeSimulation, endpoint, run_seed
+from tests.gateways.datagrams.tree_simulation import Actor, Everything, TreeSimulation, endpoint, run_seed
 
 
 def test_one_node_serves_all() -> None:
@@ -254,3 +256,46 @@ def test_fifty_joins_and_fifty_deaths_under_load() -> None:
     tree.run_until(tree.now + 70)
     assert {each.code for each in tree.story.publications.values()} == {Code.DISTRIBUTED}
     assert len(tree.story.publications) == 100 and not tree.lost()
+
+
+def test_a_publisher_notices_soon_that_a_node_is_back() -> None:
+    """Nodes that come and go every few seconds: a window of messages waited longer and longer, in step, and in vain."""
+    tree, random = TreeSimulation(3), Random(3)
+    tree.add_node(1, "", None)
+    children = [tree.add_node(2, "a", 1), tree.add_node(3, "b", 1)]
+    publishers = {"a/t": tree.add_device(100, 1), "b/t": tree.add_device(101, 1)}
+    tree.subscribe(tree.add_device(200, 1), "#")
+    tree.run_until(105)
+    while tree.now < 255:
+        for child in children:
+            tree.kill(child)
+        for child in children:
+            end = tree.now + 5 * random.uniform(0.7, 1.5)
+            while tree.now < end:
+                _fill(tree, publishers)
+            tree.restart(child)
+        end = tree.now + 5
+        while tree.now < end:
+            _fill(tree, publishers)
+    tree.run_until(tree.now + 70)
+    waited = [each.ended - each.began for each in tree.story.publications.values()]
+    assert {each.code for each in tree.story.publications.values()} == {Code.DISTRIBUTED} and not tree.lost()
+    assert max(waited) < 20 and len(waited) > 1_000
+
+
+def _fill(tree: TreeSimulation, publishers: dict[str, Actor]) -> None:
+    """Keep eight messages of each publisher open, for a quarter of a second."""
+    for topic, actor in publishers.items():
+        while actor.device is not None and actor.device.open < 8:
+            tree.publish(actor, topic)
+    tree.run_until(tree.now + 0.25)
+
+
+def test_a_question_that_was_passed_on_is_refused_to_who_asked() -> None:
+    """A child that has no lease told its parent so, who knew nothing of the question: the asker waited."""
+    settings = NodeSettings("a", endpoint(2), {}, incarnation=1, first_number=1)
+    node, asker = DatagramNode(settings, Everything(), Proofs(bytes(32)), Peer(endpoint(1))), endpoint(100)
+    passed = Packet(7, PubConnect("a/t", asker, 1))
+    ready = node.handle(1.0, [Arrived(Peer(endpoint(1)), "", passed, 60, True)])
+    answers = [(sent.peer.endpoint, sent.packet) for sent in ready.send if isinstance(sent.packet.body, PubAck)]
+    assert answers == [(asker, Packet(7, PubAck(Code.BUSY)))]
