@@ -121,6 +121,7 @@ class LoggedStore:
         """Commit to the data file, behind all that is in memory."""
         self._move_all()
         self._data.move(batch, number)
+        self._below.forget()
         self._number = number
         self._direct_from = self._direct_from or number
         self._behind = True

@@ -41,6 +41,10 @@ class Below:
         self.highest = highest
         self.tops: dict[bytes, bytes] = {}
 
+    def forget(self) -> None:
+        """Rows went to the data file past this, and none is anywhere else: look there again."""
+        self.tops.clear()
+
 
 class PartRows:
     """Rows of one partition: ``fresh`` are those whose keys do not stand below, ``rows`` all others (None: deleted)."""

@@ -221,6 +221,21 @@ def test_an_exception_while_rows_are_moved_loses_nothing(
     again.close()
 
 
+def test_a_row_of_a_large_commit_that_is_written_again_can_be_deleted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands in the data file, which it reached past the log: its deletion has to go there too."""
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store.write([(keys.queue_key(1, 7, 1), b"first")])
+    store.write([(keys.queue_key(1, 7, 2), b"x" * 20_000)])
+    _sync(store)
+    store.write([(keys.queue_key(1, 7, 2), b"sent")])
+    store.write([(keys.queue_key(1, 7, 2), None)])
+    assert store.scan(b"", None, 9) == [(keys.queue_key(1, 7, 1), b"first")]
+    store.close()
+
+
 def test_a_log_that_cannot_be_written_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its outcome is known: the commit is not in the store, and the next one takes its number."""
     store = LoggedStore.open(path, "c", "n", SETTINGS)
