@@ -347,13 +347,17 @@ def test_ctrl_c_within_a_question_is_ctrl_c(place: OperatedCluster) -> None:
         with_cluster(Options("", place.cluster.data, OutputFormat.JSON), ask_two)
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def heed() -> None:
+    """Let Ctrl-C end a command: who runs the tests in the background ignores it, and so would the command."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("way", ["ctrl-c", "head"])
 def test_a_list_that_is_watched_ends_without_a_traceback(place: OperatedCluster, way: str) -> None:
     """It asks again and again, plain in a pipe; Ctrl-C ends it, and so does a reader that has seen enough."""
     words = ("listener", "list", "--watch", "--every", "0.1", "--node", "edge-0", "-o", "jsonl")
     command = [*place.cluster.command_line(), *words, "--data", str(place.cluster.data)]
-    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     assert watching.stdout is not None and watching.stderr is not None
     seen = [json.loads(watching.stdout.readline())["node"] for _ in range(9)]
     assert set(seen) == {"edge-0"}, "more than one look has"
@@ -369,6 +373,7 @@ def test_a_list_that_is_watched_ends_without_a_traceback(place: OperatedCluster,
         assert refused[0] == 2 and refused[2].count("\n") == 1, refused
 
 
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
     """It draws nodes and slow clients on a terminal, and Ctrl-C ends it; a pipe gets lines of JSON."""
     socket = ["tmux", "-S", str(tmp_path / "tmux")]
@@ -383,7 +388,7 @@ def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
     assert all(f"{tier}-0" in screen() for tier in ("edge", "router", "storage"))
     subprocess.run([*socket, "send-keys", "C-c"], check=True, timeout=20)
     place.cluster.wait_for(lambda: not screen(), "ended", WAIT_S)
-    with subprocess.Popen([*command], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command], stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stdout is not None
         seen = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)
