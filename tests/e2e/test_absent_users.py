@@ -21,6 +21,7 @@ import jwt
 import pytest
 
 from mqtt.properties import PropertyId
+from mqtt.reasons import ReasonCode
 from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
@@ -46,16 +47,22 @@ class Place(NamedTuple):
 
     def come(self, listener: str, user: str, acl: list[str] | None = None) -> BlockingClient:
         """Connect as a user, with a new token or its password; its stored session goes on."""
-        client = BlockingClient(self.edge.port(listener))
         if listener == "words":
-            client.open(user, username=user, password=b"good", clean_start=False, properties=EXPIRY)
-            return client
+            return self._connected(listener, user, user, b"good")
         claims: dict[str, object] = {"sub": user, "exp": int(time.time()) + 600}
         if acl is not None:
             claims["acl"] = {"pub": ["#"], "sub": acl}
-        token = jwt.encode(claims, SECRET, "HS256").encode()
-        client.open(user, username="x", password=token, clean_start=False, properties=EXPIRY)
-        return client
+        return self._connected(listener, user, "x", jwt.encode(claims, SECRET, "HS256").encode())
+
+    def _connected(self, listener: str, user: str, name: str, password: bytes) -> BlockingClient:
+        """Connect; come again where rules moved while the session was opened (0x89)."""
+        while True:
+            client = BlockingClient(self.edge.port(listener))
+            found = client.connect(user, username=name, password=password, clean_start=False, properties=EXPIRY)
+            if found.reason_code == 0:
+                return client
+            assert found.reason_code == ReasonCode.SERVER_BUSY, found
+            client.close()
 
     def refused(self) -> float:
         """Return how many deliveries were dropped as not_authorized, at this edge and where they were stored."""
