@@ -16,10 +16,11 @@ from edge.rights.sweep import Sweep
 from wire.messages.control import Control
 from wire.messages.sessions import FiltersListed, ListFilters, Subscription
 
-__all__ = ["READ_AT_ONCE", "HeldFilters"]
+__all__ = ["READ_AT_ONCE", "WAITING_MIN", "HeldFilters"]
 
 READ_AT_ONCE = 4  # sessions; of each one page is under way, or waits to be judged
 AGAIN_S = 1.0  # where too many requests wait
+WAITING_MIN = 64  # clients, above which those that are gone are looked for: who comes again and again waits once
 
 
 class HeldFilters:
@@ -38,6 +39,7 @@ class HeldFilters:
         self._reading = 0  # pages that are not answered
         self._pages: deque[tuple[Client, list[str], int]] = deque()  # to be judged: filters, and where the next begins
         self._next_at = 0.0
+        self._waiting_max = WAITING_MIN
 
     def step(self, now: float) -> None:
         """Judge a page, and ask for the filters of the next client."""
@@ -48,6 +50,11 @@ class HeldFilters:
                 if next_skip:
                     self._ask(client, next_skip, now)
         waiting = self._sweep.untold
+        if len(waiting) > self._waiting_max:
+            left = [client for client in waiting if not client.conn.closed]
+            waiting.clear()
+            waiting.extend(left)
+            self._waiting_max = max(WAITING_MIN, 2 * len(left))
         while waiting and self._reading + len(self._pages) < READ_AT_ONCE and now >= self._next_at:
             client = waiting.popleft()
             if not client.conn.closed:

@@ -1,6 +1,6 @@
 """A session whose filters were too many for the answer to its CONNECT has them read in pages, judged, and taken."""
 
-from edge.held_filters import READ_AT_ONCE
+from edge.held_filters import READ_AT_ONCE, WAITING_MIN
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_resumed_filters import DURABLE, taken
@@ -87,6 +87,17 @@ def test_few_sessions_are_read_at_once_and_a_closed_one_is_passed_by() -> None:
     (last,) = edge.take(ListFilters)
     assert last.session & 0xFFFF == 5 + READ_AT_ONCE + 1
     assert taken(edge) == ["more/a"] * (READ_AT_ONCE - 1)
+
+
+def test_who_comes_again_and_again_is_not_kept() -> None:
+    """A partition without a primary holds all places; connections that have ended meanwhile do not pile up."""
+    edge = ruled(roles(device=LESS))
+    for number in range(READ_AT_ONCE):
+        resumed(edge, f"anna{number}", 5 + number)
+    last = resumed(edge, "last", 99).client
+    for _ in range(3 * WAITING_MIN):
+        resumed(edge, "again", 100).drop()
+    assert len(edge.core.rights.untold) <= WAITING_MIN + 1 and last in edge.core.rights.untold
 
 
 def test_a_session_without_filters_is_not_asked_for_them() -> None:
