@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 ROOMS := edge router storage gateways admin membership access wire mqtt conf jobs stratamq
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 SEEDS ?= 100
 MINUTES ?= 1
 CASES ?= 1000000
@@ -67,7 +67,7 @@ lint: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(ROOMS) tests bench
 
-# Half of the tests wait for clusters and the other half for a processor, so two workers take half the time; 0 is none.
+# Half of the tests wait for clusters and the other half for a processor: three workers keep two cores busy; 0 is none.
 # What wants the terminal gets none either: a worker has no terminal. A test that hangs ends its worker, which names it.
 ALONE = $(filter -s --capture=no --pdb --trace,$(ARGS))
 test: setup-dev $(if $(shell command -v java),setup-jobs) lint
