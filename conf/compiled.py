@@ -40,6 +40,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.origins",
     "edge.hot.picks",
     "edge.hot.ack_rows",
+    "edge.hot.told_origins",
     "edge.hot.excess",
     "edge.hot.acks",
     "edge.hot.pushes",

@@ -119,6 +119,7 @@ class EdgeCore:
         self._next_tick = self._next_sweep = 0.0
         counts = Counts()
         hot = self.hot = Engine(self, identity.incarnation, hot_limits)
+        hot.origin_prefix = f"{identity.node}/{identity.incarnation}/".encode()
         peers = self.peers = PeerTable(hot, identity, certify, self._struck, counts.add)
         node = self.node = self.node_type(
             identity, entry, limits, hot, counts, peers.get, self._map_moved, ended_incarnation

@@ -4,7 +4,7 @@
 The values for absence are those of the specification (section 3.1.2.11 for CONNECT).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mqtt.properties import PropertyId
 
@@ -17,6 +17,8 @@ __all__ = [
     "session_expiry_interval",
     "subscription_identifier",
     "topic_alias_maximum",
+    "user_properties",
+    "wants_problem_information",
     "wants_response_information",
 ]
 
@@ -53,6 +55,18 @@ def topic_alias_maximum(properties: Mapping[int, object]) -> int:
 def wants_response_information(properties: Mapping[int, object]) -> bool:
     """Return whether the client asked for Response Information in CONNACK."""
     return _number(properties, PropertyId.REQUEST_RESPONSE_INFORMATION, 0) == 1
+
+
+def wants_problem_information(properties: Mapping[int, object]) -> bool:
+    """Return whether the client takes reasons and user properties beside CONNACK, DISCONNECT and PUBLISH."""
+    return _number(properties, PropertyId.REQUEST_PROBLEM_INFORMATION, 1) == 1
+
+
+def user_properties(properties: Mapping[int, object]) -> Sequence[tuple[str, str]]:
+    """Return the pairs of name and value, in their order."""
+    value = properties.get(PropertyId.USER_PROPERTY, ())
+    assert isinstance(value, list | tuple)
+    return value
 
 
 def authentication_method(properties: Mapping[int, object]) -> str | None:

@@ -43,6 +43,7 @@ from wire.messages.wills import Will
 __all__ = ["Connecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
+TELL_ORIGINS = ("stratamq-origin", "1")  # user property of CONNECT
 CLAIMS_FEW, CLAIMS_MANY = 8, 16  # leave together: the gap between claims grows below, and shrinks above
 
 
@@ -416,6 +417,9 @@ class Connecting:
             options.maximum_packet_size = property_values.maximum_packet_size(properties)
             alias_maximum = property_values.topic_alias_maximum(properties)
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
+            # [MQTT-3.1.2-29]: without problem information no PUBACK and PUBREC has a user property.
+            asks = TELL_ORIGINS in property_values.user_properties(properties)
+            options.tells_origins = asks and property_values.wants_problem_information(properties)
         self._loop.open_session(client.conn, options)
         if client.seat is not None and (purse := client.seat.purse) is not None:
             self._loop.share(client.conn, purse)

@@ -37,6 +37,7 @@ if not cython.compiled:
     from edge.hot.output import answer_unknown, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.state import PARK_QUOTA
+    from edge.hot.told_origins import forget_origin, note_origin, write_told
     from edge.hot.traces import trace_acked, trace_answered
 
 __all__: list[str] = []
@@ -63,14 +64,20 @@ def reserve_ack(conn: Conn, message: PendingAck) -> None:
 def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int) -> None:
     """Write PUBACK or PUBREC."""
     if qos == 1:
-        write_short(hot, conn, 0x40, packet_identifier, reason_code)
+        if conn.origins is None:
+            write_short(hot, conn, 0x40, packet_identifier, reason_code)
+        else:
+            write_told(hot, conn, 0x40, packet_identifier, reason_code)
         conn.has_acks = True
         count_back(hot, conn)
         hot.acknowledged += 1
         return
     if reason_code == NO_MATCHING_SUBSCRIBERS:
         reason_code = 0  # allowed, but a flow of two steps is not done when PUBREC leaves: clients expect plain success
-    write_short(hot, conn, 0x50, packet_identifier, reason_code)
+    if conn.origins is None:
+        write_short(hot, conn, 0x50, packet_identifier, reason_code)
+    else:
+        write_told(hot, conn, 0x50, packet_identifier, reason_code)
     conn.has_acks = True
     hot.acknowledged += 1
     if conn.received is not None and packet_identifier in conn.received:
@@ -136,6 +143,8 @@ def finish(hot: HotState, message: PendingAck) -> None:
             continue
         if message.reason_code == SERVER_BUSY:
             message.reason_code = QUOTA_EXCEEDED  # no reason code of PUBACK and PUBREC
+        if conn.origins is not None:
+            note_origin(hot, conn, message)
         answer(hot, conn, message.qos, message.packet_identifier, message.reason_code)
         count_duration(hot.acks_in, hot.now_ns - message.at_ns)
         if hot.ledger is not None and message.reason_code < FAILURE:
@@ -242,6 +251,8 @@ def _released(hot: HotState, conn: Conn, identifier: cython.int, reason_code: cy
         write_short(hot, conn, 0x70, identifier, PACKET_IDENTIFIER_NOT_FOUND)
         return
     del conn.received[identifier]
+    if conn.origins is not None:
+        forget_origin(conn, identifier)
     write_short(hot, conn, 0x70, identifier, 0)
     if conn.version == 5:
         count_back(hot, conn)

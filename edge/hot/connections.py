@@ -108,6 +108,7 @@ class Connections(HotState):
         conn.aliases_told = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
         conn.retain_available = options.retain_available
         conn.qos_max = options.maximum_qos
+        conn.origins = {} if options.tells_origins and options.version == 5 else None
         self.limit(conn, options.publish_rate_max, options.byte_rate_max, options.metered)
         if options.session:
             self.sessions[options.session] = conn
@@ -326,6 +327,7 @@ class Connections(HotState):
         conn.partial = b""
         conn.ack_queue = None
         conn.received = None
+        conn.origins = None
         conn.refused = None
         conn.last_route = None
         conn.last_topic = b""

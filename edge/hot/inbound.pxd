@@ -39,5 +39,6 @@ cdef int _load(HotState hot, Conn conn, Packet packet, unsigned char* data, Py_s
 cdef bint _answer_repeat(HotState hot, Conn conn, int packet_identifier)
 cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)
 cdef object _accept(HotState hot, Conn conn, Route route, Packet packet)
+cdef bint _is_for_core(Conn conn, Route route, Packet packet)
 cdef object _give_to_core(HotState hot, Conn conn, Route route, Packet packet)
 cdef bytes _plain_properties(Packet packet)

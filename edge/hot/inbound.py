@@ -288,14 +288,17 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     message: PendingAck | None = None
     qos: cython.int = packet.qos
     identifier: cython.int = packet.packet_identifier
-    if packet.traced and (route.reason_code != 0 or (route.empty and not packet.retain)):
+    told: cython.ulonglong = 0  # number by which a trace tells of a message that goes nowhere
+    if packet.traced and (route.reason_code != 0 or (route.empty and not _is_for_core(conn, route, packet))):
         trace_refused(hot, conn, route, packet)
+        told = packet.origin_b
+        packet.traced = False
     if qos == 0:
         hot.publish_in_qos0 += 1
         if route.reason_code != 0:
             hot.dropped_denied += 1
             note_drop(hot, conn, "not_authorized", packet.topic, None)
-        elif packet.retain or (route.named and not route.empty):
+        elif _is_for_core(conn, route, packet):
             _give_to_core(hot, conn, route, packet)
         elif not route.empty:
             fan_out(hot, conn, route, packet, None, -1)
@@ -310,7 +313,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
             if conn.received is None:
                 conn.received = {}
             conn.received[identifier] = -1
-    if route.reason_code == 0 and (packet.retain or route.named or (qos == 2 and conn.session != 0)):
+    if route.reason_code == 0 and _is_for_core(conn, route, packet):
         _give_to_core(hot, conn, route, packet)
         return
     code: cython.int = 0
@@ -321,7 +324,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         code = route.reason_code if conn.version == 5 else 0
     elif route.empty:
         code = NO_MATCHING_SUBSCRIBERS
-    if route.remote or conn.ack_queue or hot.ledger is not None:
+    if route.remote or conn.ack_queue or hot.ledger is not None or conn.origins is not None:
         message = new_message(hot, qos, conn, identifier)
         message.waiting = 1  # for ourselves, so that nothing finishes before everyone was asked
         if conn.excess:
@@ -329,6 +332,8 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         reserve_ack(conn, message)
         if code < FAILURE:
             fan_out(hot, conn, route, packet, message, -1)
+        if told:
+            message.origin_b = told
         destination_done(hot, message, code)
         return
     # The answer is written before the copies: who subscribes to its own topic reads PUBREC before PUBLISH.
@@ -338,6 +343,13 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         if packet.traced:
             hot.origin_tag = 0
             note_event(hot, "acknowledged", conn, packet, identifier, qos, code)
+
+
+def _is_for_core(conn: Conn, route: Route, packet: Packet) -> cython.bint:
+    """Whether a packet that may be published is the core's to send."""
+    if packet.retain or (packet.qos == 2 and conn.session != 0):
+        return True
+    return route.named and (packet.qos > 0 or not route.empty)
 
 
 def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:

@@ -107,3 +107,4 @@ class SessionOptions(msgspec.Struct):  # likewise
     publish_rate_max: float = 0.0  # messages a second, 0: that of the loop
     byte_rate_max: float = 0.0  # bytes a second, of all packets; 0: no limit
     metered: bool = False  # ``Handler.sent`` is told of its bytes
+    tells_origins: bool = False  # to a v5 client, in PUBACK and PUBREC: edge/hot/told_origins.py

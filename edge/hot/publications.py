@@ -139,6 +139,10 @@ class Publications(Connections):
             message.delivered = written is not None
         if written is not None:
             self.origin_tag = written[0]  # one origin: a retained copy and its live twin are told by it
+        if message is not None:
+            message.origin_kind = origin_kind
+            message.origin_a = origin_a
+            message.origin_b = origin_b if origin_kind else self.origin_tag
         if code == 0 and message is not None and publish.qos > 0 and _refuse_if_behind(self, publish):
             code = SERVER_BUSY  # as the partition says it
         self.owner_block = owner
@@ -189,6 +193,14 @@ class Publications(Connections):
         publish.reserved_ack = None
         if message is not None:
             destination_done(self, message, reason_code)
+
+    def bears(self, publish: Inbound, origin_kind: int, origin_a: int, origin_b: int) -> None:
+        """Note which origin a message went by whose answer is due, and that is not published itself; as ``publish``."""
+        message: PendingAck | None = publish.reserved_ack
+        if message is not None:
+            message.origin_kind = origin_kind
+            message.origin_a = origin_a
+            message.origin_b = origin_b
 
     def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and count its quota back."""

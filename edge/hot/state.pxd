@@ -59,6 +59,7 @@ cdef class Conn:
     cdef readonly dict received
     cdef dict refused
     cdef readonly object ack_queue
+    cdef dict origins
     cdef bint retain_available
     cdef int qos_max
     # writing
@@ -271,6 +272,7 @@ cdef class Packet:
 cdef class HotState(Counters):
     cdef readonly object handler
     cdef readonly unsigned long long incarnation
+    cdef public bytes origin_prefix
     cdef readonly object limits
     cdef readonly long long now_ns
     cdef public long long turn_end_ns

@@ -104,8 +104,8 @@ class Conn:
         self.received: dict[int, int] | None = None  # QoS 2 identifiers before PUBREL: -1, or PUBREC's reason code
         self.refused: dict[bytes, tuple[int, int]] | None = None  # topics without room: when first, when last
         self.ack_queue: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
-        self.retain_available = True
-        self.qos_max = 2
+        self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not asked for
+        self.retain_available, self.qos_max = True, 2
         self.out: Buffer | None = None
         self.has_acks = False
         self.lagging = False
@@ -394,8 +394,7 @@ class Packet:
         else:
             self.data = b""
         self.keep = b""  # owner of data where it is not the receive buffer
-        self.version = 4
-        self.qos = 0
+        self.version, self.qos = 4, 0
         self.retain = self.dup = self.traced = False
         self.packet_identifier = 0
         self.expiry_s = NO_EXPIRY
@@ -421,6 +420,7 @@ class HotState(Counters):
         Counters.__init__(self)
         self.handler: Any = handler
         self.incarnation = incarnation
+        self.origin_prefix = b"edge/%d/" % incarnation  # of origins of this edge as texts
         self.limits = limits
         self.now_ns = self.turn_end_ns = 0
         self.authorizing = False

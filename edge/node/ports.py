@@ -157,6 +157,9 @@ class Publisher(Protocol):
     def acknowledge(self, publish: Inbound, reason_code: int) -> None:
         """Answer a PUBLISH that is not sent anywhere, or whose answer waited."""
 
+    def bears(self, publish: Inbound, origin_kind: int, origin_a: int, origin_b: int) -> None:
+        """Note which origin a message went by whose answer is due."""
+
     def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP."""
 

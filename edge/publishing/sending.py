@@ -54,6 +54,11 @@ class Outgoing:
         return encode_owner(client.owner.encode(), client.owner_made, client.known_bounds.retained_user_max)
 
     @property
+    def went_by(self) -> tuple[int, int, int]:
+        """The origin of the copy that went to the retained partition first."""
+        return self.origin if self.origin[0] != OriginKind.EDGE else (OriginKind.EDGE, 0, self.tag)
+
+    @property
     def waits_for_retained(self) -> bool:
         """Whether the acknowledgement of a retained write is counted."""
         return self.retained_partition >= 0 and self.publish.qos > 0
@@ -149,6 +154,7 @@ class Sending:
             if not conn.closed:
                 self._clients.error(conn, reason_code)
         elif reason_code >= FAILURE:
+            self._loop.bears(publish, *item.went_by)
             untold = reason_code == ReasonCode.SERVER_BUSY and conn is not None and conn.version != 5
             if untold and conn is not None and not conn.closed:  # its record stays for when the message comes again
                 self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
@@ -166,6 +172,7 @@ class Sending:
         others = _others(route, item.retained_partition)
         if others.empty:
             code = 0 if route.partitions else ReasonCode.NO_MATCHING_SUBSCRIBERS
+            self._loop.bears(publish, *item.went_by)
             self._loop.acknowledge(publish, code)
             item.finished(code)
         else:

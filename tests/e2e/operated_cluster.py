@@ -63,13 +63,16 @@ class OperatedCluster:
         clean: bool = True,
         receive: int = 0,
         acks: bool = True,
+        origins: bool = False,
     ) -> paho.Client:
-        """Connect a client to an edge's listener in clear."""
+        """Connect a client to an edge's listener in clear; ``origins``: it asks for those of its messages."""
         made = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, manual_ack=not acks)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = expiry_s
         if receive:
             properties.ReceiveMaximum = receive
+        if origins:
+            properties.UserProperty = ("stratamq-origin", "1")
         port = self.cluster.port(edge, "plain")
         made.connect("127.0.0.1", port, clean_start=clean, properties=properties)
         made.loop_start()

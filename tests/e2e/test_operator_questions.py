@@ -181,6 +181,26 @@ def test_lists_of_routers_have_filters_columns_and_limits(place: OperatedCluster
             assert wrong.code == 2 and wrong.said.count("\n") == 1 and "'colour'; there are" in wrong.said, wrong
 
 
+def test_a_publisher_learns_the_origins_of_its_messages(place: OperatedCluster) -> None:
+    """PUBACK says what `msg explain` takes: of a queued message, and of a retained one without its topic."""
+    away = place.come("origin-away", 1, expiry_s=3600)
+    place.subscribe(away, "origin/#")
+    away.disconnect()
+    place.cluster.wait_for(lambda: not away.is_connected(), "gone", WAIT_S)
+    publisher = place.come("origin-publisher", 0, origins=True)
+    said: list[dict[str, str]] = []
+    publisher.on_publish = lambda *given: said.append(dict(getattr(given[4], "UserProperty", [])))
+    for topic, retain in (("origin/1", False), ("kept/1", True)):
+        publisher.publish(topic, b"x", qos=1, retain=retain).wait_for_publish(WAIT_S)
+    place.cluster.wait_for(lambda: len(said) == 2, "acknowledged", WAIT_S)
+    queued, retained = (pairs["stratamq-origin"] for pairs in said)
+    (entry,) = place.ask("queue", "show", "origin-away").shown["entries"]
+    assert entry["origin"] == queued
+    assert cause_of(place, "msg", "explain", queued, "--topic", "origin/1")[0] == "queued"
+    assert cause_of(place, "msg", "explain", retained)[0] == "retained"
+    place.ask("session", "delete", "origin-away", "--yes")
+
+
 def test_an_origin_that_never_was_ends_with_a_code(place: OperatedCluster) -> None:
     """The answer is printed, and a script sees that nobody knows anything of it."""
     answer = place.ask("msg", "explain", "edge-0/1/1")
