@@ -34,6 +34,7 @@ from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
+from wire.messages.running_traces import RunningTrace
 from wire.messages.sessions import KickSession, PollClaims, SessionExpired, SessionOpened
 from wire.messages.wills import FireWill
 from wire.node.route_registrar import RouteRegistrar
@@ -131,6 +132,8 @@ class NodeMessages:
                 self.from_storage(key.node, message)
             elif key.tier == TIER_OPERATOR:
                 self._operators.take(key, message)
+            elif isinstance(message, RunningTrace):
+                self._operators.traces.heard(message)
 
     def from_router(self, node: str, message: Control) -> None:
         """Take a message of a router."""

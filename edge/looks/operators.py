@@ -104,6 +104,8 @@ class Operators:
         """Answer looks at the end of a turn, and go on with traces."""
         if now >= self.traces.next_deadline():
             self.traces.step(now)
+        if self.traces.desk.running:
+            self.traces.follow(now)
         if len(self.desk):
             self.desk.turn(now)
 

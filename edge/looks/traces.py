@@ -17,6 +17,8 @@ from edge.subscriptions.topic_routes import TopicRoutes
 from wire.looks.origins import origin_text
 from wire.looks.trace_desk import TraceDesk
 from wire.looks.traces import BY_NODE, COPY_OF, NO_ORIGIN, Origin
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE
+from wire.messages.running_traces import RunningTrace
 from wire.messages.sessions import SessionOpened, Subscription
 
 __all__ = ["EdgeTraces"]
@@ -50,6 +52,9 @@ class EdgeTraces:
         self._routes = routes
         self._unmarked: list[int] = []  # connections whose marks may be old
         self._marks_clients = self._marks_topics = False
+        self._map_epoch = 0  # of the map that was looked at last while traces ran
+        self._lives: dict[str, int] = {}  # edges and storage nodes that it had, with their incarnations
+        self._primaries: list[str] = []
         self._forwarded: tuple[object, str] = (None, "")  # where the last message went, and that as a text
         self.desk = TraceDesk(node.name, lambda: node.map, self._changed)
         self.desk.utc_us = lambda: int(utc() * 1e6)
@@ -73,7 +78,39 @@ class EdgeTraces:
         self._hot.trace = self if desk.running else None
         if not desk.running:
             self._forwarded = None, ""
+            self._lives, self._primaries = {}, []
+        elif not self._lives:
+            self._look_at_map()
         self._node.wake()
+
+    # --- other nodes
+
+    def _look_at_map(self) -> set[str]:
+        """Remember nodes and primaries as they are; return which others started, or lead a partition, since."""
+        lives, primaries, cluster_map = self._lives, self._primaries, self._node.map
+        self._map_epoch = cluster_map.epoch
+        self._lives = {
+            entry.node: entry.incarnation for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster_map.live(tier)
+        }
+        self._primaries = [placement.primary for placement in cluster_map.partitions]
+        started = {node for node, incarnation in self._lives.items() if lives.get(node) != incarnation}
+        former = [*primaries, *[""] * (len(self._primaries) - len(primaries))]
+        lead = {primary for primary, before in zip(self._primaries, former, strict=False) if primary != before}
+        return (started | lead) - {self._node.name, ""}
+
+    def follow(self, now: float) -> None:
+        """Tell nodes that started, or lead a partition, since the last map what is traced; while traces run."""
+        if self._node.map.epoch == self._map_epoch:
+            return
+        nodes = sorted(self._look_at_map())
+        told = self.desk.to_tell(now) if nodes else []
+        for node in nodes:
+            for message in told:
+                self._node.tell(node, message)
+
+    def heard(self, told: RunningTrace) -> None:
+        """Take what another edge says of a trace."""
+        self.desk.heard(self._node.now, told)
 
     def step(self, now: float) -> None:
         """End traces whose time is over, and mark some connections; at the end of a turn."""

@@ -75,7 +75,13 @@ def _about_trace(judged: TraceStart | TraceStop, cluster_map: ClusterMap) -> For
     if isinstance(judged, TraceStart):
         judge_of(judged.kind, judged.pattern)  # refused here, it has begun nowhere
         order = TraceOrder(
-            judged.trace, judged.kind, judged.pattern, judged.for_s, judged.events_max, judged.payload_bytes
+            judged.trace,
+            judged.kind,
+            judged.pattern,
+            judged.for_s,
+            judged.events_max,
+            judged.payload_bytes,
+            everywhere=not judged.node,
         )
     else:
         order = TraceOrder(judged.trace)

@@ -23,6 +23,7 @@ from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.redispatch import RedispatchAnswer
 from wire.messages.retained import ReadRetainedAll
 from wire.messages.routes import RoutesAdded
+from wire.messages.running_traces import RunningTrace
 from wire.messages.sessions import Claims, SessionKicked
 from wire.messages.user_counts import UserCounts
 from wire.messages.wills import WillFired
@@ -95,6 +96,8 @@ class ControlMessages:
             self._moved(message)
         elif isinstance(message, Look | StartTrace | StopTrace):
             self._operators.take(peer, message)
+        elif isinstance(message, RunningTrace):
+            self._operators.heard(message)
         elif isinstance(message, UserCounts):
             self._partitions.users.take(peer, message, self._turn.now)
         elif isinstance(message, OrderNode):

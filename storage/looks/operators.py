@@ -13,6 +13,7 @@ from wire.looks.trace_desk import TraceDesk
 from wire.messages.hello import TIER_STORAGE, PeerKey
 from wire.messages.looks import Look, StartTrace, StopTrace
 from wire.messages.orders import NodeOrdered, OrderNode
+from wire.messages.running_traces import RunningTrace
 
 __all__ = ["Operators"]
 
@@ -66,6 +67,10 @@ class Operators:
     def ordered(self, router: str, order: OrderNode) -> None:
         """Take an order about a trace that a router has judged and passed on."""
         self._turn.tell(router, self._traces.ordered(self._turn.now, order))
+
+    def heard(self, told: RunningTrace) -> None:
+        """Take what an edge says of a trace that runs."""
+        self._traces.heard(self._turn.now, told)
 
     def turn(self, now: float) -> None:
         """Answer looks at the end of a turn, and end traces whose time is over."""

@@ -2,12 +2,16 @@
 
 from typing import Any
 
-from tests.edge.edge_harness import Edge
+import msgspec
+
+from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.test_looks import ADMIN, rows
 from wire.messages.hello import PeerKey
 from wire.messages.looks import Seen, StartTrace, StopTrace
+from wire.messages.map_pages import map_pages
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.routes import Destinations
+from wire.messages.running_traces import RunningTrace
 
 VIEWER = PeerKey("viewer:ann/1", "operator", 1)
 
@@ -121,3 +125,38 @@ def test_an_order_of_a_router_begins_one() -> None:
     assert (answer.request, answer.error) == (9, "")
     (row,) = rows(edge, "traces")
     assert (row.kind, row.pattern, row.state) == ("topic", "a", "running")
+
+
+def test_who_starts_or_leads_later_is_told_what_is_traced() -> None:
+    """Once for each such node: the trace as it was begun, how long it goes on, and its client's messages."""
+    edge = Edge()
+    edge.held.add(RunningTrace)
+    order = '{"trace": "t", "kind": "client", "pattern": "p", "for_s": 60, "everywhere": true}'
+    edge.router(OrderNode(9, "trace start", order, False, "ann", "operator"))
+    edge.turn(10.0)
+    publisher, other = edge.client("p"), edge.client("other")
+    edge.routes = {"a": Destinations([], [2])}
+    publisher.publish("a", qos=1, identifier=1)
+    publisher.publish("a", qos=0)
+    other.publish("a", qos=1, identifier=1)
+    edge.router(*map_pages(cluster_map(2)))
+    edge.turn()
+    assert edge.take(RunningTrace) == []
+    later = cluster_map(3, primary="s1", partition_epoch=2)
+    later.nodes["e1"] = msgspec.structs.replace(later.nodes["e1"], incarnation=2)
+    edge.router(*map_pages(later))
+    edge.turn()
+    told = [(node, message) for node, message in edge.core.told if isinstance(message, RunningTrace)]
+    assert [node for node, _ in told] == ["e1", "s1"]
+    message = told[0][1]
+    assert (message.running.trace, message.running.everywhere, message.actor) == ("t", True, "ann")
+    assert 49_000 < message.left_ms <= 50_000
+    (received,) = [row for row in rows_of_trace(edge) if row.qos == 1 and row.client_id == "p"]
+    assert [f"e0/1/{origin[2]}" for origin in message.origins] == [received.origin]
+    edge.take(RunningTrace)
+    edge.turn(1.0)
+    assert edge.take(RunningTrace) == []
+
+
+def rows_of_trace(edge: Edge) -> list[Any]:
+    return [row for row in told(edge, "t") if row.stage == "received"]

@@ -10,6 +10,7 @@ from tests.simulation.sim_client import ClientOptions
 from wire.messages.look_kinds import LOOK_KINDS, rows_of
 from wire.messages.looks import Look, Seen, StartTrace
 from wire.messages.nodes import Heartbeat
+from wire.messages.operators import Admin
 
 STORED = ClientOptions(clean_start=False, session_expiry_interval_s=3600)
 
@@ -245,3 +246,40 @@ def test_a_new_primary_tells_of_entries_that_its_predecessor_took() -> None:
     assert stages("pushed") == origins == stages("acked")
     (trace,) = looking.rows("traces", [second], trace="t")
     assert trace.state == "running"
+
+
+def test_a_trace_of_a_publisher_goes_on_at_nodes_that_did_not_know_it() -> None:
+    """A new primary hears which messages are its client's; a node that starts meanwhile gets the trace, and its end."""
+    looking = Looking()
+    scene = looking.scene
+    subscriber = scene.client("s", "e1", STORED, "n/#", qos=1)
+    publisher, other = scene.client("p", "e2", EPHEMERAL), scene.client("o", "e2", EPHEMERAL)
+    subscriber.disconnect()
+    scene.run(0.5)
+    arguments = {"trace": "t", "kind": "client", "pattern": publisher.client_id, "for_s": 900}
+    for router in looking.routers:
+        looking.looker.tell(router, Admin(1, "trace start", arguments))
+    scene.run(0.5)
+    for number in range(3):
+        scene.publish(publisher, "n/1", f"m{number}")
+        scene.publish(other, "n/1", f"o{number}")
+    origins = [row.origin for row in looking.rows("trace", ["e2"], trace="t") if row.stage == "received"]
+    assert len(set(origins)) == 3
+    (first,) = [s for s in looking.storages if not looking.look(s, "session", client_id=subscriber.client_id).error]
+    (begun,) = looking.rows("traces", [first], trace="t")
+    scene.kill(first)
+    number = scene.map.partition_for(subscriber.client_id)
+    scene.until(lambda: scene.map.partitions[number].primary not in ("", first))
+    scene.connect(subscriber, "e1", 30.0)
+    second = scene.map.partitions[number].primary
+
+    def stages(stage: str) -> list[str | None]:
+        return [row.origin for row in looking.rows("trace", [second], trace="t") if row.stage == stage]
+
+    scene.until(lambda: len(stages("acked")) == 3, 30.0)
+    assert stages("pushed") == origins == stages("acked")
+    scene.start(first)
+    scene.until(lambda: bool(looking.rows("traces", [first], trace="t")), 30.0)
+    (again,) = looking.rows("traces", [first], trace="t")
+    assert (again.state, again.until_ms // 60_000) == ("running", begun.until_ms // 60_000)
+    assert abs(again.until_ms - begun.until_ms) < 1_000

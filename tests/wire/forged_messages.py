@@ -25,6 +25,7 @@ from wire.messages.control import Control, decode_control, decode_controls, enco
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Relay, Relayed
+from wire.messages.orders import TraceOrder
 from wire.messages.replication import Append, AppendAck, encode_replica_message
 from wire.messages.routes import RouteEntry, SenderReport
 from wire.messages.sessions import KickSession, Subscription
@@ -102,6 +103,7 @@ def forged_controls(victim: Victim) -> Iterator[Control]:
         "request": victim.request,
         "pick": None,
         "share": b"g/a/#",
+        "running": TraceOrder("forged", "topic", "#", everywhere=True),
     }
     for kind in typing.get_args(Control):
         fields = {field.name: field for field in msgspec.structs.fields(kind)}

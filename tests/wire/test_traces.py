@@ -10,6 +10,7 @@ from wire.looks.traces import NO_ORIGIN, TraceRefused, judge_of
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.looks import StartTrace, StopTrace
 from wire.messages.orders import OrderNode, TraceOrder
+from wire.messages.running_traces import TOLD_ORIGINS_MAX, RunningTrace
 
 ORIGIN = (1, (252 << 48) | 17, 9)
 
@@ -174,6 +175,36 @@ def test_an_order_of_a_router_is_carried_out_and_answered() -> None:
     assert node.desk.ordered(10.0, OrderNode(8, "trace start", "nonsense")).error
     assert not node.desk.ordered(10.0, OrderNode(9, "trace stop", '{"trace": "t"}')).error
     assert not node.desk.wants_client("dev", "")
+
+
+def test_a_trace_of_another_node_is_begun_once_and_its_messages_are_known() -> None:
+    """Its end stays; what has ended here, runs at one node only, or is another of that name does not begin."""
+    node = Node()
+    order = TraceOrder("t", "client", "dev", for_s=600, everywhere=True)
+    told = RunningTrace(order, 2_000, 5_000, "ann", [ORIGIN])
+    node.desk.heard(10.0, told)
+    node.desk.heard(11.0, told)
+    (trace,) = node.desk.running
+    assert (trace.until, trace.started_ms, trace.actor) == (12.0, 5_000, "ann")
+    assert node.desk.wants_origin(ORIGIN) and not node.desk.wants_origin((1, 2, 3))
+    node.desk.heard(11.0, RunningTrace(TraceOrder("t", "client", "x", everywhere=True), 2_000, 0, "", [(1, 2, 3)]))
+    node.desk.heard(11.0, RunningTrace(TraceOrder("one", "client", "dev"), 2_000, 0, "", [(1, 2, 3)]))
+    assert not node.desk.wants_origin((1, 2, 3)) and node.names() == ["t"]
+    node.desk.step(12.0)
+    node.desk.heard(12.5, told)
+    assert not node.desk.running and not node.desk.wants_origin(ORIGIN)
+
+
+def test_a_node_tells_its_traces_with_the_newest_messages_of_their_clients() -> None:
+    node = Node()
+    node.begin("c", "client", "dev", for_s=60)
+    node.begin("t", "topic", "#", for_s=60)
+    for number in range(TOLD_ORIGINS_MAX + 5):
+        node.desk.note("received", (0, 7, number), "dev", topic="a", qos=1)
+        node.desk.note("received", (0, 8, number), "other", topic="a", qos=1, marked=True)
+    of_client, of_topic = node.desk.to_tell(30.0)
+    assert (of_client.left_ms, of_client.running.trace) == (40_000, "c") and of_topic.origins == []
+    assert of_client.origins == [(0, 7, number) for number in range(5, TOLD_ORIGINS_MAX + 5)]
 
 
 def test_payloads_are_cut_to_what_each_trace_wants() -> None:

@@ -22,6 +22,7 @@ from wire.messages import (
     redispatch,
     retained,
     routes,
+    running_traces,
     sessions,
     user_counts,
     wills,
@@ -130,6 +131,7 @@ CELLS: dict[type, Cell] = {
     away.RevokeAway: _cell("edge", "storage"),  # of a session that no edge has: it names the connection that ended
     away.AwayRevoked: _cell("storage", "edge", Rule.ASKED),
     user_counts.UserCounts: _cell("storage", "storage"),
+    running_traces.RunningTrace: _cell("edge", "edge storage"),
     sessions.PollClaims: _cell("storage", "edge", Rule.PRIMARY),
     sessions.Claims: _cell("edge", "storage", Rule.ASKED),
     wills.FireWill: _cell("storage", "edge", Rule.PRIMARY),

@@ -25,6 +25,7 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_kinds import lower_role
 from wire.messages.looks import Seen, StartTrace, StopTrace
 from wire.messages.orders import NodeOrdered, OrderNode, TraceOrder, read_trace
+from wire.messages.running_traces import TOLD_ORIGINS_MAX, RunningTrace
 
 __all__ = ["RUNNING", "TRACES_MAX", "TRACE_VERBS", "Event", "Trace", "TraceDesk"]
 
@@ -35,6 +36,7 @@ FAST = 1_000  # events in a second
 FAST_SECONDS = 3  # with so many, until a trace ends by itself
 KNOWN_MAX = 1_024  # texts whose judgement a trace remembers
 TOPICS_MAX = 1_024  # topics whose text is remembered
+HEARD_MAX = 16_384  # origins that edges told
 TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "events", "too_much"
 
@@ -76,6 +78,7 @@ class Trace:
         "number",
         "order",
         "payload_bytes",
+        "published",
         "started_ms",
         "state",
         "until",
@@ -97,6 +100,7 @@ class Trace:
         self.until = now + order.for_s
         self.events: deque[tuple[Any, ...]] = deque(maxlen=KEPT_MAX)  # fields of Event: made when it is looked at
         self.number = 0  # of the newest event
+        self.published: deque[Origin] = deque(maxlen=TOLD_ORIGINS_MAX)  # by the clients that it names
         self.known: dict[str, bool] = {}  # texts that ``names`` has judged
         self._fast = 0  # seconds with too many of them
         self._second_ends = 0
@@ -159,6 +163,7 @@ class TraceDesk:
         self._changed = changed
         self._traces: dict[str, Trace] = {}
         self._topics: dict[bytes, str] = {}  # as texts
+        self._heard: dict[Origin, None] = {}  # of messages that traced clients published, as edges told
         self.utc_us: Callable[[], int] = lambda: 0
         self.running: list[Trace] = []
         self.payload_bytes = 0
@@ -214,7 +219,8 @@ class TraceDesk:
             if isinstance(message, StopTrace):
                 trace = self.stop(message.trace, now)
             else:
-                values = {name: getattr(message, name) for name in TraceOrder.__struct_fields__}
+                told = StartTrace.__struct_fields__
+                values = {name: getattr(message, name) for name in TraceOrder.__struct_fields__ if name in told}
                 trace = self.begin(TraceOrder(**values), now, message.actor)
         except TraceRefused as refusal:
             seen.error, seen.exit_code = str(refusal), FAILED
@@ -244,6 +250,40 @@ class TraceDesk:
             raise TraceRefused(f"{self._node} has no trace {name!r}: see `trace list`")
         return trace
 
+    # --- other nodes
+
+    def to_tell(self, now: float) -> list[RunningTrace]:
+        """Return what a node that starts, or begins to lead a partition, has to know of the traces that run."""
+        return [
+            RunningTrace(
+                trace.order,
+                max(1, int(1_000 * (trace.until - now))),
+                trace.started_ms,
+                trace.actor,
+                list(trace.published),
+            )
+            for trace in self.running
+        ]
+
+    def heard(self, now: float, told: RunningTrace) -> None:
+        """Begin a trace that runs everywhere, or know its messages again; what has ended here does not begin anew."""
+        self.step(now)
+        order = told.running
+        trace = self._traces.get(order.trace)
+        if trace is None and order.everywhere:
+            try:
+                trace = self.begin(order, now, told.actor)
+            except TraceRefused:
+                return
+            trace.started_ms, trace.until = told.started_ms, now + told.left_ms / 1_000
+        if trace is None or trace.state != RUNNING or (trace.kind, trace.order.pattern) != (order.kind, order.pattern):
+            return
+        for origin in told.origins:
+            self._heard.pop(origin, None)
+            self._heard[origin] = None
+        while len(self._heard) > HEARD_MAX:
+            del self._heard[next(iter(self._heard))]
+
     # --- time
 
     def step(self, now: float) -> None:
@@ -264,6 +304,7 @@ class TraceDesk:
         self.payload_bytes = max((trace.order.payload_bytes for trace in self.running), default=0)
         if not self.running:
             self._topics.clear()
+            self._heard.clear()
         self._changed()
 
     # --- what is traced
@@ -281,7 +322,9 @@ class TraceDesk:
         return any(trace.names(topic) for trace in self.of_kind(TOPIC))
 
     def wants_origin(self, origin: Origin) -> bool:
-        """Return whether a message is traced by its origin."""
+        """Return whether a message is traced by its origin, or by its publisher as an edge told."""
+        if origin in self._heard:
+            return True
         found = self.of_kind(ORIGIN)
         return bool(found) and any(trace.names(origin_text(*origin, self._map())) for trace in found)
 
@@ -349,6 +392,8 @@ class TraceDesk:
                 if not marked or kind in (TOPIC, ORIGIN):
                     continue
                 carried = True
+            elif stage == "received" and qos > 0 and kind in (CLIENT, ADDRESS):
+                trace.published.append(origin)
             kept = payload[: trace.payload_bytes] if payload else payload
             # fmt: off
             trace.events.append((

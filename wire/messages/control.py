@@ -54,6 +54,7 @@ from wire.messages.routes import (
     Resolved,
     RoutesAdded,
 )
+from wire.messages.running_traces import RunningTrace
 from wire.messages.sessions import (
     Claims,
     CloseSession,
@@ -164,6 +165,7 @@ Control = (
     | StartTrace
     | StopTrace
     | UserCounts
+    | RunningTrace
 )
 
 

@@ -97,6 +97,7 @@ class TraceOrder(Struct, frozen=True, forbid_unknown_fields=True):
     for_s: Annotated[int, Meta(ge=1, le=TRACE_S_MAX)] = 600
     events_max: Annotated[int, Meta(ge=1, le=TRACE_EVENTS_MAX)] = 10_000
     payload_bytes: Annotated[int, Meta(ge=0, le=TRACE_PAYLOAD_MAX)] = 0
+    everywhere: bool = False  # at every edge and storage node, those that start meanwhile among them
 
 
 read_kick = strictly(msgspec.json.Decoder(KickOrder).decode, "order to kick")

@@ -1,0 +1,32 @@
+"""Control message about a trace that runs: an edge tells it to nodes that start, or begin to lead a partition.
+
+Decision: docs/adr/0174-traces-follow.md.
+"""
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+from wire.messages.looks import TRACE_S_MAX
+from wire.messages.message import Message
+from wire.messages.orders import TraceOrder
+from wire.messages.ranges import U64, Actor, Counted
+
+__all__ = ["TOLD_ORIGINS_MAX", "RunningTrace"]
+
+TOLD_ORIGINS_MAX = 1_024  # of one message, the newest ones
+
+ToldOrigin: TypeAlias = tuple[U64, U64, U64]  # OriginKind, and its two numbers
+
+
+class RunningTrace(Message, tag="RunningTrace"):
+    """Edge to an edge or storage node, without an answer: begin this trace, or know it again.
+
+    ``origins`` are messages that the clients of a trace published: whose a message is stands in no row of a queue.
+    """
+
+    running: TraceOrder
+    left_ms: Annotated[int, Meta(ge=1, le=1_000 * TRACE_S_MAX)]  # until it ends
+    started_ms: Counted  # UTC
+    actor: Actor = ""
+    origins: Annotated[list[ToldOrigin], Meta(max_length=TOLD_ORIGINS_MAX)] = []
