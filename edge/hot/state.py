@@ -439,8 +439,7 @@ class HotState(Counters):
         self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
         self.packet, self.second = Packet(), Packet()  # the latter: sent again while another one is at hand
-        self.scratch = Buffer(4096)
-        self.converted = Buffer(4096)
+        self.scratch, self.converted = Buffer(4096), Buffer(4096)
         self.numbers = 0
         self.conns: list[Conn] = []  # each at its ``slot``: the last one takes the place of one that goes
         self.dirty_first: Conn | None = None  # linked in the order of marking: no list is made in every turn
