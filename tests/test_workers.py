@@ -8,7 +8,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_clusters_share_two_groups_and_other_files_stay_whole() -> None:
-    """Two clusters stand beside each other and never three, a file's tests share its fixtures, Spark is started once."""
+    """Two clusters stand beside each other and never three, tests of a file share its fixtures, Spark starts once."""
     names = [f"{folder}{file.name}" for folder in CLUSTERS for file in (ROOT / folder).glob("test_*.py")]
     groups = [group_of(f"{name}::test_any[1]") for name in names]
     shares = {group: groups.count(group) for group in groups}
