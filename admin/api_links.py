@@ -46,23 +46,31 @@ class ApiLinks:
         """Carry a gather to its page."""
 
         def begin(ask: Ask, tell: trio.MemorySendChannel[Event]) -> None:
-            call = Call.of(
-                "GET",
-                "looks",
-                question.what,
-                node=ask.node,
-                after=ask.after,
-                limit=str(ask.limit),
-                columns=",".join(question.columns),
-                where=json.encode(dict(question.where)).decode(),
-            )
-            self._nursery.start_soon(self._look, call, question.what, ask.node, ask.request, tell)
+            self._nursery.start_soon(self._tell, ask, question, tell)
 
         return await carry(gather, begin)
 
-    async def _look(self, call: Call, what: str, node: str, request: int, tell: trio.MemorySendChannel[Event]) -> None:
+    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+        """Have one node asked once; the service does not have it wait for news."""
+        del timeout_s  # the service has one of its own
+        return await self._look(Ask(0, node, after, limit), question)
+
+    async def _tell(self, ask: Ask, question: Question, tell: trio.MemorySendChannel[Event]) -> None:
+        tell.send_nowait(await self._look(ask, question))
+
+    async def _look(self, ask: Ask, question: Question) -> Event:
+        call = Call.of(
+            "GET",
+            "looks",
+            question.what,
+            node=ask.node,
+            after=ask.after,
+            limit=str(ask.limit),
+            columns=",".join(question.columns),
+            where=json.encode(dict(question.where)).decode(),
+        )
         answer = _read(await self._ask(call), OneLook, self._api)
-        tell.send_nowait(event_of(answer, what, node, request))
+        return event_of(answer, question.what, ask.node, ask.request)
 
     async def _ask(self, call: Call) -> bytes:
         _, data = await trio.to_thread.run_sync(self._api.ask, call, CALL_S, abandon_on_cancel=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from admin.cursors import digest_of, read_cursor, write_cursor
-from admin.gather import BEST_MAX, EVERY_ROW, NODE_S, TOTAL_S, Gather, Missing, Page, Question, Target
+from admin.gather import BEST_MAX, EVERY_ROW, NODE_S, TOTAL_S, Event, Gather, Missing, Page, Question, Target
 from conf.errors import ExitCode, UserError
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
@@ -53,6 +53,11 @@ class Links(Protocol):
 
     async def gather(self, gather: Gather, question: Question) -> Page:
         """Carry a gather to its page."""
+        ...
+
+    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+        """Ask one node once, and return its answer, or that there is none."""
+        ...
 
 
 class Cluster(NamedTuple):

@@ -13,14 +13,15 @@ from typing import NamedTuple
 from admin.cursors import Position
 from admin.explain.message import STAGES
 from admin.gather import Gather, Missing, Question, Target
-from admin.queries import PLACE_ROWS, Cluster, place
+from admin.queries import PLACE_ROWS, Cluster
 from conf.errors import ExitCode, UserError
 from wire.looks.traces import BY_NODE, COPY_OF
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
-__all__ = ["Clock", "Read", "Row", "Told", "clocks_of", "in_order", "read", "sent_here", "still_running", "way_of"]
+__all__ = ["NO_TRACE", "Clock", "Read", "Row", "Told", "clocks_of", "in_order", "read", "sent_here", "way_of"]
 
+ORIGINS_MAX = 16_384  # kept between two calls
 NO_TRACE = " has no trace "  # an answer: it was not begun there, or has made room for others
 Row = tuple[str, SeenTraceEvent]
 
@@ -90,16 +91,6 @@ async def _of_node(
         after = str(found[-1].number)
 
 
-async def still_running(cluster: Cluster, name: str) -> bool:
-    """Return whether a trace runs at any node that answers."""
-    for tier in (TIER_EDGE, TIER_STORAGE):
-        for entry in cluster.map.live(tier):
-            traces, _ = await place(cluster, entry.node, "traces", {"trace": name, "state": "running"}, 1)
-            if traces:
-                return True
-    return False
-
-
 async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, Clock]:
     """Return the clocks of nodes that answer, by the time that an answer took."""
     found: dict[str, Clock] = {}
@@ -120,10 +111,16 @@ async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, Clock]:
     return found
 
 
-def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock]) -> list[Told]:
-    """Return events ordered by cause, without those of messages that the trace is not about."""
+def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock], own: dict[str, None] | None = None) -> list[Told]:
+    """Return events ordered by cause, without those of messages that the trace is not about.
+
+    ``own``: origins of messages that it is about, kept from one call to the next where events come in parts.
+    """
     named = _of_one_message(_with_origins(rows))
-    own = {event.origin for _, event in named if event.origin and not event.carried}
+    own = {} if own is None else own
+    own.update((event.origin, None) for _, event in named if event.origin and not event.carried)
+    while len(own) > ORIGINS_MAX and len(own) > len(rows):
+        del own[next(iter(own))]
     told = []
     for node, event in named:
         if event.carried and event.origin not in own:

@@ -134,6 +134,7 @@ SHELLS = {
     "admin.links",
     "admin.otlp",
     "admin.trace_export",
+    "admin.trace_tail",
     "conf.metrics",
     "conf.settings",  # asks for the host's name
     "edge.hot.descriptors",

@@ -129,33 +129,34 @@ def export(options: Options, name: NameArgument) -> None:
 def tail(
     options: Options,
     name: NameArgument,
-    every_s: Annotated[float, typer.Option("--every", min=0.1, max=60, help="s; between two looks.")] = EVERY_S,
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.1, max=60, help="s; a node that has news is asked no sooner.")
+    ] = EVERY_S,
     once: Annotated[bool, typer.Option("--once", help="Print what there is, and end.")] = False,
 ) -> None:
     """Print the events of a trace as they come, until it has ended everywhere, or until Ctrl-C."""
-    import trio
+    from admin.trace_tail import follow
+    from admin.traces import clocks_of, in_order, read
 
-    from admin.traces import clocks_of, in_order, read, still_running
-
-    async def follow(cluster: "Cluster") -> None:
-        after: dict[str, str] = {}
+    async def print_all(cluster: "Cluster") -> None:
         said: set[str] = set()
-        while True:
-            runs = not once and await still_running(cluster, name)
-            found = await read(cluster, name, after)
-            after = found.after
+        own: dict[str, None] = {}
+
+        async def show(found: "Read") -> None:
             clocks = await clocks_of(cluster, [node for node, _ in found.rows]) if found.rows else {}
-            for one in in_order(found.rows, clocks):
+            for one in in_order(found.rows, clocks, own):
                 typer.echo(line_of(one) if options.output in TABLES else _json_line(one))
             sys.stdout.flush()
             new = [missing for missing in found.missing if missing.node not in said]
             say_partial(new)
-            said |= {missing.node for missing in new}
-            if not runs:
-                return
-            await trio.sleep(every_s)
+            said.update(missing.node for missing in new)
 
-    with_cluster(options, follow)
+        if once:
+            await show(await read(cluster, name, {}))
+        else:
+            await follow(cluster, name, every_s, show)
+
+    with_cluster(options, print_all)
 
 
 def _json_line(one: "Told") -> str:

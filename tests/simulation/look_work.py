@@ -65,6 +65,14 @@ class SimLinks:
             ready = gather.handle(scheduler.now, events.popleft() if events else Tick())
         return ready.page
 
+    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+        """Ask one node once."""
+        events: deque[Event] = deque()
+        change = Change(self._cluster.scheduler)
+        self._ask(Ask(0, node, after, limit), question, events, change)
+        await change.until(lambda: events, timeout_s)
+        return events.popleft() if events else LinkFailed(node, "no answer")
+
     def _ask(self, ask: Ask, question: Question, events: deque[Event], change: Change) -> None:
         def take(seen: Seen | None) -> None:
             if seen is None:

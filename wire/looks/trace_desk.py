@@ -37,6 +37,7 @@ FAST_SECONDS = 3  # with so many, until a trace ends by itself
 KNOWN_MAX = 1_024  # texts whose judgement a trace remembers
 TOPICS_MAX = 1_024  # topics whose text is remembered
 HEARD_MAX = 16_384  # origins that edges told
+EVERY_NUMBER = 1 << 62
 TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "events", "too_much"
 
@@ -428,7 +429,8 @@ class TraceDesk:
         return trace
 
     def _newest(self, ask: Ask) -> int:
-        return self._asked(ask).number
+        trace = self._asked(ask)
+        return trace.number if trace.state == RUNNING else EVERY_NUMBER  # who waits for news hears that it is over
 
     def _walk_events(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
         trace = self._asked(ask)

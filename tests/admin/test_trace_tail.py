@@ -1,0 +1,190 @@
+"""Following a trace: nodes wait for news, answer when it is over, and are asked no more often than that takes."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from admin.gather import Answered, Ask, Event, Gather, LinkFailed, Page, Question
+from admin.links import answered, carry
+from admin.queries import Cluster
+from admin.trace_tail import WAIT_S, follow
+from admin.traces import Read
+from conf.errors import UserError
+from wire.looks.desk import LookDesk
+from wire.looks.pace import LookBounds
+from wire.looks.trace_desk import TraceDesk
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages.looks import Look, Seen
+from wire.messages.orders import TraceOrder
+
+TURN_S = 0.02
+NODES = {"edge-0": "edge", "storage-0": "storage"}
+UTC_US = 1_800_000_000_000_000
+
+
+class Desks:
+    """The desks of two nodes, as links of the query layer; a turn of each every 20 ms."""
+
+    def __init__(self) -> None:
+        self.map = ClusterMap("c", 1)
+        self.silent: set[str] = set()
+        self.looks: Counter[str] = Counter()
+        self.traces: dict[str, TraceDesk] = {}
+        self._desks: dict[str, LookDesk] = {}
+        self._said: list[Seen] = []
+        for name, tier in NODES.items():
+            self.map.nodes[name] = NodeEntry(name, tier, 1, f"{name}:1", state=NodeState.ACTIVE)
+            traces = self.traces[name] = TraceDesk(name, lambda: self.map, lambda: None)
+            traces.utc_us = lambda: UTC_US + int(trio.current_time() * 1e6)
+            bounds = LookBounds(100, 1.0, 32 * 1024)
+            self._desks[name] = LookDesk(name, tier, bounds, traces.sources(), self._tell, lambda: 1)
+
+    def _tell(self, node: str, seen: Seen) -> None:
+        del node
+        self._said.append(seen)
+
+    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+        self.looks[question.what] += 1
+        request = self.looks.total()
+        with trio.move_on_after(timeout_s):
+            if node in self.silent:
+                await trio.sleep_forever()
+            desk, where = self._desks[node], dict(question.where)
+            look = Look(request, question.what, where, after, limit, [], "", "operator", question.wait_ms)
+            desk.ask(trio.current_time(), "op", "operator", look)
+            while True:
+                desk.turn(trio.current_time())
+                for seen in [one for one in self._said if one.request == request]:
+                    self._said.remove(seen)
+                    return answered(0, 1, question.what, seen)
+                await trio.sleep(TURN_S)
+        return LinkFailed(node, f"no answer in {timeout_s:g} s")
+
+    async def gather(self, gather: Gather, question: Question) -> Page:
+        async with trio.open_nursery() as nursery:
+
+            async def tell(ask: Ask, channel: trio.MemorySendChannel[Event]) -> None:
+                event = await self.look(ask.node, question, ask.after, ask.limit, 10.0)
+                if isinstance(event, Answered):
+                    event = event._replace(request=ask.request)
+                channel.send_nowait(event)
+
+            page = await carry(gather, lambda ask, channel: nursery.start_soon(tell, ask, channel))
+            nursery.cancel_scope.cancel()
+        return page
+
+    def begin(self, name: str, **options: Any) -> None:
+        for desk in self.traces.values():
+            desk.begin(TraceOrder(name, "topic", "#", **options), trio.current_time())
+
+    def stop(self, name: str) -> None:
+        for desk in self.traces.values():
+            desk.stop(name, trio.current_time())
+
+    def note(self, node: str, stage: str, number: int) -> None:
+        self.traces[node].note(stage, (0, 1, number), topic="a", qos=1)
+
+
+class Shown:
+    """Takes what is shown, with the time."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, str, str | None]] = []
+        self.missing: list[str] = []
+
+    async def __call__(self, found: Read) -> None:
+        self.rows += [(round(trio.current_time(), 1), node, event.stage) for node, event in found.rows]
+        self.missing += [one.node for one in found.missing]
+
+
+@pytest.fixture
+def desks() -> Desks:
+    return Desks()
+
+
+def run(main: Callable[[], Any]) -> None:
+    async def bounded() -> None:
+        with trio.fail_after(300):
+            await main()
+
+    trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_what_comes_is_shown_at_once_and_who_waits_is_seldom_asked(desks: Desks) -> None:
+    """Within half a second; in a quiet minute a node answers some twelve times, and the end of the trace at once."""
+    shown = Shown()
+
+    async def main() -> None:
+        desks.begin("t")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, Cluster(desks), "t", 0.5, shown)
+            await trio.sleep(1.0)
+            before = desks.looks.total()
+            await trio.sleep(12 * WAIT_S)
+            assert desks.looks.total() - before <= 2 * 2 * 13
+            came = trio.current_time()
+            desks.note("edge-0", "received", 7)
+            desks.note("storage-0", "queued", 7)
+            await trio.sleep(1.0)
+            found = sorted((node, stage) for _, node, stage in shown.rows)
+            assert found == [("edge-0", "received"), ("storage-0", "queued")]
+            assert all(at - came < 0.6 for at, _, _ in shown.rows)
+            stopped = trio.current_time()
+            desks.note("edge-0", "acknowledged", 7)
+            desks.stop("t")
+        assert trio.current_time() - stopped < 1.5
+        assert shown.rows[-1][1:] == ("edge-0", "acknowledged")
+
+    run(main)
+
+
+def test_many_events_are_read_in_pieces_and_none_twice(desks: Desks) -> None:
+    shown = Shown()
+
+    async def main() -> None:
+        desks.begin("t")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, Cluster(desks), "t", 0.5, shown)
+            for number in range(1_200):
+                desks.note("edge-0", f"s{number}", number)
+                if number % 20 == 0:
+                    await trio.sleep(0.05)
+            assert desks.looks["trace"] < 40
+            assert len(shown.rows) > 900, "they keep up"
+            desks.stop("t")
+        assert [stage for _, _, stage in shown.rows] == [f"s{number}" for number in range(1_200)]
+
+    run(main)
+
+
+def test_a_silent_node_is_named_and_asked_again(desks: Desks) -> None:
+    shown = Shown()
+
+    async def main() -> None:
+        desks.begin("t")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, Cluster(desks), "t", 0.5, shown)
+            await trio.sleep(1.0)
+            desks.silent.add("storage-0")
+            await trio.sleep(4 * WAIT_S)
+            assert "storage-0" in shown.missing
+            desks.silent.clear()
+            desks.note("storage-0", "queued", 7)
+            await trio.sleep(2 * WAIT_S)
+            assert [stage for _, _, stage in shown.rows] == ["queued"]
+            desks.silent.add("storage-0")
+            desks.stop("t")
+
+    run(main)
+
+
+def test_a_trace_that_nobody_has_is_refused(desks: Desks) -> None:
+    async def main() -> None:
+        with pytest.raises(UserError, match="no node has a trace 'x'"):
+            await follow(Cluster(desks), "x", 0.5, Shown())
+
+    run(main)
