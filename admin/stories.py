@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from admin.explain.client import client_story
-from admin.explain.message import Evidence, Finished, message_story
+from admin.explain.message import NO_TRACE, Evidence, Finished, message_story, unknown_story
 from admin.explain.story import Story
 from admin.explain.topic import topic_story
 from admin.gather import Missing
@@ -99,7 +99,7 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "") -> Story:
     queued: list[tuple[str, str, SeenQueued, int]] = []
     had = ["journals, traces and retained messages of the nodes that answered"]
     if name:
-        view = await topic(cluster, name, {})
+        view, now = await topic_explained(cluster, name)
         sessions = [match.client_id for _, match in view.matches if match.durable and match.client_id]
         for client_id in sessions[:SESSIONS_MAX]:
             found, more = await _in_queue(cluster, client_id, origin)
@@ -112,7 +112,10 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "") -> Story:
     finished = await _finished(cluster, events)
     lacked += (Missing("ledgers", "not read here"),)
     evidence = Evidence(journal, events, queued, (), kept.rows, finished, had, tuple(dict.fromkeys(lacked)))
-    return message_story(origin, evidence)
+    story = message_story(origin, evidence)
+    if name and story.cause is not None and story.cause.what == NO_TRACE:
+        return unknown_story(story, view, now)
+    return story
 
 
 async def _finished(cluster: Cluster, events: Sequence[tuple[str, Any]]) -> list[Finished]:

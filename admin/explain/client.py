@@ -196,6 +196,9 @@ def _unmatched(
             yield Step(node, "no_subscription", "it has no subscription")
         return
     takes = [match for match in matches if not match.why]
+    if takes and all(match.no_local for match in takes):
+        why = f"its filter {takes[0].filter!r} has No Local: what it publishes itself does not come to it"
+        yield Step(node, "no_local", why)
     if takes:
         return
     misses = [match for match in matches if match.why and match.why != "level"]

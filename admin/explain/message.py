@@ -10,16 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from admin.explain.story import Step, Story, count
+from admin.explain.topic import is_full
 from admin.gather import Missing
+from admin.queries import TopicView
 from conf.errors import ExitCode, UserError
 from wire.messages.look_rows_clients import SeenInflight, SeenQueued
 from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
 from wire.messages.look_rows_topics import SeenRetained
 
-__all__ = ["NO_TRACE", "Evidence", "Finished", "check_origin", "message_story"]
+__all__ = ["NO_TRACE", "Evidence", "Finished", "check_origin", "message_story", "unknown_story"]
 
 NO_TRACE = "no_trace"  # the step of a message that nobody knows anything of
 ORIGIN = re.compile(r"[A-Za-z0-9._-]{1,64}/[0-9]{1,20}/[0-9]{1,20}|(session|will)/[0-9]{1,8}-[0-9]{1,20}/[0-9]{1,20}")
+HINDERS = ("no_primary", "queue_full", "window", "nobody")  # of a topic, the one that decides first
 STAGES = (
     *("received", "refused", "resolved", "forwarded", "accepted", "retained", "matched", "queued", "committed"),
     *("pushed", "redispatched", "written", "acked", "acknowledged", "expired", "dropped"),
@@ -81,6 +84,18 @@ def message_story(origin: str, found: Evidence) -> Story:
         )
         steps = [cause]
     return Story(question, steps, cause, found.had, found.lacked)
+
+
+def unknown_story(story: Story, view: TopicView, now: Story) -> Story:
+    """Say of a message that no node knows what keeps messages of its topic from somebody now."""
+    hinders = [step for step in now.steps if step.what in ("no_primary", "queue_full", "nobody")]
+    for node, match in view.matches:
+        if match.client_id is not None and not match.why and is_full(match):
+            why = f"{match.client_id!r} gets {view.topic!r}, and its window is full: {match.inflight} of {match.window}"
+            facts = {"client_id": match.client_id, "window": match.window}
+            hinders.append(Step(node, "window", f"{why} are not acknowledged", facts=facts))
+    cause = next((step for what in HINDERS for step in hinders if step.what == what), story.cause)
+    return story._replace(steps=[*story.steps, *hinders], cause=cause)
 
 
 def _decisive(steps: Sequence[Step]) -> Step | None:

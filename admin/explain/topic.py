@@ -9,7 +9,7 @@ from admin.queries import TopicView
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_rows_topics import SeenMatch, SeenResolve
 
-__all__ = ["topic_story"]
+__all__ = ["is_full", "topic_story"]
 
 
 def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = "", qos: int = 1) -> Story:
@@ -77,13 +77,19 @@ def _receivers(view: TopicView, qos: int) -> Iterator[Step]:
         where = f"partition {match.partition}" if match.durable else f"its connection at {node}"
         waits = f", behind {count(match.queued, 'entry', 'entries')}" if match.queued else ""
         away = "" if match.online else ", not connected: queued"
+        full = f", when it acknowledges one of {match.window}: its window is full" if is_full(match) else ""
         yield Step(
             node,
             "receiver",
-            f"{match.client_id!r} by {match.filter!r} at QoS {granted}{lowered}, in {where}{waits}{away}"
+            f"{match.client_id!r} by {match.filter!r} at QoS {granted}{lowered}, in {where}{waits}{away}{full}"
             f"{_options(match)}",
             facts={"client_id": match.client_id, "filter": match.filter, "qos": granted, "durable": match.durable},
         )
+
+
+def is_full(match: SeenMatch) -> bool:
+    """Return whether a receiver gets nothing more of QoS 1 and 2 before it acknowledges something."""
+    return bool(match.window) and match.inflight is not None and match.inflight >= (match.window or 0)
 
 
 def _options(match: SeenMatch) -> str:

@@ -238,7 +238,7 @@ class Delivery:
         if self._partition.ledger is not None:
             self._partition.ledger.dropped("dropped", session.number, session.push_seq, "queue full")
         known_seq = session.push_seq
-        known = self._partition.known_of(session, known_seq)
+        known = self._partition.known_of(session, known_seq, "queue_full")
         session.drop_oldest_waiting()
         session.dropped += 1
         self._partition.count("dropped_queue_full")

@@ -264,7 +264,7 @@ class Outbound:
         session.consume(session_seq)
         self._partition.count("shares_revoked" if handed else "pushes_refused")
         if not handed:
-            known = self._partition.known_of(session, session_seq)
+            known = self._partition.known_of(session, session_seq, "not_authorized")
             self._partition.note("drop", "not_authorized", session.client_id, *known, f"entry {session_seq}")
         self._consumed.note(session, flight.body)
         self.free(session)

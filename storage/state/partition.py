@@ -22,7 +22,7 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.ledger import PartitionLedger
 from storage.state.queue_ages import QueueAges
 from storage.state.row_lists import cut
-from storage.state.rows import LocalRow, LogRow, MetaRow, pack
+from storage.state.rows import LocalRow, LogRow, MetaRow, decode_entry, pack
 from storage.state.settings import PartitionSettings
 from storage.state.timers import Timer, Work
 from storage.state.tracing import Tracing
@@ -199,11 +199,18 @@ class Partition:
             text = topic.decode("utf-8", "replace")
             self.journal.note(event, reason, client_id, text, origin, detail or f"partition {self.number}")
 
-    def known_of(self, session: DurableSession, session_seq: int) -> tuple[bytes, tuple[int, int, int]]:
-        """Return topic and origin of an entry that a trace is told of, b"" of another one."""
-        if self.tracing is None or not self.tracing.active:
-            return b"", (0, 0, 0)
-        return self.tracing.known_of(session, session_seq)
+    def known_of(self, session: DurableSession, session_seq: int, reason: str) -> tuple[bytes, tuple[int, int, int]]:
+        """Return topic and origin of an entry that is dropped, b"" where neither a trace nor the journal wants them."""
+        known = b"", (0, 0, 0)
+        if self.tracing is not None and self.tracing.active:
+            known = self.tracing.known_of(session, session_seq)
+        if known[0] or self.journal is None or not self.journal.wants("drop", reason, session.client_id):
+            return known
+        value = self.get(keys.queue_key(self.number, session.number, session_seq))
+        if value is None:
+            return known
+        entry = decode_entry(session_seq, value)
+        return entry.topic, (entry.origin_kind, entry.origin_a, entry.origin_b)
 
     def emit(self, node: str, kind: int, payload: bytes) -> None:
         """Send whole records to a node once this operation is committed."""

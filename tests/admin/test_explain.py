@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from admin.explain.client import client_story
-from admin.explain.message import Evidence, Finished, check_origin, message_story
+from admin.explain.message import Evidence, Finished, check_origin, message_story, unknown_story
 from admin.explain.topic import topic_story
 from admin.gather import Missing
 from admin.queries import ClientView, TopicView
@@ -93,6 +93,7 @@ def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
     [
         ("a/b", [SeenMatch(client_id="c", filter="a/+", why="")], None, ""),
         ("a/b", [SeenMatch(client_id="c", filter="a/+", why="no_local")], "no_local", "has No Local"),
+        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="", no_local=True)], "no_local", "publishes itself"),
         ("a/b", [SeenMatch(client_id="c", filter="a/+", why="access")], "access", "do not let it receive"),
         ("a/b/c", [], "no_subscription", "'a/+' misses it by one level"),
         ("a", [], "no_subscription", "'a/+' misses it by one level"),
@@ -206,6 +207,23 @@ def test_the_way_of_a_message_in_order() -> None:
 def test_what_became_of_a_message(found: Evidence, part: str) -> None:
     """The step at which it is, or was lost; nothing that no source says."""
     assert part in message_story(ORIGIN, found).verdict
+
+
+@pytest.mark.parametrize(
+    ("found", "what", "part"),
+    [
+        (topic(), "nobody", "no subscription meets it"),
+        (topic(SeenMatch(client_id="e", qos=1, why="", window=2, inflight=2)), "window", "its window is full: 2 of 2"),
+        (topic(SeenMatch(client_id="e", qos=1, why="", window=2, inflight=1)), "no_trace", "no trace of it"),
+        (topic(SeenMatch(client_id="d", qos=1, why="queue_full", durable=True)), "queue_full", "its queue is full"),
+        (topic(SeenMatch(client_id="e", qos=1, why=""), partitions=(1,)), "no_primary", "partition 1 has subscribers"),
+    ],
+)
+def test_of_a_message_that_nobody_knows_its_topic_tells_more(found: TopicView, what: str, part: str) -> None:
+    """Whatever keeps messages of the topic from somebody now; that nobody knows the message itself is said first."""
+    story = unknown_story(message_story(ORIGIN, Evidence()), found, topic_story(found, MAP))
+    assert story.steps[0].what == "no_trace" and story.cause is not None
+    assert story.cause.what == what and part in story.verdict
 
 
 def test_an_entry_that_its_client_has_is_where_nothing_waits() -> None:

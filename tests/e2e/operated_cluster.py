@@ -95,6 +95,15 @@ class OperatedCluster:
         for number in range(count):
             client.publish(topic, b"%d" % number, qos=1).wait_for_publish(WAIT_S)
 
+    def origins(self, client: paho.Client, topic: str, count: int = 1, *, retain: bool = False) -> list[str]:
+        """Publish at QoS 1 by a client that asked for them; return the origins that it is told."""
+        said: list[str] = []
+        client.on_publish = lambda *given: said.append(dict(given[4].UserProperty)["stratamq-origin"])
+        for number in range(count):
+            client.publish(topic, b"%d" % number, qos=1, retain=retain)
+            self.cluster.wait_for(lambda: len(said) > number, "acknowledged", WAIT_S)  # noqa: B023 - called here
+        return said
+
 
 @contextlib.contextmanager
 def operated_cluster(*options: str) -> Iterator[OperatedCluster]:

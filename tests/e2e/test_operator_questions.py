@@ -79,6 +79,8 @@ def test_no_subscriber_and_a_wrong_topic(place: OperatedCluster) -> None:
     place.subscribe(here, "plant/1/temperature")
     what, why = cause_of(place, "topic", "explain", "nobody/listens")
     assert what == "nobody" and "no subscription meets it" in why
+    (origin,) = place.origins(place.come("nobody-publisher", origins=True), "nobody/listens")
+    assert cause_of(place, "msg", "explain", origin, "--topic", "nobody/listens")[0] == "nobody"
     what, why = cause_of(place, "client", "explain", "wrong-topic", "--topic", "plant/1/pressure")
     assert what == "no_subscription" and "'plant/1/temperature' misses it by one level" in why
 
@@ -188,12 +190,7 @@ def test_a_publisher_learns_the_origins_of_its_messages(place: OperatedCluster) 
     away.disconnect()
     place.cluster.wait_for(lambda: not away.is_connected(), "gone", WAIT_S)
     publisher = place.come("origin-publisher", 0, origins=True)
-    said: list[dict[str, str]] = []
-    publisher.on_publish = lambda *given: said.append(dict(getattr(given[4], "UserProperty", [])))
-    for topic, retain in (("origin/1", False), ("kept/1", True)):
-        publisher.publish(topic, b"x", qos=1, retain=retain).wait_for_publish(WAIT_S)
-    place.cluster.wait_for(lambda: len(said) == 2, "acknowledged", WAIT_S)
-    queued, retained = (pairs["stratamq-origin"] for pairs in said)
+    (queued,), (retained,) = place.origins(publisher, "origin/1"), place.origins(publisher, "kept/1", retain=True)
     (entry,) = place.ask("queue", "show", "origin-away").shown["entries"]
     assert entry["origin"] == queued
     assert cause_of(place, "msg", "explain", queued, "--topic", "origin/1")[0] == "queued"
@@ -262,6 +259,7 @@ def test_no_local(place: OperatedCluster) -> None:
     place.subscribe(here, "own/words", noLocal=True)
     what, why = cause_of(place, "msg", "explain", "--topic", "own/words", "--from", "own-words")
     assert what == "no_local" and "No Local" in why
+    assert cause_of(place, "client", "explain", "own-words", "--topic", "own/words")[0] == "no_local"
     assert cause_of(place, "topic", "explain", "own/words", "--from", "another") == ("", "")
 
 
@@ -271,7 +269,9 @@ def test_a_full_window(place: OperatedCluster, expiry_s: int) -> None:
     name = f"window-{expiry_s}"
     slow = place.come(name, 1, expiry_s=expiry_s, receive=2, acks=False)
     place.subscribe(slow, f"{name}/#")
-    place.publish(place.come(f"{name}-publisher"), f"{name}/x", 4)
+    *_, last = place.origins(place.come(f"{name}-publisher", origins=True), f"{name}/x", 4)
+    what, why = cause_of(place, "msg", "explain", last, "--topic", f"{name}/x")
+    assert (what, "behind 3 entries" in why or "2 of 2 are not" in why) == ("queued" if expiry_s else "window", True)
     what, why = cause_of(place, "client", "explain", name)
     assert what == "window" and "2 of 2 (its Receive Maximum" in why and "2 messages wait" in why, why
 
@@ -281,7 +281,9 @@ def test_a_full_queue(place: OperatedCluster) -> None:
     away = place.come("full-queue", 0, expiry_s=3600)
     place.subscribe(away, "full/#")
     away.disconnect()
-    place.publish(place.come("full-publisher"), "full/x", QUEUE_MAX + 2)
+    oldest, *_ = place.origins(place.come("full-publisher", origins=True), "full/x", QUEUE_MAX + 2)
+    what, why = cause_of(place, "msg", "explain", oldest)
+    assert what == "drop" and "for 'full-queue': queue_full" in why
     steps = place.ask("client", "explain", "full-queue").shown["steps"]
     assert {"absent", "dropped"} <= {step["what"] for step in steps}
     assert "dropped 2 messages" in next(step["why"] for step in steps if step["what"] == "dropped")
@@ -445,6 +447,8 @@ def test_zz_a_partition_without_primary(place: OperatedCluster) -> None:
 
         place.cluster.wait_for(named, "named", 40)
         answer = place.ask("client", "explain", "list-away")
+        assert answer.code == 3 and answer.shown["cause"]["what"] == "no_primary"
+        answer = place.ask("msg", "explain", "edge-0/1/1", "--topic", "list/1")
         assert answer.code == 3 and answer.shown["cause"]["what"] == "no_primary"
     finally:
         for pid in pids:

@@ -185,9 +185,12 @@ def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
     alice = edge.open("alice", "a/#")
     edge.close(alice)
     for number in range(8):
-        edge.publish(message(str(number)), alice.session >> 48)
+        edge.publish(message(str(number), origin_a=10, origin_b=700 + number), alice.session >> 48)
     cluster.settle()
     assert cluster.nodes["s1"].core.event_counts()["dropped_queue_full"] == 3
+    (entry,) = cluster.nodes["s1"].core.placements.journal.entries  # one for each client and second
+    assert (entry.event, entry.client_id, entry.topic, entry.detail) == ("drop", "alice", "a/b", "entry 1, the oldest")
+    assert entry.origin == (0, 10, 700)
     alice = edge.open("alice")
     assert [push.payload for push in alice.received] == [b"3", b"4", b"5", b"6", b"7"]
     cluster, edge = with_edge(settings=with_settings(queue_messages_max=5, queue_full="refuse"))

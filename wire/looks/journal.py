@@ -69,11 +69,9 @@ class Journal:
     ) -> None:
         """Write an entry down, unless one like it, or too many, were in this second."""
         at_ms = self.utc_ms()
-        if at_ms // 1000 != self._second:
-            self._second = at_ms // 1000
-            self._seen.clear()
+        self._begin_second(at_ms)
         key = (event, reason, client_id[:TEXT_MAX])
-        if key in self._seen or len(self._seen) >= ENTRIES_PER_SECOND:
+        if not self._is_new(key):
             self._left_out += 1
             return
         self._seen.add(key)
@@ -84,6 +82,18 @@ class Journal:
             Entry(self.number, at_ms, event, reason, *texts, origin, detail[:TEXT_MAX], left_out - self._told)
         )
         self._told = left_out
+
+    def wants(self, event: str, reason: str, client_id: str) -> bool:
+        """Return whether an entry would be kept: what it says may have to be read first."""
+        return self.utc_ms() // 1000 != self._second or self._is_new((event, reason, client_id[:TEXT_MAX]))
+
+    def _begin_second(self, at_ms: int) -> None:
+        if at_ms // 1000 != self._second:
+            self._second = at_ms // 1000
+            self._seen.clear()
+
+    def _is_new(self, key: tuple[str, str, str]) -> bool:
+        return key not in self._seen and len(self._seen) < ENTRIES_PER_SECOND
 
     def left_out(self) -> int:
         """Return how many entries found no room in their second or turn, since the node began."""
