@@ -222,11 +222,12 @@ def test_beyond_the_pace_looks_wait_and_then_the_node_is_busy() -> None:
     assert shown.desk.next_deadline() == float("inf")
 
 
-@pytest.mark.parametrize(("busy", "share"), [(0.9, 0.05), (0.1, 0.25)])
+@pytest.mark.parametrize(("busy", "share"), [(0.9, 0.045), (0.4, 0.02), (0.15, 0.01), (0.05, 0.25)])
 def test_looks_take_their_share_of_a_loop(busy: float, share: float) -> None:
+    """A quarter of an idle one; of a busy one a twentieth of what it does otherwise, a hundredth at least."""
     work = Clock()
     used = [0.0]
-    shown = Shown(clocks=Clocks(work, lambda: used[0]))
+    shown = Shown(clocks=Clocks(work, lambda: used[0] + work.now))
     length = 0.002
     shown.table.clear()
 
@@ -243,7 +244,7 @@ def test_looks_take_their_share_of_a_loop(busy: float, share: float) -> None:
             shown.desk.ask(shown.now, "admin:a/1", "admin", Look(1, "clients"))
         shown.desk.turn(shown.now)
     answered = len(shown.answers)
-    assert answered * length / 4.0 == pytest.approx(share, rel=0.15)
+    assert answered * length / 4.0 == pytest.approx(share, rel=0.15, abs=0.0045)  # with what it may do at first
 
 
 def test_a_question_waits_for_news_and_goes_on_behind_them() -> None:

@@ -1,4 +1,8 @@
-"""The pace of looks: how often, and which share of the loop they take while it is busy and while it is not."""
+"""The pace of looks: how often, and which share of the loop they take while it is busy and while it is not.
+
+A busy loop gives looks a twentieth of what it does otherwise, so that a message costs hardly more while somebody looks.
+Decision: docs/adr/0175-a-twentieth-of-the-work.md.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +11,10 @@ __all__ = ["Clocks", "LookBounds", "Pace"]
 
 LOOKS_PER_S = 200.0
 BURST = 20.0  # looks at once after a rest
-BUSY_SHARE, IDLE_SHARE = 0.05, 0.25
-BUSY_AT = 0.5  # processor time of the loop, of all time
+IDLE_SHARE = 0.25  # of all time, of a loop with little else to do
+BUSY_AT = 0.1  # processor time of the loop for anything but looks, of all time: from here on it is busy
+BUSY_SHARE, LEAST_SHARE = 0.05, 0.01  # of what a busy loop does otherwise; of all time
+LOOK_S = 0.000_1  # of a look beside its rows: frames of question and answer
 CREDIT_S = 0.005  # of the loop, saved up at most
 MEASURED_S = 0.05  # over which the loop is judged
 
@@ -53,6 +59,7 @@ class Pace:
         self._at = 0.0
         self._measured = (0.0, 0.0)  # now, processor time
         self._share = IDLE_SHARE
+        self._on_looks = 0.0  # seconds since it was measured
 
     def may_look(self, now: float) -> bool:
         """Return whether a look may be answered now."""
@@ -62,7 +69,8 @@ class Pace:
     def looked(self, seconds: float) -> None:
         """Note how long a look took."""
         self._looks -= 1
-        self._credit -= seconds
+        self._credit -= seconds + LOOK_S
+        self._on_looks += seconds + LOOK_S
 
     def next_at(self) -> float:
         """Return when the next look may be answered."""
@@ -75,8 +83,8 @@ class Pace:
         self._at = now
         since, used = self._measured
         if now - since >= MEASURED_S:
-            busy = (self._processor() - used) / (now - since)
-            self._share = BUSY_SHARE if busy > BUSY_AT else IDLE_SHARE
-            self._measured = now, self._processor()
+            busy = (self._processor() - used - self._on_looks) / (now - since)
+            self._share = max(LEAST_SHARE, BUSY_SHARE * busy) if busy >= BUSY_AT else IDLE_SHARE
+            self._measured, self._on_looks = (now, self._processor()), 0.0
         self._looks = min(BURST, self._looks + LOOKS_PER_S * elapsed)
         self._credit = min(CREDIT_S, self._credit + self._share * elapsed)
