@@ -14,9 +14,10 @@ from conf.errors import ExitCode, UserError
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.operators import AdminReply
 
-__all__ = ["EXPORT", "Operation", "exports_of", "find", "operations", "ordered"]
+__all__ = ["EXPORT", "EXPORT_CANCEL", "Operation", "exports_of", "find", "operations", "ordered"]
 
 EXPORT = "store export status"
+EXPORT_CANCEL = "store export cancel"
 STATUS_S = 2.0
 
 
@@ -94,7 +95,7 @@ def _held(node: Mapping[str, Any]) -> int:
 def _export(node: str, status: Mapping[str, Any]) -> Operation:
     done, total, error = int(status["finished"]), int(status["partitions"]), str(status["error"])
     state = "running" if not status["done"] else "cancelled" if error == "cancelled" else "failed" if error else "done"
-    cancel = "store export cancel" if state == "running" else ""
+    cancel = EXPORT_CANCEL if state == "running" else ""
     detail = error if state == "failed" else f"{status['rows']} rows"
     return Operation(
         f"export-{node}", "export", node, state, done, total, total - done, "partitions", None, cancel, detail

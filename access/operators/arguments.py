@@ -22,6 +22,7 @@ __all__ = [
     "AboutUser",
     "BanAdd",
     "BanDelete",
+    "Digest",
     "DrainClients",
     "GroupPut",
     "Kick",
@@ -33,9 +34,12 @@ __all__ = [
     "Revoke",
     "RolePut",
     "RuleText",
+    "Seconds",
     "TokenCheck",
     "TokenCreate",
+    "TokenName",
     "TokenRevoke",
+    "TokenRole",
     "TraceStart",
     "TraceStop",
     "Unrevoke",
@@ -54,6 +58,8 @@ Subject = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Reason = Annotated[str, Meta(max_length=256)]
 KickReason = Annotated[str, Meta(pattern=rf"^({'|'.join(KICK_REASONS)})\Z")]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+TokenName = Annotated[str, Meta(min_length=1, max_length=64)]
+TokenRole = Literal["viewer", "operator", "admin"]
 SECONDS_MAX = 315_360_000  # ten years
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]  # 0: until it is taken back
 
@@ -192,8 +198,8 @@ class Unrevoke(_Arguments):
 class TokenCreate(_Arguments):
     """``token create``: the command line makes the token; what leaves it is its SHA-256."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
-    role: Literal["viewer", "operator", "admin"]
+    name: TokenName
+    role: TokenRole
     digest: Digest
     for_s: Seconds = 0.0
     dry_run: bool = False
@@ -202,7 +208,7 @@ class TokenCreate(_Arguments):
 class TokenRevoke(_Arguments):
     """``token revoke``."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    name: TokenName
     dry_run: bool = False
 
 

@@ -4,7 +4,7 @@ Without room for its line nothing is changed. Where the line fails behind the ch
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,10 +35,20 @@ class Wish(NamedTuple):
     key: str | None  # Idempotency-Key
     address: str  # of the caller
     request_id: str
+    node: str = ""  # that is asked; "": the router that leads
+    made: Mapping[str, str] = {}  # arguments that the service made: not in what a repeat is known by
+    told: Mapping[str, str] = {}  # stands in the first answer, and is kept nowhere
 
     @classmethod
     def of(
-        cls, request: Request[Any, Any, Any], verb: str, arguments: dict[str, Any], dry_run: bool, if_match: str
+        cls,
+        request: Request[Any, Any, Any],
+        verb: str,
+        arguments: dict[str, Any],
+        dry_run: bool,
+        if_match: str,
+        *,
+        node: str = "",
     ) -> "Wish":
         """Return the wish of a request, whose caller is known."""
         return cls(
@@ -50,6 +60,7 @@ class Wish(NamedTuple):
             request.headers.get("idempotency-key"),
             request.client.host if request.client is not None else "",
             str(request.scope["state"]["request_id"]),
+            node,
         )
 
 
@@ -77,12 +88,15 @@ class Changes:
         if not VERBS[wish.verb].changes:
             reply = await self._ask(wish, wish.arguments)
             return Response(reply.result, status_code=200)
-        answer = await (self._change(wish) if wish.key is None or wish.dry_run else self._once(wish, wish.key))
+        if wish.key is None or wish.dry_run:
+            answer = _with_secret(wish, await self._change(wish))
+        else:
+            answer = await self._once(wish, wish.key)
         return Response(msgspec.Raw(answer.body), status_code=answer.status, media_type="application/json")
 
     async def _once(self, wish: Wish, key: str) -> Answer:
         name = f"{wish.caller.way} {wish.caller.name}"
-        said = msgspec.json.encode([wish.verb, wish.arguments, wish.if_match], order="deterministic")
+        said = msgspec.json.encode([wish.verb, wish.node, wish.arguments, wish.if_match], order="deterministic")
         known = self._replays.begin(self._now(), name, key, hashlib.sha256(said).hexdigest())
         if known is not None:
             return known
@@ -91,21 +105,21 @@ class Changes:
             answer = await self._change(wish)
         finally:
             self._replays.end(name, key, answer)
-        return answer
+        return _with_secret(wish, answer)
 
     async def _change(self, wish: Wish) -> Answer:
         row = VERBS[wish.verb]
-        arguments = await self._matched(wish)
+        arguments = {**await self._matched(wish), **wish.made}
         if wish.dry_run:
             if "dry_run" not in row.arguments.__struct_fields__:
-                would = {"dry_run": True, "would": wish.verb, "arguments": arguments}
+                would = {"dry_run": True, "would": wish.verb, "arguments": _shown(wish.verb, arguments)}
                 return Answer(200, msgspec.json.encode(would))
             reply = await self._ask(wish, {**arguments, "dry_run": True})
             return Answer(200, msgspec.json.encode(reply.result))
         refusal = self._audit.refusal()
         if refusal:
             raise Problem(503, "no_room", refusal, "make room for the audit log", 5.0)
-        reply = await self._cluster.ask(wish.verb, arguments, wish.caller.name, wish.caller.role.name.lower())
+        reply = await self._asked(wish, arguments)
         await self._note(wish, arguments, reply)
         if not reply.ok and reply.exit_code != ExitCode.PARTIAL:
             raise of_reply(reply.error, reply.exit_code, changes=True, result=reply.result)
@@ -130,15 +144,23 @@ class Changes:
         return wish.arguments
 
     async def _ask(self, wish: Wish, arguments: dict[str, Any]) -> AdminReply:
-        reply = await self._cluster.ask(wish.verb, arguments, wish.caller.name, wish.caller.role.name.lower())
+        reply = await self._asked(wish, arguments)
         if not reply.ok:
             raise of_reply(reply.error, reply.exit_code, changes=False)
         return reply
 
+    async def _asked(self, wish: Wish, arguments: dict[str, Any]) -> AdminReply:
+        name, role = wish.caller.name, wish.caller.role.name.lower()
+        if wish.node:
+            return await self._cluster.order(wish.node, wish.verb, arguments, name, role)
+        return await self._cluster.ask(wish.verb, arguments, name, role)
+
     async def _note(self, wish: Wish, arguments: dict[str, Any], reply: AdminReply) -> None:
         """Write the line of a change, and wait until it is on the disk."""
         partial, caller = reply.exit_code == ExitCode.PARTIAL, wish.caller
-        shown = audit_arguments(msgspec.convert(arguments, VERBS[wish.verb].arguments))
+        shown = _shown(wish.verb, arguments)
+        if wish.node:
+            shown["node"] = wish.node
         record = AuditRecord(
             "verb",
             "done" if reply.ok else "partial" if partial else "failed",
@@ -161,3 +183,15 @@ class Changes:
         if problems[0]:
             text = f"{reply.error or 'it is done'}, and has no line: {problems[0]}"
             raise Problem(500, "not_audited", text, "make room for the audit log")
+
+
+def _shown(verb: str, arguments: dict[str, Any]) -> dict[str, str | int | float | bool]:
+    """Return arguments without what may be secret."""
+    return audit_arguments(msgspec.convert(arguments, VERBS[verb].arguments))
+
+
+def _with_secret(wish: Wish, answer: Answer) -> Answer:
+    """Return the first answer to a change, with what is told once."""
+    if not wish.told or wish.dry_run:
+        return answer
+    return Answer(answer.status, msgspec.json.encode({**msgspec.json.decode(answer.body), **wish.told}))

@@ -104,6 +104,24 @@ class LiveCluster:
                 await trio.sleep(ASK_AGAIN_S)
         return reply
 
+    async def order(
+        self, node: str, verb: str, arguments: Mapping[str, Any], actor: str = "", role: str = ""
+    ) -> AdminReply:
+        """Ask one node for a verb of its own.
+
+        Raises:
+            Problem: There is no such node, or it is none of the verb's tier.
+        """
+        await self.follow()
+        self.links.forget_failed()
+        entry = self.links.map.nodes.get(node)
+        if entry is None or entry.tier != VERBS[verb].tier:
+            text = f"no {VERBS[verb].tier} node {node[:64]!r} in this cluster"
+            raise Problem(404, "not_found", text, "GET /api/v1/nodes names them")
+        return await self.links.order(
+            node, verb, arguments, CHANGE_S if VERBS[verb].changes else READ_S, actor=actor, role=role
+        )
+
     def _in_order(self) -> list[str]:
         """Return the routers, the one that led last first."""
         names = sorted(entry.node for entry in self.links.map.live(TIER_ROUTER))

@@ -1,17 +1,25 @@
-"""The path of long work: rebalances, drains and exports of the whole cluster, as ``operation list`` has them."""
+"""Paths of long work: rebalances, drains and exports of the whole cluster, as ``operation list`` has them.
+
+Ending one is the verb that its row names, with that verb's role, audit and dry run.
+"""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
-from litestar import Request, get
+from litestar import Request, Response, delete, get
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
 
 from access.operators.verbs import Role
 from admin.http.callers import Caller
+from admin.http.changes import Wish
 from admin.http.operation_page import OperationPage, OperationRow
 from admin.http.partial import Partial
+from admin.http.problems import Problem
 from admin.http.row_handlers import ClusterOf
-from admin.operations import exports_of, operations
+from admin.http.verb_handlers import Carry
+from admin.operations import EXPORT_CANCEL, Operation, exports_of, find, operations
+from conf.errors import UserError
 
 __all__ = ["operation_handlers"]
 
@@ -19,15 +27,45 @@ LOOK_S = 5.0
 AskVerb = Callable[[Caller, str], Awaitable[Any]]  # the result of a verb that only reads, for a caller
 
 
-def operation_handlers(cluster_of: ClusterOf, ask: AskVerb) -> list[HTTPRouteHandler]:
-    """Return the handler."""
+def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+
+    async def found(caller: Caller) -> tuple[list[Operation], list[Partial]]:
+        ring, nodes = await ask(caller, "ring status"), await ask(caller, "node list")
+        exports, missing = await exports_of(await cluster_of(caller, LOOK_S))
+        return operations(ring, nodes["nodes"], exports), [Partial(*one) for one in missing]
 
     @get("/operations", opt={"role": Role.VIEWER}, summary="Rebalances, drains, exports", operation_id="operations")
     async def tell(request: Request[Any, Any, Any]) -> OperationPage:
-        caller: Caller = request.state.caller
-        ring, nodes = await ask(caller, "ring status"), await ask(caller, "node list")
-        exports, missing = await exports_of(await cluster_of(caller, LOOK_S))
-        rows = [OperationRow(**row._asdict()) for row in operations(ring, nodes["nodes"], exports)]
-        return OperationPage(rows, not missing, [Partial(*one) for one in missing])
+        rows, partial = await found(request.state.caller)
+        return OperationPage([OperationRow(**row._asdict()) for row in rows], not partial, partial)
 
-    return [tell]
+    @delete(
+        "/operations/{name:str}",
+        opt={"role": Role.OPERATOR},
+        status_code=200,
+        summary="End a rebalance, a drain or an export",
+        description="Carries out the verb that the row names in `cancel`; wants the role operator.",
+        operation_id="operation_cancel",
+    )
+    async def cancel(
+        request: Request[Any, Any, Any],
+        name: str,
+        dry_run: Annotated[bool, Parameter(query="dry_run", description="Only say which verb would end it.")] = False,
+    ) -> Response[dict[str, Any]]:
+        rows, partial = await found(request.state.caller)
+        try:
+            operation = find(rows, name)
+        except UserError as error:
+            silent = f"; {', '.join(one.node for one in partial)} did not answer" if partial else ""
+            raise Problem(404, "not_found", error.message + silent, "GET /api/v1/operations names them") from None
+        if not operation.cancel:
+            raise Problem(409, "refused", f"{operation.id} is {operation.state}: nothing is left to cancel")
+        if dry_run:
+            return Response({"id": operation.id, "would": operation.cancel, "node": operation.node})
+        at_node = operation.cancel == EXPORT_CANCEL
+        arguments = {"node": operation.node} if operation.node and not at_node else {}
+        node = operation.node if at_node else ""
+        return await carry(Wish.of(request, operation.cancel, arguments, False, "", node=node))
+
+    return [tell, cancel]

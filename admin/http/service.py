@@ -34,6 +34,7 @@ from admin.http.overview_handlers import overview_handlers
 from admin.http.problems import Problem, of_reply
 from admin.http.row_handlers import row_handlers
 from admin.http.story_handlers import story_handlers
+from admin.http.token_handlers import token_handlers
 from admin.http.trace_handlers import trace_handlers
 from admin.http.verb_handlers import verb_handlers
 from admin.http.watching import Watching
@@ -133,7 +134,8 @@ class AdminService:
             *trace_handlers(cluster_of),
             *overview_handlers(watching),
             *mosquitto_handlers(cluster_of, watching),
-            *operation_handlers(cluster_of, ask_verb),
+            *operation_handlers(cluster_of, ask_verb, changes.carry),
+            *token_handlers(changes.carry),
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
         name, settings = self._config.node.cluster, self._settings

@@ -6,18 +6,20 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
-from litestar import Request, Response, delete, get, post
+from litestar import Request, Response, delete, get, patch, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter
 
 from access.operators.verbs import VERBS
 from admin.http.changes import Wish
 from admin.http.problems import Problem
-from admin.http.verb_paths import PATHS, VerbPath, own_fields
+from admin.http.verb_paths import BODIES, PATHS, VerbPath, at_node, own_fields
+from wire.messages.ranges import NodeName
 
 __all__ = ["Carry", "verb_handlers"]
 
-METHODS = {"GET": get, "POST": post, "DELETE": delete}
+METHODS = {"GET": get, "POST": post, "PUT": put, "PATCH": patch, "DELETE": delete}
+OWN = ("token create",)  # has a handler of its own
 NONE = inspect.Parameter.empty
 CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 
@@ -25,15 +27,15 @@ Carry = Callable[[Wish], Awaitable[Response[Any]]]
 
 
 def verb_handlers(carry: Carry) -> list[HTTPRouteHandler]:
-    """Return one handler for each row of the table."""
-    return [_handler(row, carry) for row in PATHS]
+    """Return one handler for each row of the table, but for those that have their own."""
+    return [_handler(row, carry) for row in PATHS if row.verb not in OWN]
 
 
 def _handler(row: VerbPath, carry: Carry) -> HTTPRouteHandler:
     verb = VERBS[row.verb]
     in_path = re.findall(r"\{(\w+)\}", row.path)
     fields = own_fields(row)
-    body = _body_type(row) if row.method == "POST" and fields else None
+    body = _body_type(row) if row.method in BODIES and fields else None
 
     async def handle(request: Request[Any, Any, Any], **given: Any) -> Response[Any]:
         data = given.pop("data", None)
@@ -41,12 +43,13 @@ def _handler(row: VerbPath, carry: Carry) -> HTTPRouteHandler:
         values = {name: value for name, value in given.items() if value is not None}
         if data is not None:
             values |= msgspec.structs.asdict(data)
+        node = str(values.pop("node")) if at_node(row) else ""
         arguments = _checked(row, values)
-        return await carry(Wish.of(request, row.verb, arguments, dry_run, if_match))
+        return await carry(Wish.of(request, row.verb, arguments, dry_run, if_match, node=node))
 
     parameters: dict[str, tuple[Any, Any]] = {"request": (Request[Any, Any, Any], NONE)}
     types = {field.name: field.type for field in msgspec.structs.fields(verb.arguments)}
-    parameters |= {name: (_parameter(types[name]), NONE) for name in in_path}
+    parameters |= {name: (_parameter(types.get(name, NodeName)), NONE) for name in in_path}
     if body is not None:
         parameters["data"] = (Annotated[body, Body()], NONE)
     else:

@@ -1,7 +1,8 @@
 """Paths of the API that are a verb of the cluster: one row each. Arguments, ranges and roles are the verb's own.
 
-A reading verb takes its arguments from the query, a changing one from the JSON body; what stands in the path is left
-out of both. Decides no right: the table of verbs does, here and again at the node.
+A reading verb takes its arguments from the query, a changing one from the JSON body, but for DELETE; what stands in the
+path is left out of both. ``{node}`` that is no argument of its verb is the node that is asked. Decides no right: the
+table of verbs does, here and again at the node.
 """
 
 import re
@@ -14,7 +15,9 @@ import msgspec
 from access.operators.verbs import VERBS
 from admin.api import Call
 
-__all__ = ["PATHS", "VerbPath", "call_of", "own_fields"]
+__all__ = ["BODIES", "PATHS", "VerbPath", "at_node", "call_of", "own_fields"]
+
+BODIES = ("POST", "PUT", "PATCH")  # methods whose arguments stand in a body
 
 
 class VerbPath(NamedTuple):
@@ -47,6 +50,8 @@ PATHS = (
     VerbPath("POST", "/listeners/{listener}/resume", "listener resume", "Take clients at a paused listener again"),
     VerbPath("POST", "/reload", "reload", "Read certificates, lists and settings again, all or nothing"),
     VerbPath("POST", "/raft/transfer", "cluster transfer", "Let another router lead"),
+    VerbPath("POST", "/raft/voters/{node}", "cluster join", "Make a waiting router a voter"),
+    VerbPath("DELETE", "/raft/voters/{node}", "cluster leave", "Take a router out of the group"),
     VerbPath("GET", "/ring", "ring show", "Partitions and shards: primary, copies, epochs"),
     VerbPath("GET", "/ring/map", "ring export", "The whole map"),
     VerbPath("GET", "/ring/plan", "ring plan", "What a rebalance would move"),
@@ -60,21 +65,44 @@ PATHS = (
     VerbPath("POST", "/ring/nodes/{node}/add", "ring add", "Place on a node"),
     VerbPath("POST", "/ring/nodes/{node}/drain", "ring drain", "Empty a node"),
     VerbPath("DELETE", "/ring/nodes/{node}", "ring remove", "Forget a node that was drained and stopped"),
+    VerbPath("POST", "/ring/delegations", "ring delegate", "Give a subtree of the topics a jurisdiction of its own"),
+    VerbPath("DELETE", "/ring/delegations", "ring undelegate", "Take a delegation back"),
+    VerbPath("GET", "/ring/lost", "ring lost", "What is left of partitions whose whole copies are gone"),
+    VerbPath("POST", "/ring/recover", "ring recover", "Serve what a node has of a partition; the rest is lost"),
+    VerbPath("GET", "/nodes/{node}/copies", "store copies", "Copies of partitions as a storage node has them"),
+    VerbPath("GET", "/nodes/{node}/export", "store export status", "The export of a storage node"),
+    VerbPath("DELETE", "/nodes/{node}/export", "store export cancel", "Stop the export of a storage node"),
+    VerbPath("GET", "/nodes/{node}/aside", "store aside", "Damaged stores that a storage node put aside"),
+    VerbPath("DELETE", "/nodes/{node}/aside/{name}", "store aside remove", "Delete a store that was put aside"),
     VerbPath("GET", "/membership", "membership list", "Members as gossip sees them"),
+    VerbPath("GET", "/membership/keys", "membership keys list", "Who holds and who seals with which key of gossip"),
+    VerbPath("POST", "/membership/keys", "membership keys install", "Let every member learn a key of gossip"),
+    VerbPath("POST", "/membership/keys/{key_id}/use", "membership keys use", "Let every member seal with a key"),
+    VerbPath("DELETE", "/membership/keys/{key_id}", "membership keys remove", "Let every member forget a key"),
     VerbPath("GET", "/users", "user list", "Users of the cluster, by name"),
     VerbPath("GET", "/users/{user}", "user show", "Roles, groups and state of one user"),
+    VerbPath("POST", "/users", "user add", "Add a user; `record` is what the policy keeps of a password"),
+    VerbPath("PATCH", "/users/{user}", "user change", "Other roles, groups or limits; what is not named stays"),
+    VerbPath("PUT", "/users/{user}/password", "user password", "Another password, as its record; connections end"),
     VerbPath("POST", "/users/{user}/disable", "user disable", "Let a user in no more, and end its connections"),
     VerbPath("POST", "/users/{user}/enable", "user enable", "Let a disabled user in again"),
     VerbPath("DELETE", "/users/{user}", "user delete", "Remove a user"),
     VerbPath("GET", "/roles", "role list", "Roles, by name"),
     VerbPath("GET", "/roles/{role}", "role show", "The rules of one role"),
+    VerbPath("PUT", "/roles/{role}", "role put", "Make a role, or give it other rules and limits"),
+    VerbPath("DELETE", "/roles/{role}", "role delete", "Remove a role that nobody has"),
     VerbPath("GET", "/groups", "group list", "Groups, by name"),
     VerbPath("GET", "/groups/{group}", "group show", "The roles of one group"),
+    VerbPath("PUT", "/groups/{group}", "group put", "Make a group, or give it other roles and limits"),
+    VerbPath("DELETE", "/groups/{group}", "group delete", "Remove a group that nobody is in"),
     VerbPath("GET", "/bans", "ban list", "Bans"),
     VerbPath("POST", "/bans", "ban add", "Keep somebody out, and end its connections"),
     VerbPath("DELETE", "/bans", "ban del", "Take a ban back"),
+    VerbPath("POST", "/revocations", "revoke", "Make a client's certificate or token void"),
+    VerbPath("DELETE", "/revocations", "unrevoke", "Take a revocation back"),
     VerbPath("GET", "/policy", "policy status", "Whether an epoch of the policy is in force everywhere"),
     VerbPath("GET", "/tokens", "token list", "Tokens: name, role, end"),
+    VerbPath("POST", "/tokens", "token create", "Make a token, which is told this once"),
     VerbPath("DELETE", "/tokens/{name}", "token revoke", "Make a token void"),
 )
 
@@ -86,6 +114,11 @@ def own_fields(row: VerbPath) -> list[msgspec.structs.FieldInfo]:
     return [field for field in fields if field.name not in in_path and field.name != "dry_run"]
 
 
+def at_node(row: VerbPath) -> bool:
+    """Return whether the path names the node that is asked, and not an argument of the verb."""
+    return "{node}" in row.path and "node" not in VERBS[row.verb].arguments.__struct_fields__
+
+
 def call_of(verb: str, arguments: Mapping[str, Any]) -> Call | None:
     """Return the request that asks for a verb, None where the API has no path of it."""
     row = next((row for row in PATHS if row.verb == verb), None)
@@ -94,7 +127,7 @@ def call_of(verb: str, arguments: Mapping[str, Any]) -> Call | None:
     path = re.sub(r"\{(\w+)\}", lambda found: quote(str(arguments[found[1]]), safe=""), row.path)
     own = {field.name: arguments[field.name] for field in own_fields(row) if field.name in arguments}
     query = [("dry_run", "true")] if arguments.get("dry_run") else []
-    if row.method == "POST":
+    if row.method in BODIES:
         return Call(row.method, path, query, own if own_fields(row) else None)
     for name, value in own.items():
         values = value if isinstance(value, list | tuple) else [value]

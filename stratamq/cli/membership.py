@@ -71,7 +71,8 @@ def install(
     """First step of a rotation: every member learns a new key."""
     import base64
 
-    show("membership keys install", {"key": base64.b64encode(_read(file)[0]).decode()}, options)
+    key = "..." if options.show_api else base64.b64encode(_read(file)[0]).decode()
+    show("membership keys install", {"key": key}, options)
 
 
 @asks

@@ -7,7 +7,7 @@ import typer
 from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
 from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
-from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
@@ -67,9 +67,12 @@ def cancel(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which verb would end it.")] = False,
 ) -> None:
     """End one: a rebalance goes back (`ring abort`), a drained node is used again, an export stops."""
-    from admin.operations import find, ordered
+    from admin.operations import EXPORT_CANCEL, find, ordered
     from conf.errors import ExitCode, UserError
 
+    if options.show_api or options.api is not None:
+        _cancel_by_api(options, name, dry_run=dry_run)
+        return
     found, partial = _found(options)
     say_partial(partial)
     operation = find(found, name)
@@ -78,15 +81,26 @@ def cancel(
     if dry_run:
         print_result({"id": operation.id, "would": operation.cancel, "node": operation.node}, options.output)
         return
-    if operation.kind != "export":
+    if operation.cancel != EXPORT_CANCEL:
         show(operation.cancel, {"node": operation.node} if operation.node else {}, options)
         return
-    if options.api is not None:
-        raise UserError("an export is cancelled over a link: ask without --api", ExitCode.USAGE)
     reply: AdminReply = with_cluster(options, lambda cluster: ordered(cluster, operation.node, operation.cancel))
     if not reply.ok:
         raise UserError(reply.error, reply.exit_code or ExitCode.FAILED)
     print_result(reply.result, options.output)
+
+
+def _cancel_by_api(options: Options, name: str, *, dry_run: bool) -> None:
+    from msgspec import json
+
+    from admin.api import Call
+    from stratamq.cli.api_asking import ASK_S, api_of
+
+    call = Call.of("DELETE", "operations", name, **({"dry_run": "true"} if dry_run else {}))
+    if options.show_api:
+        typer.echo(printable(call.line()))
+        return
+    print_result(json.decode(api_of(options).ask(call, ASK_S)[1]), options.output)
 
 
 def _found(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":

@@ -111,7 +111,7 @@ def add_user(
 
     if no_password and scram:
         raise UserError("a user without a password has no verifier: say --scram or --no-password", ExitCode.USAGE)
-    made = {} if no_password else _records(user, password_file, password_fd, scram)
+    made = {} if no_password else _records(options, user, password_file, password_fd, scram)
     arguments = {"user": user, **made, "roles": role or [], "groups": group or [], "dry_run": dry_run}
     show("user add", {**arguments, "limits": _limits(limit)}, options)
 
@@ -152,7 +152,7 @@ def password_of_user(
     dry_run: DryRunOption = False,
 ) -> None:
     """Give a user another password; its connections end."""
-    made = _records(user, password_file, password_fd, scram)
+    made = _records(options, user, password_file, password_fd, scram)
     show("user password", {"user": user, **made, "dry_run": dry_run}, options)
 
 
@@ -170,13 +170,15 @@ def _limits(given: list[str] | None) -> dict[str, int]:
     return limits
 
 
-def _records(user: str, file: Path | None, descriptor: int | None, scram: bool) -> dict[str, str]:
-    """Return what the policy keeps of a password, which is read as it was asked for."""
+def _records(options: Options, user: str, file: Path | None, descriptor: int | None, scram: bool) -> dict[str, str]:
+    """Return what the policy keeps of a password, which is read as it was asked for; none is read to show a call."""
     import secrets
 
     from access.identity.passwords import OWN_SALT_BYTES, encode_record, has_argon2, make_record
     from conf.errors import ExitCode, UserError
 
+    if options.show_api:
+        return {"record": "$argon2id$...", **({"verifier": "SCRAM-SHA-256$..."} if scram else {})}
     if not has_argon2():
         raise UserError("the installed cryptography has no argon2id: install 44 or newer, built with OpenSSL 3.2")
     if file is not None and descriptor is not None:

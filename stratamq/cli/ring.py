@@ -23,6 +23,7 @@ __all__ = ["register"]
 POLL_S = 0.3
 LOST_S = 30.0  # without an answer of any router before watching is given up
 PARTIAL = 3
+COPIES_MAX = 512  # partitions of one question: a request of the HTTP service has 16 KiB
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 DetachOption = Annotated[bool, typer.Option("--detach", help="Start, and do not watch.")]
@@ -161,8 +162,7 @@ def recover(
         row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items()) or "none"
     for node, address in lost.pop("storages").items():
         try:
-            reply = ask("store copies", {"partitions": numbers}, replace(options, router=address), follow_leader=False)
-            said = reply.result if reply.ok else {}
+            said = _copies(node, address, numbers, options)
         except UserError:
             said = {}
         for row in lost["partitions"]:
@@ -174,6 +174,18 @@ def recover(
             f"`stratamq ring recover {partition} --accept-loss NODE` serves what NODE has and loses the rest.",
             err=True,
         )
+
+
+def _copies(node: str, address: str, numbers: list[int], options: Options) -> dict[str, Any]:
+    """Return a storage node's copies of partitions; {} where it refuses."""
+    said: dict[str, Any] = {}
+    for start in range(0, len(numbers), COPIES_MAX):
+        asked: dict[str, object] = {"partitions": numbers[start : start + COPIES_MAX]}
+        if options.api is not None:
+            asked["node"] = node
+        reply = ask("store copies", asked, replace(options, router=address), follow_leader=False)
+        said |= reply.result if reply.ok else {}
+    return said
 
 
 def _for_node(options: Options, word: str, node: str, throttle: int, dry_run: bool, detach: bool) -> None:

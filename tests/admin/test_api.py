@@ -5,11 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from access.operators.verbs import VERBS
+from access.operators.verbs import VERBS, Role
 from admin.api import Api, Call, read_token
 from admin.gather import Answered, LinkFailed
-from admin.http.verb_paths import PATHS, call_of
+from admin.http.verb_paths import BODIES, PATHS, call_of
 from admin.one_look import OneLook, event_of, one_look
+from admin.operations import EXPORT_CANCEL
 from conf.errors import ExitCode, UserError
 from wire.messages.look_rows_clients import SeenQueued
 
@@ -77,13 +78,32 @@ def test_the_request_of_a_verb(verb: str, arguments: dict[str, object], line: st
     assert call is not None and call.line() == line
 
 
+WITHOUT_PATH = {
+    "store export": "the command publishes a manifest on a disk that it shares with the nodes",
+    "token check": "the service's own question",
+}
+
+
+def test_every_verb_has_one_path() -> None:
+    """Whatever the command line can change, a program with a token can."""
+    told = [row.verb for row in PATHS]
+    assert len(told) == len(set(told)) and not WITHOUT_PATH.keys() & set(told)
+    assert {*told, *WITHOUT_PATH} == {*VERBS}
+
+
+def test_each_work_is_ended_with_the_role_of_its_verb() -> None:
+    """The path of operations asks for one role, whichever verb it carries out."""
+    assert {VERBS[name].role for name in ("ring abort", "node undrain", EXPORT_CANCEL)} == {Role.OPERATOR}
+
+
 def test_every_path_of_a_verb_has_a_request() -> None:
     """With every argument of the verb; what stands in the path stands nowhere else."""
     for row in PATHS:
         fields = msgspec.structs.fields(VERBS[row.verb].arguments)
-        call = call_of(row.verb, {field.name: "x" for field in fields if field.name != "dry_run"})
+        given = {field.name: "x" for field in fields if field.name != "dry_run"}
+        call = call_of(row.verb, {"node": "s", **given})
         assert call is not None and call.method == row.method and "{" not in call.path
-        assert (call.body is not None) <= (row.method == "POST")
+        assert (call.body is not None) <= (row.method in BODIES)
     assert call_of("token check", {}) is None
     assert Call.of("GET", "looks", "a/b", where="{}").line() == "GET /api/v1/looks/a%2Fb?where=%7B%7D"
 

@@ -168,6 +168,32 @@ def test_if_match_refuses_a_change_by_an_old_map(place: Place) -> None:
     place.cluster.admin("token", "revoke", "ring")
 
 
+def test_a_token_is_told_once_and_written_nowhere(place: Place) -> None:
+    """NIST: protect. It opens the service; a repeat with its key, the list, audits and logs have it in no form."""
+    with place.client(place.token("maker", "admin")) as client:
+        headers, wanted = {"Idempotency-Key": "made"}, {"name": "fresh-one", "role": "viewer", "for_s": 60}
+        tried = client.post("/tokens", params={"dry_run": True}, json=wanted).json()
+        assert "token" not in tried and "fresh-one" not in client.get("/tokens").text
+        made = client.post("/tokens", json=wanted, headers=headers)
+        again = client.post("/tokens", json=wanted, headers=headers)
+        token = made.json().pop("token")
+        assert made.is_success and again.is_success and "token" not in again.json()
+        with place.client(token) as viewer:
+            assert viewer.get("/me").json()["name"] == "fresh-one"
+            assert viewer.post("/tokens", json={"name": "more"}).status_code == 403
+        assert token not in client.get("/tokens").text
+        tried = client.post("/membership/keys", params={"dry_run": True}, json={"key": "c2VjcmV0"})
+        assert tried.is_success and "c2VjcmV0" not in tried.text
+        assert client.delete("/tokens/fresh-one").is_success
+        assert client.get("/nodes/storage-0/aside").is_success
+        assert client.get("/nodes/edge-0/aside").status_code == client.get("/nodes/x/export").status_code == 404
+        assert client.delete("/operations/rebalance-9").status_code == 404
+    for path in place.cluster.data.rglob("*"):
+        if path.is_file():
+            assert token.encode() not in path.read_bytes(), path
+    place.cluster.admin("token", "revoke", "maker")
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
