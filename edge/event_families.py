@@ -96,6 +96,15 @@ def expose_traffic(
         ("qos",),
     )
     metrics.counter(
+        "payload_bytes_total",
+        "Bytes of the payloads of these PUBLISH packets, each copy by itself.",
+        lambda: {
+            ("in",): float(counters()["publish_bytes_in"]),
+            ("out",): float(counters()["publish_bytes_out"]),
+        },
+        ("direction",),
+    )
+    metrics.counter(
         "packets_total",
         "Packets of clients: PUBLISH, answers to it (out: PUBACK and PUBREC), all others (in).",
         lambda: _packets(counters()),

@@ -27,12 +27,7 @@ PREFIX = "$SYS/broker/"
 PROTOCOLS = {"ws": "websockets"}
 ROWS_MAX = 1_000
 LOOK_S = 5.0
-UNCOUNTED = (
-    "packet/out/count",
-    "packet/out/bytes",
-    "publish/bytes/received",
-    "publish/bytes/sent",
-)
+UNCOUNTED = ("packet/out/count", "packet/out/bytes")  # what waits in outputs: edges look at one when it is written
 
 
 class Door(msgspec.Struct, omit_defaults=True):
@@ -95,6 +90,8 @@ def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int) -> dict[st
         "publish/messages/dropped": _sum(known, "messages_dropped_total"),
         "publish/messages/received": _sum(known, "messages_received_total"),
         "publish/messages/sent": _sum(known, "messages_delivered_total"),
+        "publish/bytes/received": _sum(known, "payload_bytes_total", 'direction="in"'),
+        "publish/bytes/sent": _sum(known, "payload_bytes_total", 'direction="out"'),
         "uptime": max((now_ms - row.started_at_ms for row in known if row.started_at_ms), default=0) // 1000,
     }
     found |= dict.fromkeys(UNCOUNTED)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Request, get
@@ -30,6 +30,9 @@ TOTAL_S = 5.0
 Topic = Annotated[str, Parameter(min_length=1, max_length=65_535, description="A topic name, without wildcards.")]
 Name = Annotated[str, Parameter(max_length=65_535)]
 Limit = Annotated[int, Parameter(ge=1, le=1_000)]
+Payload = Annotated[
+    Literal["none", "head"], Parameter(description="head: the first 64 bytes; wants the role operator.")
+]
 
 
 class ClientNow(msgspec.Struct):
@@ -139,9 +142,11 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
         return UnderWay(rows, _partial(missing))
 
     @get("/sessions/{client_id:str}/queue", opt=viewer, summary="First entries of its queue", operation_id="queue")
-    async def queue(request: Request[Any, Any, Any], client_id: Name, limit: Limit = 100) -> Queued:
+    async def queue(
+        request: Request[Any, Any, Any], client_id: Name, limit: Limit = 100, payload: Payload = "none"
+    ) -> Queued:
         cluster, view = await found(request, client_id)
-        rows, missing = await queries.queue(cluster, view, limit)
+        rows, missing = await queries.queue(cluster, view, limit, "" if payload == "none" else payload)
         return Queued(rows, _partial((*view.partial, *missing)))
 
     return [show, explain, subscribed, under_way, queue, *_explaining(asked)]
@@ -170,10 +175,11 @@ def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Clus
         packet: Annotated[int, Parameter(ge=0, le=65_535)] = 0,
         session: Name = "",
         seq: Annotated[int, Parameter(ge=0, lt=1 << 62)] = 0,
+        topic: Name = "",
     ) -> ToldStory:
         cluster = await asked(request)
         if origin:
-            return _told(await _heard(stories.by_origin(cluster, origin)))
+            return _told(await _heard(stories.by_origin(cluster, origin, topic)))
         if client and packet:
             return _told(await _heard(stories.by_packet(cluster, client, packet)))
         if session and seq:

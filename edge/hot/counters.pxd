@@ -9,6 +9,8 @@ cdef class Counters:
     cdef readonly unsigned long long publish_out_qos0
     cdef readonly unsigned long long publish_out_qos1
     cdef readonly unsigned long long publish_out_qos2
+    cdef readonly unsigned long long publish_bytes_in
+    cdef readonly unsigned long long publish_bytes_out
     cdef readonly unsigned long long forwarded_in
     cdef readonly unsigned long long forwarded_out
     cdef readonly unsigned long long acknowledged

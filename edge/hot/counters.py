@@ -16,6 +16,8 @@ COUNTERS = (
     "publish_out_qos0",
     "publish_out_qos1",
     "publish_out_qos2",
+    "publish_bytes_in",
+    "publish_bytes_out",
     "forwarded_in",
     "forwarded_out",
     "acknowledged",
@@ -62,6 +64,8 @@ class Counters:
         self.publish_out_qos0 = 0
         self.publish_out_qos1 = 0
         self.publish_out_qos2 = 0
+        self.publish_bytes_in = 0
+        self.publish_bytes_out = 0
         self.forwarded_in = 0
         self.forwarded_out = 0
         self.acknowledged = 0

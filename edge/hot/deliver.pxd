@@ -1,5 +1,5 @@
 # C form of deliver.py.
-from edge.hot.buffers cimport Buffer, append_bytes, append_span, put16, put32, reserve, varint_end
+from edge.hot.buffers cimport Buffer, append_bytes, append_span, put16, put32, read_varint, reserve, varint_end
 from edge.hot.encode cimport load_plain, publish_bytes, write_publish
 from edge.hot.held_copies cimport hold_copies, records_of_run
 from edge.hot.layout cimport NO_EXPIRY
@@ -31,6 +31,7 @@ cdef object write_copy(
 )
 cdef object deliver_local(HotState hot, Conn publisher, Route route, Packet packet)
 cdef bint deliver_to(HotState hot, Conn conn, Packet packet, int qos, bint retain, bytes identifiers) except -1
+cdef Py_ssize_t _payload_at(bytes encoded, Py_ssize_t at, bint five) except -1
 cdef int take_identifier(Outbound outbound, int state) except -1
 cdef bint free_identifier(Outbound outbound, int packet_identifier) except -1
 cdef int state_of(Outbound outbound, int packet_identifier) except -1

@@ -13,7 +13,7 @@ from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, Waiting
 
 if not cython.compiled:
-    from edge.hot.buffers import append_bytes, append_span, put16, put32, reserve, varint_end
+    from edge.hot.buffers import append_bytes, append_span, put16, put32, read_varint, reserve, varint_end
     from edge.hot.encode import load_plain, publish_bytes, write_publish
     from edge.hot.held_copies import hold_copies, records_of_run
     from edge.hot.layout import NO_EXPIRY
@@ -101,6 +101,7 @@ def deliver_run(
             _deliver_aliased(hot, conn, route.topic, five, data, start, end, sub.identifiers)
         elif (conn.version == 5) == five and not sub.identifiers and conn.client_packet_max >= packet_max:
             hot.publish_out_qos0 += count
+            hot.publish_bytes_out += hot.run_payload
             _append_run(hot, conn, data, start, end - start)
         else:
             if conn.client_packet_max < packet_max + len(sub.identifiers) + 8:  # what a conversion may add
@@ -120,6 +121,7 @@ def deliver_run(
                 hot.dropped_too_large += count - copies
                 note_drop(hot, conn, "too_large", route.topic, None)
             hot.publish_out_qos0 += copies
+            hot.publish_bytes_out += hot.converted_payload
             _append_run(hot, conn, hot.converted.data, 0, hot.converted.end)
         if conn.out is not None and conn.out.end - conn.out.start > hot.output_high:
             if publisher is not None:
@@ -174,6 +176,7 @@ def write_copy(
             conn.aliases_told[topic] = alias
             identifiers += bytes((0x23, alias >> 8, alias & 0xFF))
     write_publish(output_of(hot, conn), packet, five, qos, retain, dup, packet_identifier, identifiers)
+    hot.publish_bytes_out += packet.payload_bytes
     packet.topic = topic
 
 
@@ -207,11 +210,13 @@ def convert_run(
     packet: Packet = hot.second
     count: cython.Py_ssize_t = 0
     hot.converted.end = 0
+    hot.converted_payload = 0
     packet.topic = topic
     while start < end:
         start = load_plain(packet, data, start, five)
         if publish_bytes(packet, to_five, 0, identifiers) <= size_max:
             write_publish(hot.converted, packet, to_five, 0, False, False, 0, identifiers)
+            hot.converted_payload += packet.payload_bytes
             count += 1
     return count
 
@@ -387,10 +392,19 @@ def _send_pending(
     if expiry_at > 0:
         put32(out, at + expiry_at, left)  # the remaining time [MQTT-3.3.2-6]
     hot.turn_bytes += len(encoded)
+    hot.publish_bytes_out += len(encoded) - _payload_at(encoded, identifier_at + 2, conn.version == 5)
     if qos == 1:
         hot.publish_out_qos1 += 1
     else:
         hot.publish_out_qos2 += 1
+
+
+def _payload_at(encoded: bytes, at: cython.Py_ssize_t, five: cython.bint) -> cython.Py_ssize_t:
+    """Return where the payload of an encoded message begins, whose properties stand at ``at``."""
+    if not five:
+        return at
+    stop: cython.Py_ssize_t = varint_end(encoded, at, len(encoded))
+    return stop + read_varint(encoded, at, stop)
 
 
 def take_identifier(outbound: Outbound, state: cython.int) -> cython.int:

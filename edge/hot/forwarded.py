@@ -162,16 +162,19 @@ def _receive_run(
         raise ValueError("run ends outside its frame")
     packet_max: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
+    payload_bytes: cython.Py_ssize_t = 0
     length: cython.Py_ssize_t
     position: cython.Py_ssize_t = start
     while position < stop:
         length = _checked_packet(hot, data, position, stop, version == 5)
         packet_max = max(packet_max, length)
         position += length
+        payload_bytes += hot.packet.payload_bytes
         count += 1
     hot.forwarded_in += count
     route: Route = local_route(hot, payload[at + RUN_HEAD : start])
     if route.subs:
+        hot.run_payload = payload_bytes
         deliver_run(hot, None, route, version, data, start, stop, packet_max, count)
     return stop
 
@@ -179,7 +182,7 @@ def _receive_run(
 def _checked_packet(
     hot: HotState, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
 ) -> cython.Py_ssize_t:
-    """Length of the packet, which must be whole and sound: conversions trust it afterwards."""
+    """Length of the packet, which must be whole and sound: conversions trust it afterwards; its payload is noted."""
     start: cython.Py_ssize_t = at
     length: cython.Py_ssize_t
     at = varint_end(data, start + 1, end)
@@ -190,6 +193,8 @@ def _checked_packet(
         raise ValueError("not a QoS 0 packet in a run")
     if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length, at + length) != 0:
         raise ValueError("wrong properties in a run")
+    if not five:
+        hot.packet.payload_bytes = length - 2 - get16(data, at)
     return at + length - start
 
 

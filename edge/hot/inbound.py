@@ -289,6 +289,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     qos: cython.int = packet.qos
     identifier: cython.int = packet.packet_identifier
     told: cython.ulonglong = 0  # number by which a trace tells of a message that goes nowhere
+    hot.publish_bytes_in += packet.payload_bytes
     if packet.traced and (route.reason_code != 0 or (route.empty and not _is_for_core(conn, route, packet))):
         trace_refused(hot, conn, route, packet)
         told = packet.origin_b

@@ -27,8 +27,10 @@ cdef object _cut(HotState hot, Conn conn)
 cdef object _count_rate(HotState hot, Conn conn, long long count)
 cdef int _wrong_start(int first) except -1
 cdef Py_ssize_t _end_run(
-    HotState hot, Conn conn, Route route, unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_max, Py_ssize_t count
+    HotState hot, Conn conn, Route route, unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_max, Py_ssize_t count,
+    Py_ssize_t payload
 )
+cdef object _count(HotState hot, Py_ssize_t count, Py_ssize_t payload)
 cdef bint _other(
     HotState hot, Conn conn, int first, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop
 )

@@ -56,6 +56,7 @@ def parse(
     run_bytes_max: cython.Py_ssize_t = 0
     packet_max: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
+    payload: cython.Py_ssize_t = 0  # bytes of payload in the run
     five: cython.bint = conn.version == 5
     route: Route
     run_route: Route | None = None
@@ -78,14 +79,14 @@ def parse(
                 begun = first
                 break
             if stop == -2 or (five and data[stop - 1] == 0):  # not the shortest form [MQTT-1.5.5-1]
-                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
                 fail(hot, conn, MALFORMED_PACKET)
                 break
             length = read_varint(data, at + 1, stop)
             body = stop
         stop = body + length
         if stop - at > conn.packet_bytes_max:
-            run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
+            run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
             fail(hot, conn, PACKET_TOO_LARGE)  # before any of it is buffered
             break
         if stop > end:
@@ -94,7 +95,7 @@ def parse(
             break
         if first == 0x30 and conn.version != 0:
             if length < 2 or 2 + get16(data, body) > length:
-                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
                 fail(hot, conn, MALFORMED_PACKET)
                 break
             topic_bytes = get16(data, body)
@@ -104,8 +105,7 @@ def parse(
                 or topic_bytes == 0
                 or not same_bytes(data, body + 2, conn.last_topic)
             ):
-                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-                count = 0
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
                 if hot.turn_bytes > hot.turn_bytes_max:
                     _cut(hot, conn)
                     break
@@ -117,17 +117,19 @@ def parse(
                 if find_route(hot, conn, data, body + 2, topic_bytes) is None:
                     break
             route = conn.last_route  # type: ignore[assignment]  # found above, now or for an earlier packet
+            payload_at: cython.Py_ssize_t = body + 2 + topic_bytes
             if five:
-                if body + 2 + topic_bytes >= stop:
+                if payload_at >= stop:
                     wrong = MALFORMED_PACKET
-                elif data[body + 2 + topic_bytes] == 0:
+                elif data[payload_at] == 0:
                     wrong = 0
                     packet.alias_at = -1
+                    payload_at += 1
                 else:
-                    wrong = walk_properties(packet, data, body + 2 + topic_bytes, stop, hot.user_bytes_max)
+                    wrong = walk_properties(packet, data, payload_at, stop, hot.user_bytes_max)
+                    payload_at = packet.payload_at
                 if wrong != 0 or packet.alias_at >= 0:
-                    run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-                    count = 0
+                    run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
                     if wrong != 0:
                         fail(hot, conn, wrong)
                         break
@@ -139,8 +141,7 @@ def parse(
                     at = stop if single(hot, conn, data, at, body, stop) else at
                     continue
                 if route.empty:
-                    hot.packets_in += 1
-                    hot.publish_in_qos0 += 1
+                    _count(hot, 1, stop - payload_at)
                     if route.reason_code != 0:
                         hot.dropped_denied += 1
                         note_drop(hot, conn, "not_authorized", route.topic, None)
@@ -149,21 +150,20 @@ def parse(
                 if park_if_full(hot, conn, route):
                     break
                 run_at, run_route = at, route
-                packet_max = count = 0
+                packet_max = count = payload = 0
                 run_bytes_max = hot.turn_bytes_max // (len(route.subs) + PICK_COPIES * len(route.groups) + 1)
             count += 1
+            payload += stop - payload_at
             packet_max = max(packet_max, stop - at)
             at = stop
             if at - run_at >= run_bytes_max:
-                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-                count = 0
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
                 if hot.turn_bytes > hot.turn_bytes_max:
                     _cut(hot, conn)
                     break
             continue
         if run_at >= 0:
-            run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
-            count = 0
+            run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
             if conn.parked != 0 or conn.closed:
                 break
         if _other(hot, conn, first, data, at, body, stop):
@@ -172,7 +172,7 @@ def parse(
         if hot.turn_bytes > hot.turn_bytes_max:
             _cut(hot, conn)
             break
-    _end_run(hot, conn, run_route, data, run_at, at, packet_max, count)
+    _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
     if begun >= 0 and conn.version > 3 and not conn.closed and conn.parked == 0:
         wrong = _wrong_start(begun)
         if wrong != 0:
@@ -239,13 +239,21 @@ def _end_run(
     end: cython.Py_ssize_t,
     packet_max: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
+    payload: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Hand on the run, if there is one; always -1: there is none any more."""
     if start >= 0 and end > start and route is not None:
-        hot.packets_in += count
-        hot.publish_in_qos0 += count
+        _count(hot, count, payload)
+        hot.run_payload = payload
         fan_out_run(hot, conn, route, conn.version, data, start, end, packet_max, count)
     return -1
+
+
+def _count(hot: HotState, count: cython.Py_ssize_t, payload: cython.Py_ssize_t) -> None:
+    """Count messages of QoS 0, and the bytes of their payloads."""
+    hot.packets_in += count
+    hot.publish_in_qos0 += count
+    hot.publish_bytes_in += payload
 
 
 # -- single packets

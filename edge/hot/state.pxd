@@ -342,6 +342,8 @@ cdef class HotState(Counters):
     cdef readonly long long lag_after_ns
     cdef readonly Py_ssize_t held_bytes
     cdef Py_ssize_t held_bytes_max
+    cdef Py_ssize_t run_payload
+    cdef Py_ssize_t converted_payload
     cdef Py_ssize_t turn_bytes
     cdef Py_ssize_t turn_bytes_max
     cdef readonly int pending_max

@@ -481,7 +481,7 @@ class HotState(Counters):
         self.lag_after_ns = limits.lag_after_ns
         self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
         self.held_bytes_max = 1 << 62
-        self.turn_bytes = 0
+        self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
         self.turn_bytes_max = limits.turn_bytes_max
         self.pending_max = limits.pending_messages_max
         self.pending_bytes_max = limits.pending_bytes_max

@@ -54,6 +54,8 @@ class SysTopics:
         totals = _totals(counters)
         new: dict[str, object] = {f"{BROKER}{name}": total for name, total in totals.items() if name not in UNTOLD}
         new |= self._present(counters)
+        new["$SYS/broker/publish/bytes/received"] = counters.get("publish_bytes_in", 0)
+        new["$SYS/broker/publish/bytes/sent"] = counters.get("publish_bytes_out", 0)
         new["$SYS/broker/uptime"] = f"{int(uptime_s)} seconds"
         new["$SYS/cluster/ring/version"] = cluster_map.epoch
         loads = {LOADS.get(name, name): total for name, total in totals.items()}

@@ -92,7 +92,7 @@ def explain(point: Point, options: Options, client_id: ClientArgument, topic: To
     if topic:
         check_topic(topic)
     if options.show_api:
-        typer.echo(api_path("GET", "clients", client_id, "story", topic=topic))
+        typer.echo(api_path("GET", "clients", client_id, "explain", topic=topic))
         return
     now_ms = time.time_ns() // 1_000_000
     story = with_cluster(options, lambda cluster: client_explained(cluster, client_id, now_ms, topic), point.timeout_s)

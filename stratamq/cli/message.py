@@ -55,6 +55,9 @@ def explain(
     if origin:
         check_origin(origin)
     if options.show_api:
+        if not sum(ways):
+            typer.echo(api_path("GET", "topics", "explain", topic=topic, **{"from": publisher}))
+            return
         query = {"origin": origin, "client": client_id, "packet": packet or "", "session": session}
         typer.echo(api_path("GET", "messages", "explain", **query, seq=seq if seq >= 0 else "", topic=topic))
         return

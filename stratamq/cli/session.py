@@ -42,7 +42,7 @@ def show_session(point: Point, options: Options, client_id: ClientArgument) -> N
     from admin.queries import client, subscriptions
 
     if options.show_api:
-        typer.echo(api_path("GET", "sessions", client_id))
+        typer.echo(api_path("GET", "clients", client_id))
         return
 
     async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SeenSubscription], tuple[Missing, ...]]":

@@ -1,15 +1,51 @@
 """The command line with ``--api``: the same rows, lines and exit codes as over links, with a token alone."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e.operated_cluster import OperatedCluster, operated_cluster
 
+QUESTIONS = """client list --filter state=open --columns client_id
+client show shown
+client explain shown --topic shown/1
+session list
+session show shown
+queue show shown --payload head
+subscription show shown
+subscription list
+topic list
+topic explain shown/1 --from shown --qos 0
+route show shown/1
+retained list
+retained get shown/kept
+share list
+share show g a/#
+msg explain --client shown --packet 1
+msg explain --topic shown/1 --from shown
+slow
+drops
+journal --limit 3
+store replicas
+store stats
+trace list
+node list
+membership list
+membership keys list
+operation list
+token list
+user list
+ring show
+ring plan --add storage-0
+config show --node edge-0
+config diff edge-0 edge-1
+listener list"""
 LEASE_S = 20  # so long a stopped node is asked and named
 Place = OperatedCluster
 
@@ -149,6 +185,24 @@ def test_refusals_are_one_line(place: OperatedCluster, by_api: ByApi, change: st
             assert ("wants a token" if code == 1 else "cannot ask") in said
     finally:
         by_api.url = url
+
+
+def test_what_show_api_prints_of_a_question_is_answered(place: OperatedCluster, by_api: ByApi) -> None:
+    """Each path and each of its arguments is one that the service describes."""
+    place.subscribe(place.come("shown", 0, expiry_s=60), "shown/#")
+    place.ask("msg", "send", "shown/kept", "x", "--retain")
+    token = by_api.file("admin").read_text()
+    with httpx.Client(base_url=by_api.url, headers={"Authorization": f"Bearer {token}"}) as service:
+        described = service.get("/api/v1/openapi.json").json()["paths"]
+        for line in QUESTIONS.split("\n"):
+            code, shown, said = by_api.run(*line.split(), "--show-api")
+            assert code == 0 and not said, line
+            method, _, target = shown.strip().partition(" ")
+            answer = service.get(target)
+            assert method == "GET" and answer.is_success, (line, answer.text)
+            path = next(path for path in described if re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), answer.url.path))
+            known = {one["name"] for one in described[path]["get"].get("parameters", ())}
+            assert {*answer.url.params} <= known, line
 
 
 def test_the_call_of_each_question_and_change(by_api: ByApi) -> None:

@@ -19,6 +19,8 @@ EDGE = SeenStats(
         'stratamq_packets_total{direction="in",type="other"}': 4.0,
         'stratamq_packets_total{direction="out",type="publish"}': 9.0,
         'stratamq_bytes_total{direction="out"}': 100.0,
+        'stratamq_payload_bytes_total{direction="in"}': 50.0,
+        'stratamq_payload_bytes_total{direction="out"}': 60.0,
         'stratamq_connects_total{result="accepted",reason_code="0x00"}': 6.0,
         'stratamq_messages_received_total{qos="1"}': 3.0,
         'stratamq_messages_dropped_total{reason="slow"}': 1.0,
@@ -55,6 +57,7 @@ def test_the_topics_of_mosquitto_and_no_other() -> None:
     assert tree["store/messages/bytes"] == 2_999
     assert (tree["subscriptions/count"], tree["shared_subscriptions/count"]) == (5, 7)
     assert (tree["messages/received"], tree["messages/sent"], tree["bytes/sent"]) == (7, 9, 100)
+    assert (tree["publish/bytes/received"], tree["publish/bytes/sent"]) == (50, 60)
     assert (tree["connections/socket/count"], tree["publish/messages/dropped"], tree["uptime"]) == (6, 1, 60)
     assert tree_of([EDGE], 61_000, 11)["$SYS/broker/clients/maximum"] == 11
 
