@@ -6,6 +6,7 @@ The name of a column tells what it holds: ``_at_ms`` a time, ``_s`` seconds, ``b
 """
 
 import datetime
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -80,11 +81,15 @@ def plain_value(name: str, value: object) -> object:
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, object]:
     """Return a row for programs."""
-    found: dict[str, object] = {}
-    for name, value in row.items():
-        told, scale = _plain_column(name)
-        found[told] = iso(value / scale) if scale and isinstance(value, int | float) else value
-    return found
+    return {
+        told: iso(value / scale) if scale and isinstance(value, int | float) else value
+        for (told, scale), value in zip(_plain_columns(tuple(row)), row.values(), strict=True)
+    }
+
+
+@lru_cache(64)
+def _plain_columns(names: tuple[str, ...]) -> list[tuple[str, float]]:
+    return [_plain_column(name) for name in names]
 
 
 @lru_cache(256)
@@ -96,10 +101,16 @@ def _plain_column(name: str) -> tuple[str, float]:
 def iso(seconds: float) -> str:
     """Return a time as text, to the millisecond; what no calendar has as the number."""
     try:
-        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        whole, thousandths = divmod(math.floor(seconds * 1e3 + 1e-4), 1000)  # 0.1 us: what a float of now is short of
+        return f"{_second(whole)}.{thousandths:03d}Z"
     except (ValueError, OverflowError, OSError):
         return f"{seconds:g}"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@lru_cache(4096)
+def _second(whole: int) -> str:
+    """Return a whole second as text: a long list has many times of one."""
+    return datetime.datetime.fromtimestamp(whole, datetime.UTC).isoformat(timespec="seconds")[:19]
 
 
 def shown_cell(name: str, value: Any, now_s: float) -> object:

@@ -1,4 +1,4 @@
-"""``stratamq config show | diff | check``: settings of a file and of running nodes, and what is wrong with them."""
+"""``stratamq config show | list | diff | check``: settings of a file and of running nodes, and mistakes in them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratamq.cli.asking import Options
+from stratamq.cli.listing import add_list
 from stratamq.cli.output import print_result
 from stratamq.cli.showing import api_path
 from stratamq.cli.tiers import ConfigOption, SetOption
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     group.command("show")(show)
+    add_list(group, "list", "config")
     group.command("diff")(diff)
     group.command("check")(check)
     app.add_typer(group, name="config", help="Settings: show, compare and check.", no_args_is_help=True)

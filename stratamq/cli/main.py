@@ -40,7 +40,7 @@ ROOMS = {  # module -> the words that it has, a group's without its plural; in t
     "trace": "trace",
     "retained": "retained",
     "share": "share",
-    "worst": "slow drops journal",
+    "worst": "slow drops journal log",
     "listener": "listener",
     "top": "top",
     "doctor": "doctor",

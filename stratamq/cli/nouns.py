@@ -117,6 +117,14 @@ NOUNS: dict[str, Noun] = {
         _names("origin number left_out"),
         best="at_ms",
     ),
+    "log": Noun(
+        "log",
+        "logs",
+        "Last lines of the nodes' logs, the newest first.",
+        _names("at_ms node level event message fields"),
+        _names("number logger"),
+        best="at_ms",
+    ),
     "trace": Noun(
         "traces",
         "traces",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OutputFormat", "OutputOption", "print_result", "print_table", "printable", "render", "table_of"]
 
+FLAT = {str, int, float, bool, type(None)}
 PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
 
 
@@ -71,7 +72,7 @@ def render(result: object, output: OutputFormat) -> str:
     if output is OutputFormat.JSON:
         return _json(result, 2)
     if output is OutputFormat.JSONL:
-        return "\n".join(_json(item) for item in _lines(result))
+        return "\n".join(_line(item) for item in _lines(result))
     if output is OutputFormat.YAML:
         return _yaml(result)
     if output is OutputFormat.CSV:
@@ -86,11 +87,32 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def _json(value: object, indent: int | None = None) -> str:
-    text = (_ON_LINES if indent else _ON_ONE_LINE).encode(value)
+def _json(value: object, indent: int | None = None, of: json.JSONEncoder | None = None) -> str:
+    text = (of or (_ON_LINES if indent else _ON_ONE_LINE)).encode(value)
     if (text.replace("\n", "") if indent else text).isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in text)
+
+
+def _line(item: object) -> str:
+    """Return one line of JSON; a flat row is written ten times as fast by msgspec."""
+    if isinstance(item, dict) and _is_flat(item):
+        import msgspec
+
+        try:
+            text = msgspec.json.encode(item).decode()
+        except (OverflowError, UnicodeEncodeError):  # more than 64 bits; half of a pair
+            text = ""
+        if text.isprintable() and text:
+            return text
+    return _json(item, of=_ON_ONE_LINE_CLOSE)
+
+
+def _is_flat(item: Mapping[str, object]) -> bool:
+    types = {*map(type, item.values())}
+    if list in types:
+        types = types - {list} | {type(one) for value in item.values() if type(value) is list for one in value}
+    return types <= FLAT
 
 
 def _escaped(letter: str) -> str:
@@ -147,6 +169,7 @@ def _plain(value: object) -> object:
 
 
 _ON_ONE_LINE = json.JSONEncoder(default=_plain, ensure_ascii=False)
+_ON_ONE_LINE_CLOSE = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", ":"))
 _ON_LINES = json.JSONEncoder(default=_plain, ensure_ascii=False, indent=2)
 
 

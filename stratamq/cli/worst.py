@@ -1,4 +1,4 @@
-"""``stratamq slow``, ``drops`` and ``journal``: the greatest or newest rows of all nodes."""
+"""``stratamq slow``, ``drops``, ``journal`` and ``log``: the greatest or newest rows of all nodes."""
 
 import typer
 
@@ -9,5 +9,5 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for noun in ("slow", "drops", "journal"):
+    for noun in ("slow", "drops", "journal", "log"):
         add_list(app, noun, noun)

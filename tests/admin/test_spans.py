@@ -3,8 +3,15 @@
 from collections import Counter
 from typing import Any
 
+import pytest
+import trio
+
+from admin import trace_export
+from admin.otlp import SpanSender
+from admin.queries import Cluster
 from admin.spans import LONGEST_US, QUIET_US, ROWS_MAX, Span, SpanBuilder
 from admin.traces import Row
+from conf.errors import UserError
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
 ORIGIN = "e0/1/7"
@@ -118,3 +125,23 @@ def test_more_events_than_are_kept_are_counted() -> None:
     assert builder.ready(QUIET_US + LONGEST_US) == []
     builder.spans.take([event("e0", "received", at, f"e0/2/{at}") for at in range(ROWS_MAX)], 0)
     assert builder.dropped == {"events": 5}, "the connect was let go"
+
+
+async def test_looks_that_find_nobody_to_ask_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asked again: a cluster that is away ends no export."""
+    monkeypatch.setattr(trace_export, "PERIOD_S", 0.001)
+    looks: list[int] = []
+
+    async def nobody() -> Cluster:
+        looks.append(1)
+        raise UserError("no router answers")
+
+    export = trace_export.TraceExport(nobody, SpanSender(None, "http://127.0.0.1:1", "c", "1"))
+    assert export.unread == 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(export.run)
+        with trio.fail_after(30):
+            while export.unread < 3:
+                await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()
+    assert export.unread == len(looks)

@@ -89,6 +89,13 @@ class Browser:
         links = self.page.eval_on_selector_all("nav a", "(all) => all.map((one) => one.getAttribute('href'))")
         return [link.removeprefix("#/") for link in links]
 
+    def copied(self, way: str) -> str:
+        """Press "copy as CLI" or "copy as curl", and return what the clipboard holds."""
+        self.page.get_by_role("button", name=f"copy as {way}", exact=True).click()
+        self.page.wait_for_selector("footer [role=status]:has-text('copied')")
+        text: str = self.page.evaluate("navigator.clipboard.readText()")
+        return text
+
     def violations(self) -> list[str]:
         """Return what axe finds."""
         axe = _axe()
@@ -137,7 +144,11 @@ def browser(base: str, colours: Any = "light", width: int = 1280, *, state: Any 
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
             context = chromium.new_context(
-                color_scheme=colours, viewport={"width": width, "height": 900}, storage_state=state
+                color_scheme=colours,
+                viewport={"width": width, "height": 900},
+                storage_state=state,
+                reduced_motion="reduce",
+                permissions=["clipboard-read", "clipboard-write"],
             )
             yield Browser(context.new_page(), base)
         finally:

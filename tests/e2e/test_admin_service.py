@@ -4,6 +4,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import httpx
@@ -255,3 +256,17 @@ def test_another_address_than_loopback_wants_tls(place: Place) -> None:
     config = place.cluster.data / "admin" / "admin.toml"
     refused = place.cluster.command("admin", "--config", str(config), "--set", "admin.bind=0.0.0.0")
     assert refused.returncode == 2 and "certificate" in refused.stderr and refused.stderr.count("\n") == 1
+
+
+def test_failed_logins_are_slowed(place: Place) -> None:
+    """NIST: protect. Five a second of one address; then it waits, with a good token as well, and gets in again."""
+    token = place.token("slowed", "viewer")
+    with place.client("smq_guess") as stranger, place.client() as browser, place.client(token) as friend:
+        with ThreadPoolExecutor(20) as at_once:
+            answers = [*at_once.map(lambda _: stranger.get("/me"), range(40))]
+        answers += [browser.post("/login", json={"code": "guess"})]
+        assert {answer.status_code for answer in answers} == {401, 429}
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.json()["code"] == "too_many_logins" and int(refused.headers["retry-after"]) >= 1
+        place.cluster.wait_for(lambda: friend.get("/me").is_success, "it waited")
+    place.cluster.admin("token", "revoke", "slowed")

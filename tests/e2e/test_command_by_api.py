@@ -30,6 +30,8 @@ share show g a/#
 msg explain --client shown --packet 1
 msg explain --topic shown/1 --from shown
 slow
+log --limit 3
+config list --filter name=*
 drops
 journal --limit 3
 store replicas

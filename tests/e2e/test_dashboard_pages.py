@@ -1,5 +1,9 @@
 """Chromium over every page of the dashboard, with a real cluster behind it that loses a node and rebalances."""
 
+import json
+import os
+import shlex
+import subprocess
 from typing import Any
 
 import pytest
@@ -17,6 +21,12 @@ ASKED = {  # what a page is asked, where it shows nothing without
     "ring": "?plan=1&name=load",
 }
 EMPTY = {"alarms", "operations", "slow", "users"}  # pages that may have no row of a table here
+NAMES = {  # pages whose rows stay, and the column that tells them apart
+    "clients": "client_id",
+    "sessions": "client_id",
+    "shares": "group",
+    "listeners": "listener",
+}
 WINDOWS = (("light", 1280), ("dark", 1280), ("light", 320), ("dark", 320))
 
 
@@ -39,6 +49,8 @@ def look_at(window: Browser, name: str, heading: str, width: int, by_keyboard: b
     assert not window.violations(), f"{name}: {window.violations()}"
     assert not window.is_wider_than(width), f"{name} is wider than {width}"
     assert not window.policy_reports(), f"{name}: {window.policy_reports()}"
+    assert window.page.evaluate("matchMedia('(prefers-reduced-motion: reduce)').matches")
+    assert not window.page.evaluate("document.getAnimations().length"), f"{name} moves"
     if name not in EMPTY:
         shown = "main table td, main dl dd, main ol.steps li"
         assert window.page.locator(shown).count(), f"{name} shows no data"
@@ -81,6 +93,43 @@ def test_every_page_during_a_kill_and_a_rebalance(cluster: LocalCluster) -> None
                 heading = str(window.page.text_content(f"nav a[href='#/{name}']"))
                 look_at(window, name, heading, width, (colours, width) == WINDOWS[0])
             assert not window.complaints, set(window.complaints)
+
+
+def test_what_is_copied_says_what_the_page_shows() -> None:
+    """Of each page: the command and curl succeed, and name the same things as its table."""
+    with local_cluster("--edges", "2", "--admin-port", "0") as cluster, load(cluster):
+        served(cluster)
+        happenings(cluster)
+        token = str(cluster.admin("token", "create", "copied", "--role", "admin")["token"])
+        login = cluster.state["nodes"]["admin"]["addresses"]["login"]
+        with browser(login.partition("#")[0]) as window:
+            window.page.goto(login)
+            window.page.wait_for_selector("nav a")
+            start_a_trace(window)
+            compared = 0
+            for name in window.pages():
+                heading = str(window.page.text_content(f"nav a[href='#/{name}']"))
+                window.show(name + ASKED.get(name, ""), heading)
+                line = window.copied("CLI")
+                done = cluster.command(*shlex.split(line)[1:], "-o", "json", "--data", str(cluster.data))
+                assert done.returncode == 0 or name in {"message", "alarms"}, f"{line}: {done.stderr}"
+                asked = ["sh", "-c", window.copied("curl") + " -sS --fail"]
+                told = subprocess.run(asked, capture_output=True, check=True, env={**os.environ, "TOKEN": token})
+                compared += compare(window, name, json.loads(done.stdout), json.loads(told.stdout))
+            assert compared >= 5
+            assert not window.complaints, set(window.complaints)
+
+
+def compare(window: Browser, name: str, shown: Any, told: Any) -> int:
+    """Compare the names of a page that is a list of what stays for a while; return how many it had."""
+    key = NAMES.get(name)
+    if key is None:
+        return 0
+    by_line, by_curl = ({str(row[key]) for row in answer["rows"]} for answer in (shown, told))
+    assert by_line == by_curl and by_curl, f"{name}: {by_line} and {by_curl}"
+    cells = window.page.locator("main table td").all_inner_texts()
+    assert by_curl <= {cell.strip() for cell in cells}, f"{name}: {by_curl - {*cells}}"
+    return len(by_curl)
 
 
 def test_numbers_of_64_bits_and_foreign_names_are_shown_as_they_are(cluster: LocalCluster) -> None:

@@ -1,6 +1,7 @@
 """Tables and bars of the command line: plain in a pipe, in its own width on a terminal, drawn by ``rich`` only then."""
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,21 @@ print("rich" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert [line for line in done.stdout.splitlines() if line in ("True", "False")] == ["False", "False", "True"]
+
+
+def test_lines_of_json_hold_what_json_holds() -> None:
+    """Numbers above 64 bits, halves of pairs, bytes and letters that turn a line around, in lists as well."""
+    for value in (
+        1 << 70,
+        "\ud800",
+        "a\u202eb\n",
+        ["x", 1.5, None, True],
+        ["\u202e"],
+        [b"\x01"],
+        {"a": [b"\x02"]},
+        1e300,
+    ):
+        (line,) = render([{"value": value}], OutputFormat.JSONL).split("\n")
+        assert line.isprintable() and " " not in line
+        wanted = json.loads(json.dumps({"value": value}, default=lambda one: one.hex()))
+        assert json.loads(line) == wanted

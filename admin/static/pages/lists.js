@@ -57,7 +57,7 @@ export const LISTS = {
     columns: ["at_ms", "node", "level", "event", "message", "fields"], filters: ["level", "event", "node"],
   },
   config: {
-    title: "Configuration", question: "What is set, and by whom?", path: "/config", cli: "stratamq config show",
+    title: "Configuration", question: "What is set, and by whom?", path: "/config", cli: "stratamq config list",
     columns: ["node", "name", "value", "source", "default", "needs_restart"], filters: ["node", "name", "source"],
   },
   operations: {

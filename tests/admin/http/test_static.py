@@ -31,3 +31,12 @@ def test_pages_hold_nothing_inline_and_nothing_foreign() -> None:
             text = path.read_text()
             assert not re.search(r"(?:https?:)?//(?!www\.w3\.org)[a-z0-9-]+\.[a-z]", text), path
             assert "innerHTML" not in text and "eval(" not in text and "style=" not in text, path
+
+
+def test_who_wants_no_motion_gets_none() -> None:
+    """Styles move nothing then, and what moves at all stands in style sheets."""
+    style = (STATIC / "style.css").read_text()
+    (rule,) = re.findall(r"@media \(prefers-reduced-motion: reduce\) \{ \* \{([^}]*)\}", style)
+    assert "transition: none !important" in rule and "animation: none !important" in rule
+    scripts = [path.read_text() for path in STATIC.rglob("*.js") if "vendor" not in path.parts]
+    assert not [one for one in scripts if re.search(r"\.animate\(|behavior: ?\"smooth|requestAnimationFrame", one)]
