@@ -114,6 +114,14 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
         assert by_api.run(*words) == (code, shown, said), words
 
 
+def test_a_trace_is_followed_until_its_end(place: OperatedCluster, by_api: ByApi) -> None:
+    """The service has no node wait for news; each one is asked again."""
+    assert place.ask("trace", "start", "topic", "followed/#", "--name", "followed", "--for", "2s").code == 0
+    assert place.ask("msg", "send", "followed/1", "x").code == 0
+    code, shown, said = by_api.run("trace", "tail", "followed")
+    assert (code, said) == (0, "") and "received" in shown and "'followed/1'" in shown
+
+
 def test_long_work_is_one_table_for_both(place: OperatedCluster, by_api: ByApi) -> None:
     """A drain is listed by the service as over links, and cancelled through it."""
     assert place.ask("node", "drain", "edge-1", "--no-wait").code == 0
