@@ -3,7 +3,8 @@
 A step of the policy that takes rights from users has the edges look: each partition is one edge's, so what it holds is
 judged once. That edge reads its sessions in pages, judges each filter by the user as it is now, and has the refused
 ones removed, with their routes. One that becomes a partition's looks at all of it, because the former one may have died
-over its work. No verb waits for this: what waits in such a queue is judged when it is delivered.
+over its work. A partition that does not answer holds up no other one. No verb waits for this: what waits in such a
+queue is judged when it is delivered.
 Decision: docs/adr/0131-filters-of-the-absent.md.
 """
 
@@ -25,6 +26,7 @@ JUDGED_OF_TURN = 200  # filters, some 5 us each
 REVOKED_AT_ONCE = 32  # filters of one request: a broad one is told to the owner of every shard
 AGAIN_S = 1.0  # where too many requests wait
 PAGE_S = 30.0  # for the users of a page; then it is read again
+ANSWER_S = 2.0  # for a partition; then others go on, and it is looked at behind them
 
 
 class AwayFilters:
@@ -52,7 +54,9 @@ class AwayFilters:
         self._revoking = 0  # requests that are not answered
         self._undecided = False  # something of the page: it is read again
         self._number = 0  # of the page: what is told of a former one is void
+        self._asked = 0  # the request for the page at hand
         self._until = math.inf  # for the users of the page at hand
+        self._answer_until = math.inf  # for its partition
         self._next_at = 0.0
 
     def taken(self, users: Collection[str] = ()) -> None:
@@ -89,6 +93,8 @@ class AwayFilters:
             self._follow_map()
         if not self._node.may_admit() or now < self._next_at:  # it decides, and by a policy that is not older than it
             return
+        if self._partition >= 0 and self._answer_until <= now and self._due:
+            self._set_aside()
         if self._partition < 0 and self._due:
             self._partition = next(iter(self._due))
             self._users = self._due.pop(self._partition)
@@ -102,15 +108,22 @@ class AwayFilters:
         self._page, self._judging, self._undecided = None, 0, False
         self._number += 1
         self._left.clear()
-        asked = self._requests.next_number(), self._partition, 0
-        request = ListAway(*asked, self._first, self._skip, sorted(self._users))
+        self._revoking, self._asked, self._answer_until = 0, self._requests.next_number(), now + ANSWER_S
+        request = ListAway(self._asked, self._partition, 0, self._first, self._skip, sorted(self._users))
         if not self._requests.ask(request, self._listed, now):
-            self._look_at(self._partition, self._users)
-            self._partition, self._next_at = -1, now + AGAIN_S
+            self._set_aside()
+            self._next_at = now + AGAIN_S
+
+    def _set_aside(self) -> None:
+        """Look at this partition behind the others: it has no primary, or one that does not answer."""
+        self._requests.cancel(self._asked)
+        self._look_at(self._partition, self._users)
+        self._left.clear()
+        self._partition, self._page, self._number = -1, None, self._number + 1
 
     def _listed(self, answer: Control) -> None:
         if isinstance(answer, AwayListed):
-            self._page, self._until = answer, self._node.now + PAGE_S
+            self._page, self._until, self._answer_until = answer, self._node.now + PAGE_S, math.inf
             self._left.extend(answer.sessions)
 
     def _judge_some(self) -> None:
@@ -131,18 +144,19 @@ class AwayFilters:
         if refused is None:
             self._undecided = True
             return
-        if page.next_first == one.session:  # its next page begins behind what stays of this one
-            page.next_skip = max(0, page.next_skip - len(refused))
         for at in range(0, len(refused), REVOKED_AT_ONCE):
             head = self._requests.next_number(), self._partition, 0, one.session, one.owner_epoch
             request = RevokeAway(*head, refused[at : at + REVOKED_AT_ONCE])
-            if self._requests.ask(request, self._revoked, self._node.now):
+            if self._requests.ask(request, partial(self._revoked, number), self._node.now):
                 self._revoking += 1
+                self._answer_until = self._node.now + ANSWER_S
             else:
                 self._undecided = True
 
-    def _revoked(self, answer: Control) -> None:
-        self._revoking -= 1
+    def _revoked(self, number: int, answer: Control) -> None:
+        if number == self._number:
+            self._revoking -= 1
+            self._answer_until = self._node.now + ANSWER_S if self._revoking else math.inf
         if isinstance(answer, AwayRevoked):
             self._node.count("revoked_filters_away", answer.removed)
 
@@ -167,6 +181,7 @@ class AwayFilters:
             return math.inf
         if self._left or (self._due and self._partition < 0) or self._map_epoch != self._node.map.epoch:
             return self._next_at
+        answer_until = self._answer_until if self._due else math.inf
         if self._page is not None:
-            return self._until if self._judging or self._revoking else self._next_at
-        return math.inf
+            return min(answer_until, self._until) if self._judging or self._revoking else self._next_at
+        return answer_until if self._partition >= 0 else math.inf

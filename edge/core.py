@@ -170,7 +170,8 @@ class EdgeCore:
         self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged)
         self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
         self.rights.take_groups = self.sweep.take_groups
-        parts = away, self.policy, self.logins, self.rights, self.sweep, HeldFilters(node, requests, self.sweep)
+        self.held_filters = HeldFilters(node, requests, self.sweep)
+        parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters
         self.access = EdgeAccess(parts, (self.logins, self.rights, self.conduct))
 
     def _join_subscriptions(self, sys: SysTopics) -> None:

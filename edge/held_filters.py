@@ -6,7 +6,7 @@ first refusal. This takes the other filters, with their routes. Decision: docs/a
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 
 from edge.clients.client import Client
@@ -18,7 +18,7 @@ from wire.messages.sessions import FiltersListed, ListFilters, Subscription
 
 __all__ = ["READ_AT_ONCE", "WAITING_MIN", "HeldFilters"]
 
-READ_AT_ONCE = 4  # sessions; of each one page is under way, or waits to be judged
+READ_AT_ONCE = 4  # sessions of partitions with a primary; of each one page is under way, or waits to be judged
 AGAIN_S = 1.0  # where too many requests wait
 WAITING_MIN = 64  # clients, above which those that are gone are looked for: who comes again and again waits once
 
@@ -36,7 +36,8 @@ class HeldFilters:
         self._node = node
         self._requests = requests
         self._sweep = sweep
-        self._reading = 0  # pages that are not answered
+        self._waiting: dict[int, deque[Client]] = {}  # by partition
+        self._reading: Counter[int] = Counter()  # pages that are not answered, by partition
         self._pages: deque[tuple[Client, list[str], int]] = deque()  # to be judged: filters, and where the next begins
         self._next_at = 0.0
         self._waiting_max = WAITING_MIN
@@ -49,29 +50,56 @@ class HeldFilters:
                 self._sweep.judge_some(client, names)
                 if next_skip:
                     self._ask(client, next_skip, now)
-        waiting = self._sweep.untold
-        if len(waiting) > self._waiting_max:
-            left = [client for client in waiting if not client.conn.closed]
-            waiting.clear()
-            waiting.extend(left)
-            self._waiting_max = max(WAITING_MIN, 2 * len(left))
-        while waiting and self._reading + len(self._pages) < READ_AT_ONCE and now >= self._next_at:
-            client = waiting.popleft()
+        self._sort_in()
+        while now >= self._next_at and self._has_room() and (partition := self._next_partition()) is not None:
+            client = self._waiting[partition].popleft()
+            if not self._waiting[partition]:
+                del self._waiting[partition]
             if not client.conn.closed:
                 self._ask(client, 0, now)
+
+    def _sort_in(self) -> None:
+        """Take those whom the sweep names, and forget some that are gone."""
+        untold = self._sweep.untold
+        while untold:
+            client = untold.popleft()
+            self._waiting.setdefault(client.partition, deque()).append(client)
+        if self.waiting > self._waiting_max:
+            for partition, clients in list(self._waiting.items()):
+                left = self._waiting[partition] = deque(client for client in clients if not client.conn.closed)
+                if not left:
+                    del self._waiting[partition]
+            self._waiting_max = max(WAITING_MIN, 2 * self.waiting)
+
+    @property
+    def waiting(self) -> int:
+        """Clients whose filters nobody asked for yet."""
+        return sum(map(len, self._waiting.values()))
+
+    def _has_primary(self, partition: int) -> bool:
+        partitions = self._node.map.partitions
+        return partition < len(partitions) and partitions[partition].primary != ""
+
+    def _has_room(self) -> bool:
+        """Whether a page more may be read; what waits for a primary holds up no other partition."""
+        reading = sum(count for partition, count in self._reading.items() if self._has_primary(partition))
+        return reading + len(self._pages) < READ_AT_ONCE
+
+    def _next_partition(self) -> int | None:
+        return next((partition for partition in self._waiting if self._has_primary(partition)), None)
 
     def _ask(self, client: Client, skip: int, now: float) -> None:
         request = ListFilters(
             self._requests.next_number(), client.partition, 0, client.session, client.owner_epoch, skip
         )
         if self._requests.ask(request, partial(self._listed, client), now):
-            self._reading += 1
+            self._reading[client.partition] += 1
         else:
             self._sweep.untold.append(client)  # from its beginning: what was judged is judged once more
             self._next_at = now + AGAIN_S
 
     def _listed(self, client: Client, answer: Control) -> None:
-        self._reading -= 1
+        self._reading[client.partition] -= 1
         self._node.wake()
         if client.conn.closed or not isinstance(answer, FiltersListed):
             return
@@ -87,6 +115,6 @@ class HeldFilters:
         """Return when this goes on: at once while something can be judged or asked for."""
         if self._pages:
             return 0.0
-        if self._sweep.untold and self._reading < READ_AT_ONCE:
+        if self._sweep.untold or (self._waiting and self._has_room() and self._next_partition() is not None):
             return self._next_at
         return math.inf

@@ -2,6 +2,10 @@
 
 The edge judges; here it is only certain that the client is still away, by the same connection that ended. A page is
 bounded in filters, bytes and sessions passed, so none holds the loop. What is queued stays: it is judged at delivery.
+
+The filters of a session over several pages are those that it had at its first one, so what its client adds and drops
+meanwhile shifts none of them; what is gone is left out. A new primary does not know that page, and has its filters in
+another order: it begins that session anew.
 Decision: docs/adr/0131-filters-of-the-absent.md.
 """
 
@@ -27,6 +31,8 @@ class AwaySessions:
         self._partition = partition
         self._subscriptions = subscriptions
         self._numbers: list[int] = []  # of a pass that is under way; a session that is made meanwhile needs none
+        self._session = 0  # whose filters go over several pages, 0: nobody's
+        self._filters: list[str] = []  # of that one, as they were at its first page
 
     def list_some(self, request: ListAway, edge: str) -> None:
         """Answer with the next page."""
@@ -43,16 +49,17 @@ class AwaySessions:
             if room <= 0 or octets <= 0:
                 answer.next_first = number
                 break
-            skip = request.skip if number == request.first else 0
+            names, skip = self._names(session, request.skip if number == request.first else 0)
             one = AwaySession(number, session.owner_epoch, session.client_id, session.owner, session.owner_made)
             octets -= 4 * (len(session.client_id) + len(session.owner))
-            for name, subscription in islice(session.subscriptions.items(), skip, None):
+            for passed, name in enumerate(islice(names, skip, None), skip):
                 if one.filters and (room <= 0 or octets <= 0):
-                    answer.next_first, answer.next_skip = number, skip + len(one.filters)
+                    answer.next_first, answer.next_skip = number, passed
                     break
-                one.filters.append(HeldFilter(name, subscription.qos))
+                if (subscription := session.subscriptions.get(name)) is not None:
+                    one.filters.append(HeldFilter(name, subscription.qos))
+                    octets -= 4 * len(name)
                 room -= 1
-                octets -= 4 * len(name)
             answer.sessions.append(one)
             if answer.next_first:
                 break
@@ -61,7 +68,15 @@ class AwaySessions:
                 answer.next_first = self._numbers[at + PAGE_SESSIONS]
         if not answer.next_first:
             self._numbers = []
+        if not answer.next_skip:
+            self._session, self._filters = 0, []
         self._partition.tell(edge, answer)
+
+    def _names(self, session: DurableSession, skip: int) -> tuple[list[str], int]:
+        """Return the filters that a session had at its first page, and how many of them were told."""
+        if not skip or self._session != session.number:
+            self._session, self._filters, skip = session.number, list(session.subscriptions), 0
+        return self._filters, skip
 
     def revoke(self, request: RevokeAway, edge: str) -> None:
         """Remove filters of a session whose client has not come since they were told."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from access.limits.bans import Ban
 from access.policy import commands as c
 from access.policy.records import Rule
-from edge.away_filters import REVOKED_AT_ONCE
+from edge.away_filters import ANSWER_S, REVOKED_AT_ONCE
 from edge.rights.sources import RuleBook, Sources
 from tests.edge.edge_harness import PARTITIONS, cluster_map
 from tests.edge.rights.ruled import roles
@@ -138,3 +138,21 @@ def test_who_becomes_a_partitions_edge_looks_at_all_of_it() -> None:
     away.edge.router(*map_pages(moved))
     asked = away.answer(replace(away.session, owner_made=away.made))
     assert sorted(one.partition for one in asked) == [1, 3] and not any(one.users for one in asked)
+
+
+def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
+    """It has no primary, for hours perhaps: it is asked again behind the others."""
+    away = Away()
+    away.cluster.order(FEWER)
+    asked: list[ListAway] = []
+    while len(asked) < 3:
+        away.cluster.run()
+        asked += away.edge.take(ListAway)
+        if asked[-1].partition == 2:
+            away.edge.storage(AwayListed(asked[-1].request))
+        elif len(asked) == 1:
+            away.cluster.run(ANSWER_S + 0.1)
+    assert [one.partition for one in asked] == [0, 2, 0]
+    away.edge.storage(AwayListed(asked[-1].request, [away.session]))
+    away.cluster.run()
+    assert [order.topic_filters for order in away.edge.take(RevokeAway)] == [["down/ann/x", "$share/g/down/ann/y"]]

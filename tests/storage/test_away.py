@@ -3,6 +3,8 @@
 NIST: protect.
 """
 
+from collections.abc import Callable
+
 import pytest
 
 from storage.sessions import away
@@ -14,15 +16,22 @@ from wire.messages.away import AwayListed, AwayRevoked, AwaySession, ListAway, R
 ANN, BOB = ("ann", 3), ("bob", 4)
 
 
-def pages(edge: Edge, *users: str) -> list[AwayListed]:
-    """Return every page of partition 0."""
+def ask(edge: Edge, first: int = 0, skip: int = 0, *users: str) -> AwayListed:
+    request = edge.ask(ListAway(*edge.head(0), first, skip, list(users)))
+    edge.cluster.settle()
+    pages = [one for one in edge.answers(AwayListed) if one.request == request]
+    assert len(pages) == 1 and isinstance(pages[0], AwayListed)
+    return pages[0]
+
+
+def pages(edge: Edge, *users: str, meanwhile: Callable[[AwayListed], None] = lambda _: None) -> list[AwayListed]:
+    """Return every page of partition 0, and do something after each."""
     found: list[AwayListed] = []
     first = skip = 0
     while True:
-        request = edge.ask(ListAway(*edge.head(0), first, skip, list(users)))
-        edge.cluster.settle()
-        (page,) = (one for one in edge.answers(AwayListed) if one.request == request)
+        page = ask(edge, first, skip, *users)
         found.append(page)
+        meanwhile(page)
         if not page.next_first:
             return found
         first, skip = page.next_first, page.next_skip
@@ -108,3 +117,41 @@ def test_pages_are_bounded_and_tell_each_filter_once(monkeypatch: pytest.MonkeyP
     found = pages(edge)
     assert all(sum(len(one.filters) for one in page.sessions) <= 4 for page in found)
     assert told(edge) == {name: filters for name, filters in wanted.items() if filters}
+
+
+ORDERS = ["z", "a", "y", "b", "x", "c", "w", "d"]  # not that of the keys in the store
+
+
+@pytest.mark.parametrize("pages_before", [1, 2, 3])
+def test_a_failover_in_the_middle_of_a_session_passes_no_filter_by(
+    pages_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next primary has the filters in the order of their keys, and less of them: what was removed is gone."""
+    monkeypatch.setattr(away, "PAGE_FILTERS", 2)
+    cluster, edge = with_edge(nodes=2, replicas=2, partitions=1)
+    gone(edge, "a", *ORDERS)
+    found: list[str] = []
+
+    def meanwhile(page: AwayListed) -> None:
+        (one,) = page.sessions
+        found.extend(held.topic_filter for held in one.filters)
+        assert revoke(edge, one, *(name for name in found[-2:] if name < "x")) <= 2
+        if len(found) == 2 * pages_before:
+            cluster.kill(cluster.map.partitions[0].primary)
+            cluster.settle(10.0)
+
+    pages(edge, meanwhile=meanwhile)
+    assert set(found) == set(ORDERS) and left(cluster, "a") == ["x", "y", "z"]
+
+
+def test_what_a_client_drops_and_adds_between_two_pages_shifts_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was here for a moment, and its edge had no time to judge what it has."""
+    monkeypatch.setattr(away, "PAGE_FILTERS", 4)
+    _, edge = with_edge(partitions=1)
+    gone(edge, "a", *ORDERS)
+    first = ask(edge)
+    connection = edge.open("a", "new", owner=ANN)
+    edge.unsubscribe(connection, *ORDERS[:3])
+    edge.close(connection)
+    second = ask(edge, first.next_first, first.next_skip)
+    assert [held.topic_filter for held in second.sessions[0].filters] == ORDERS[4:] and not second.next_first

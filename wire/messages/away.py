@@ -52,7 +52,7 @@ class ListAway(Message, tag="ListAway"):
     partition: PartitionNumber
     partition_epoch: Epoch
     first: U64 = 0  # session; those of lower numbers were told
-    skip: U32 = 0  # filters of that one that were told
+    skip: U32 = 0  # of the filters which that one had at its first page
     users: Annotated[list[UserText], Meta(max_length=AWAY_USERS_MAX)] = []  # only theirs; none: everybody's
 
 

@@ -1,10 +1,12 @@
 """A session whose filters were too many for the answer to its CONNECT has them read in pages, judged, and taken."""
 
 from edge.held_filters import READ_AT_ONCE, WAITING_MIN
-from tests.edge.edge_harness import Edge, Session
+from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_resumed_filters import DURABLE, taken
 from tests.edge.rights.test_sweep import ALL, LESS, turns
+from wire.messages.cluster_map import PartitionEntry
+from wire.messages.map_pages import map_pages
 from wire.messages.sessions import FiltersListed, ListFilters, OpenSession, SessionOpened, Subscription
 
 
@@ -90,14 +92,36 @@ def test_few_sessions_are_read_at_once_and_a_closed_one_is_passed_by() -> None:
 
 
 def test_who_comes_again_and_again_is_not_kept() -> None:
-    """A partition without a primary holds all places; connections that have ended meanwhile do not pile up."""
+    """A partition that does not answer holds all places; connections that have ended meanwhile do not pile up."""
     edge = ruled(roles(device=LESS))
     for number in range(READ_AT_ONCE):
         resumed(edge, f"anna{number}", 5 + number)
     last = resumed(edge, "last", 99).client
     for _ in range(3 * WAITING_MIN):
         resumed(edge, "again", 100).drop()
-    assert len(edge.core.rights.untold) <= WAITING_MIN + 1 and last in edge.core.rights.untold
+    assert edge.core.held_filters.waiting <= WAITING_MIN + 1
+    for one in edge.take(ListFilters):
+        edge.storage(FiltersListed(one.request))
+    turns(edge)
+    assert last.session in [one.session for one in edge.take(ListFilters)]
+
+
+def test_a_partition_without_a_primary_holds_up_no_other_one() -> None:
+    """It loses it while four of its sessions are read, and others wait."""
+    edge = ruled(roles(device=LESS))
+    names = [f"anna{number}" for number in range(40)]
+    edge.router(*map_pages(cluster_map(2)))
+    lost = edge.core.node.map.partition_for(names[0])
+    there = [name for name in names if edge.core.node.map.partition_for(name) == lost][: READ_AT_ONCE + 2]
+    other = next(name for name in names if edge.core.node.map.partition_for(name) != lost)
+    for number, name in enumerate(there):
+        resumed(edge, name, 5 + number)
+    assert [one.partition for one in edge.take(ListFilters)] == [lost] * READ_AT_ONCE
+    moved = cluster_map(3)
+    moved.partitions[lost] = PartitionEntry(2, "", ("s0",))
+    edge.router(*map_pages(moved))
+    resumed(edge, other, 99)
+    assert [one.partition for one in edge.take(ListFilters)] == [edge.core.node.map.partition_for(other)]
 
 
 def test_a_session_without_filters_is_not_asked_for_them() -> None:
