@@ -9,7 +9,7 @@ from router.core import RouterCore
 from router.events import Applied
 from router.map.commands import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
 from router.settings import RouterSettings
-from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, ShardEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import PeerKey
@@ -238,3 +238,20 @@ def test_too_many_steps_begin_the_map_anew() -> None:
     stream.ask()
     stream.follow()
     assert stream.holder.map == stream.map
+
+
+def test_delegations_to_shards_that_are_none_are_no_map() -> None:
+    """An edge would look their owner up, and end. NIST: protect."""
+    two = [ShardEntry(1, "r1"), ShardEntry(1, "r2")]
+    sound, beyond = (Delegation("a", 2, "r1", shard) for shard in (2, 3))
+    cluster_map = ClusterMap("c", 1, shards=list(two), base_shards=2)
+    with pytest.raises(ValueError, match="delegates to a shard"):
+        cluster_map.apply(MapDelta(2, shards={2: ShardEntry(1, "r1")}, delegations=(sound, beyond)))
+    assert cluster_map.epoch == 1 and len(cluster_map.shards) == 2
+    cluster_map.apply(MapDelta(2, shards={2: ShardEntry(1, "r1")}, delegations=(sound,)))
+    for wrong in (
+        ClusterMap("c", 3, shards=two, base_shards=3),
+        ClusterMap("c", 3, shards=two, base_shards=2, delegations=(sound,)),
+    ):
+        with pytest.raises(ValueError, match="counts on more"):
+            MapReader().take(map_pages(wrong)[0])

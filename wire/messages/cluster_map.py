@@ -161,6 +161,9 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
             raise ValueError(f"delta to epoch {delta.epoch} names a partition that is none")
         if not all(0 <= number < len(self.shards) + len(delta.shards) for number in delta.shards):
             raise ValueError(f"delta to epoch {delta.epoch} names a shard that is none")
+        shards = max(len(self.shards), *(number + 1 for number in delta.shards), 0)
+        if any(rule.shard >= shards for rule in delta.delegations or ()):
+            raise ValueError(f"delta to epoch {delta.epoch} delegates to a shard that is none")
         for entry in delta.nodes:
             self.nodes[entry.node] = entry
         for node in delta.forgotten:

@@ -127,6 +127,9 @@ class MapReader:
         if crc32(data) != of[2]:
             raise ValueError("the pages are not of one map")
         cluster_map = _decode(data)  # Unreadable is a ValueError
+        shards = len(cluster_map.shards)
+        if cluster_map.base_shards > shards or any(rule.shard >= shards for rule in cluster_map.delegations):
+            raise ValueError(f"a map of {shards} shards that counts on more")
         for step in steps:  # ValueError if one does not fit
             if step.epoch == cluster_map.epoch + 1:
                 cluster_map.apply(step)
