@@ -43,6 +43,11 @@ from wire.messages.wills import Will
 __all__ = ["Connecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
+CODES_OF_ENDS = {  # of one that has its CONNACK: DISCONNECT does not know these [MQTT-4.12.1-2]
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: ReasonCode.NOT_AUTHORIZED,
+    ReasonCode.BANNED: ReasonCode.NOT_AUTHORIZED,
+    ReasonCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_BUSY,
+}
 TELL_ORIGINS = ("stratamq-origin", "1")  # user property of CONNECT
 CLAIMS_FEW, CLAIMS_MANY = 8, 16  # leave together: the gap between claims grows below, and shrinks above
 
@@ -157,7 +162,7 @@ class Connecting:
         if guessed:
             self._conduct.login_failed(client)
         if client.phase == Phase.OPEN:
-            self._clients.drop(client, code)
+            self._clients.drop(client, CODES_OF_ENDS.get(code, code))
             return
         if client.phase == Phase.OPENING and client.owner_epoch:
             self._leaving.report(client, clean=True)

@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.clients.blocking import BlockingClient
-from tests.clients.scram_exchange import Shown, prove
+from tests.clients.paho_auth import PahoAuth
+from tests.clients.scram_exchange import Shown, client_final, client_first, prove
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import local_cluster
 from tests.e2e.test_cluster_users import Place
@@ -51,6 +53,16 @@ def test_a_user_proves_itself_at_each_edge(place: Place) -> None:
         good = shown(port, "ann", "good")
         assert good.code == 0 and good.final.startswith(b"v=")
         assert {shown(port, *wrong).code for wrong in (("ann", "bad"), ("nobody", "good"), ("mute", "good"))} == {0x87}
+
+
+def test_paho_proves_itself_by_auth(place: Place) -> None:
+    """A client library of others: its AUTH, its properties, and the server's proof in CONNACK."""
+    place.done("user", "add", "pia", "--scram", password="good")
+    for password, expected in (("good", 0), ("bad", 0x87)):
+        first, prove = client_first("pia"), partial(client_final, "pia", password)
+        client = PahoAuth(place.ports()[0], "SCRAM-SHA-256", first, prove)
+        assert client.code == expected and client.final.startswith(b"v=") == (not expected)
+        client.close()
 
 
 def test_nobody_and_somebody_look_alike_at_each_edge(place: Place) -> None:

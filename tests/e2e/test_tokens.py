@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.clients.paho_auth import REAUTHENTICATE, PahoAuth
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
@@ -114,6 +115,25 @@ def test_a_connection_ends_with_its_token(place: Place) -> None:
     assert outcome.wait(TIMEOUT_S) and outcome.code == 0
     assert outcome.gone.wait(TIMEOUT_S) and outcome.ended == 0x87
     client.loop_stop()
+
+
+def test_paho_logs_in_and_renews_by_auth(place: Place) -> None:
+    """The method JWT: the connection outlives its first token by the next one, and a bad one ends it (0x87)."""
+
+    def until(seconds: float) -> bytes:
+        return token(SECRET, "HS256", exp=time.time() + seconds).encode()
+
+    ends_at = time.time() + 3.0
+    client = PahoAuth(place.port("secret"), "JWT", until(3.0))
+    assert client.code == 0
+    client.send_auth(REAUTHENTICATE, until(600.0))
+    assert client.renewed.wait(TIMEOUT_S) and not client.gone.wait(ends_at + 1.0 - time.time())
+    client.send_auth(REAUTHENTICATE, token(b"another secret of thirty-two bytes", "HS256").encode())
+    assert client.gone.wait(TIMEOUT_S) and client.ended == 0x87
+    client.close()
+    stranger = PahoAuth(place.port("secret"), "JWT", b"no token")
+    assert stranger.code in (0x86, 0x87)
+    stranger.close()
 
 
 def test_keys_of_an_address_rotate_die_and_lie(place: Place) -> None:
