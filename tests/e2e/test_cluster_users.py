@@ -19,6 +19,8 @@ import pytest
 
 from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
+from conf.errors import ExitCode
+from tests.clients.terminal import at_terminal
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, Outcome, code, come
@@ -41,7 +43,7 @@ class Place(NamedTuple):
         command = [*self.cluster.command_line(), *words, "--data", str(self.cluster.data)]
         if password is not None:
             command += ["--password-fd", "0"]
-        return subprocess.run(command, input=password, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, input=password or "", capture_output=True, text=True, timeout=60, check=False)
 
     def done(self, *words: str, password: str | None = None) -> None:
         result = self.order(*words, password=password)
@@ -83,6 +85,18 @@ def test_a_user_is_added_and_may_what_its_role_says(place: Place) -> None:
                 check=False,
             )
             assert (exit_code == 0) == ("Not authorized" not in said.stderr + said.stdout), (topic, said)
+
+
+def test_a_password_from_a_prompt(place: Place) -> None:
+    """Typed twice, never shown; two that differ make no user, and a pipe is no terminal."""
+    command = [*place.cluster.command_line(), "user", "add", "tess", "--data", str(place.cluster.data)]
+    code_differs, shown = at_terminal(command, ("password: ", "typed"), ("again: ", "typo"))
+    assert code_differs == ExitCode.USAGE and "the two differ" in shown and "typ" not in shown
+    piped = place.order("user", "add", "tess")
+    assert piped.returncode == ExitCode.USAGE and "--password-fd" in piped.stderr
+    code_same, shown = at_terminal(command, ("password: ", "typed word"), ("again: ", "typed word"))
+    assert code_same == 0 and "typed" not in shown
+    assert code(place.ports()[0], user="tess", password="typed word") == 0
 
 
 def test_a_name_longer_than_any_users_is_nobody(place: Place) -> None:

@@ -225,3 +225,14 @@ def test_a_listener_may_keep_to_itself_why_a_filter_is_refused(tells: bool, vers
     session.connect("c", version)
     session.read()
     assert subscribed(session, "up/a") == [code]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_two_refusals_that_pahos_suite_asks_for(version: int) -> None:
+    """As docs/conformance.md sets a cluster up for it: one topic gets 0x80, filters that cover it do not."""
+    device: dict[str, object] = {"publish": ["#"], "subscribe": ["#"], "deny_subscribe": ["test/nosubscribe"]}
+    edge = ruled(Sources(roles=roles(device=device).roles, anonymous=("device",), overlap=True))
+    session = edge.accept(ListenerPolicy("plain", True, tell_refusals=False))
+    session.connect("c", version)
+    session.read()
+    assert subscribed(session, "test/nosubscribe", "#", "test/+", "TopicA") == [0x80, 2, 2, 2]
