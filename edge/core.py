@@ -169,8 +169,7 @@ class EdgeCore:
         look, away = self.rebounding.look, AwayFilters(node, requests, self._absent)
         self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged)
         self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
-        self.rights.take_groups = self.sweep.take_groups
-        self.held_filters = HeldFilters(node, requests, self.sweep)
+        self.rights.take_groups, self.held_filters = self.sweep.take_groups, HeldFilters(node, requests, self.sweep)
         parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters
         self.access = EdgeAccess(parts, (self.logins, self.rights, self.conduct))
 
