@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
 
+PUBLISHER = shutil.which("mosquitto_pub") or ""
 SECRET = b"a secret of thirty-two bytes, or more"
 SERVER = """
 import http.server, pathlib, sys, time
@@ -108,6 +110,19 @@ def test_tokens_of_a_shared_secret(place: Place) -> None:
         "no token at all",
     ):
         assert code(port, user="x", password=wrong) in (0x86, 0x87)
+
+
+@pytest.mark.skipif(not PUBLISHER, reason="needs mosquitto_pub: apt-get install mosquitto-clients")
+def test_mosquitto_pub_with_a_token(place: Place) -> None:
+    """A good one is let in and judged, and the exit code says what a wrong one is."""
+
+    def publish(password: str) -> int:
+        command = [PUBLISHER, "-V", "5", "-p", str(place.port("secret")), "-u", "x", "-P", password]
+        command += ["-t", "a", "-m", "m"]
+        return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False).returncode
+
+    assert publish(token(SECRET, "HS256")) == 0
+    assert publish(token(b"another secret of thirty-two bytes", "HS256")) == 0x86
 
 
 def test_a_connection_ends_with_its_token(place: Place) -> None:
