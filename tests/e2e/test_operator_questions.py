@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -307,6 +308,21 @@ def test_bytes_of_queues_are_those_of_the_sessions(place: OperatedCluster) -> No
     assert whole > 3 * len("bytes/1")
     place.cluster.wait_for(lambda: queued() == whole, "counted", WAIT_S)
     place.ask("session", "delete", "bytes-away", "--yes")
+
+
+def test_two_operators_delete_one_session(place: OperatedCluster) -> None:
+    """It ends once: at least one is told that it is done, the others that or one line, and a later one stays."""
+    for _ in range(2):
+        away = place.come("deleted-twice", 0, expiry_s=3600)
+        place.subscribe(away, "deleted/#")
+        away.disconnect()
+        place.cluster.wait_for(lambda client=away: not client.is_connected(), "gone", WAIT_S)  # type: ignore[misc]
+        with ThreadPoolExecutor(3) as at_once:
+            ends = [*at_once.map(lambda _: place.run("session", "delete", "deleted-twice", "--yes"), range(3))]
+        codes = [code for code, _, _ in ends]
+        assert 0 in codes and set(codes) <= {0, 1}, ends
+        assert all("has no stored session" in said and said.count("\n") == 1 for code, _, said in ends if code), ends
+        assert place.run("session", "show", "deleted-twice")[0] == 1
 
 
 def test_an_expired_message(place: OperatedCluster) -> None:
