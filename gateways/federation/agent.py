@@ -62,6 +62,7 @@ from mqtt.topics import matches
 
 __all__ = ["Agent"]
 
+ROWS_FORM = b"2"  # of rows in the spool; docs/adr/0167-one-row-a-message.md
 FEW_TOPICS = 256
 WANT_GAP_S = 0.05  # between two looks at the filters that others want, where there are many
 SpoolRows = Mapping[str, Iterable[tuple[bytes, bytes]]]
@@ -122,6 +123,11 @@ class Agent:
                 name = facts[key].decode(errors="replace")
                 raise WrongSpool(f"the spool is of {key.decode()} {name}, not of {value}")
             parts.put("agent", key, value.encode())
+        if facts and facts.get(b"rows") != ROWS_FORM:
+            raise WrongSpool(
+                "the spool was written by another release: let that one hand over what it holds, then move it"
+            )
+        parts.put("agent", b"rows", ROWS_FORM)
         self.is_new = not facts
         parts.incarnation = max(int.from_bytes(facts.get(b"incarnation", b""), "big") + 1, wall_ms, 1)
         parts.id = int.from_bytes(facts.get(b"id", b""), "big") or parts.random.getrandbits(63) + 1
@@ -177,6 +183,7 @@ class Agent:
         if self.capture.is_deferred and not self.courier.holds_copies:
             self.capture.go_on()
         self.election.tick(now)
+        self.rows.write()
         ready, self._parts.ready = self._parts.ready, Ready()
         ready.deadline = min(
             self.overlay.deadline(),

@@ -1,6 +1,9 @@
 """Messages in an agent's custody, as they lie in its spool: who is still to get each, and the ids that were seen.
 
-Keeps rows and their sizes; ``courier.py`` decides what becomes of them. Source: docs/protocol.md, custody.
+A message is one row that names its destinations, written at the end of the step that took it: one that goes to a single
+destination is one row written and one deleted. Of several, those that have it while others do not have a row of kind
+``settled`` each (docs/adr/0167-one-row-a-message.md). Keeps rows and their sizes; ``courier.py`` decides what becomes
+of them. Source: docs/protocol.md, custody.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from gateways.federation.parts import Parts
 __all__ = ["HOST", "Rows", "Stored", "message_key"]
 
 HOST = ""  # destination: the agent's own broker
+DIVIDER = "\0"
 HOP_BYTES_MIN = 4096
 ROW_BYTES = 200  # of a row beside its value
 SEEN_SLACK_S = 120.0  # that ages may be counted too young, in frames of a link that was away
 SEEN_ENDED_MAX = 1_000  # in one step
 _ids = struct.Struct(">QQ")
+_head = struct.Struct(">QQI")  # of a message row: born_ms, ref, bytes of the names behind it
 _u64 = struct.Struct(">Q")
 
 
@@ -35,13 +40,18 @@ class Stored:
         owed: Destinations; the neighbour that has it and did not say that it kept it, None while it waits.
         ref: Of ``Inject``, if the broker is owed it.
         source: The neighbour that it came from.
+        named: Destinations in its row.
+        settled: Those of them that have a row of their own, which says that they have it.
     """
 
-    __slots__ = ("born_ms", "key", "length", "message", "owed", "ref", "source")
+    __slots__ = ("born_ms", "key", "length", "message", "named", "owed", "ref", "settled", "source", "written")
 
     def __init__(self, key: bytes, message: TopicMessage, born_ms: int, source: str) -> None:
         self.key, self.message, self.born_ms, self.source = key, message, born_ms, source
         self.owed: dict[str, str | None] = {}
+        self.named: list[str] = []
+        self.settled: set[str] = set()
+        self.written = False  # its row, by this step or one before
         self.ref = 0
         self.length = ROW_BYTES + len(message.payload) + 2 * len(message.topic) + len(message.properties)
 
@@ -60,6 +70,7 @@ class Rows:
         self.stored: dict[bytes, Stored] = {}
         self.length = 0
         self.forgotten_ms = 0
+        self._changed: dict[bytes, Stored] = {}  # whose rows this step writes
         self._seen: dict[bytes, int] = {}  # id: when, in milliseconds UTC; oldest first
 
     # --- rows
@@ -67,26 +78,30 @@ class Rows:
     def restore(self, rows: Mapping[str, Iterable[tuple[bytes, bytes]]]) -> None:
         """Take back what the spool has; rows that nothing belongs to are deleted."""
         for key, value in sorted(rows.get("message", ())):
-            (born_ms,) = _u64.unpack_from(value)
+            born_ms, ref, length = _head.unpack_from(value)
+            begin = _head.size + length
             try:
-                message = decode(value[8:])
+                message = decode(value[begin:])
             except Malformed as malformed:
                 self._parts.drop(f"row_{malformed.reason}")
                 self._parts.delete("message", key)
                 continue
             if not isinstance(message, TopicMessage):
                 raise ValueError(f"a message row has {type(message).__name__}")
-            self._hold(Stored(key, message, born_ms, ""))
-        for key, value in sorted(rows.get("owed", ())):
+            stored = Stored(key, message, born_ms, "")
+            stored.ref, stored.written = ref, True
+            stored.named = value[_head.size : begin].decode().split(DIVIDER)
+            stored.owed = dict.fromkeys(stored.named)
+            self._hold(stored)
+        for key, _ in sorted(rows.get("settled", ())):
             id_length = key.index(b"\0") + 1 + _ids.size
-            stored = self.stored.get(key[:id_length])
-            if stored is None:
-                self._parts.delete("owed", key)
+            known = self.stored.get(key[:id_length])
+            if known is None:
+                self._parts.delete("settled", key)
                 continue
             destination = key[id_length:].decode()
-            stored.owed[destination] = None
-            if destination == HOST:
-                (stored.ref,) = _u64.unpack(value)
+            known.owed.pop(destination, None)
+            known.settled.add(destination)
         for stored in [each for each in self.stored.values() if not each.owed]:
             self._end(stored)
         seen = sorted((_u64.unpack(value)[0], key) for key, value in rows.get("seen", ()))
@@ -97,29 +112,50 @@ class Rows:
         self.length += stored.length
 
     def owe(self, stored: Stored, destination: str, ref: int = 0) -> None:
-        """Store that a destination is to get a message; its first row stores the message too."""
+        """Keep that a destination is to get a message; ``write`` stores it."""
         if stored.key not in self.stored:
             self._hold(stored)
-            self._parts.put("message", stored.key, _u64.pack(stored.born_ms) + encode(stored.message))
+        elif destination in stored.settled:
+            stored.settled.discard(destination)
+            self._parts.delete("settled", stored.key + destination.encode())
         stored.owed[destination] = None
-        value = b""
-        if destination == HOST:
+        if destination not in stored.named:
+            stored.named.append(destination)
+            self._changed[stored.key] = stored
+        if destination == HOST and ref != stored.ref:
             stored.ref = ref
-            value = _u64.pack(ref)
-        self._parts.put("owed", stored.key + destination.encode(), value)
+            self._changed[stored.key] = stored
 
     def settle(self, stored: Stored, destination: str) -> None:
-        """Delete a destination's row, and with the last one the message."""
-        if destination in stored.owed:
-            del stored.owed[destination]
-            self._parts.delete("owed", stored.key + destination.encode())
-            if not stored.owed:
-                self._end(stored)
+        """Note that a destination is owed nothing more; with the last one the message ends."""
+        if destination not in stored.owed:
+            return
+        del stored.owed[destination]
+        if not stored.owed:
+            self._end(stored)
+        elif stored.key in self._changed:
+            stored.named.remove(destination)
+        else:
+            stored.settled.add(destination)
+            self._parts.put("settled", stored.key + destination.encode(), b"")
+
+    def write(self) -> None:
+        """Write the rows of messages that this step took, or gave further destinations."""
+        for key, stored in self._changed.items():
+            names = DIVIDER.join(stored.named).encode()
+            head = _head.pack(stored.born_ms, stored.ref, len(names))
+            self._parts.put("message", key, b"".join((head, names, encode(stored.message))))
+            stored.written = True
+        self._changed.clear()
 
     def _end(self, stored: Stored) -> None:
         del self.stored[stored.key]
         self.length -= stored.length
-        self._parts.delete("message", stored.key)
+        self._changed.pop(stored.key, None)
+        if stored.written:
+            self._parts.delete("message", stored.key)
+        for destination in stored.settled:
+            self._parts.delete("settled", stored.key + destination.encode())
 
     def is_full(self, hops: int = 0) -> bool:
         """Return whether a message that made so many hops is not taken into custody now.

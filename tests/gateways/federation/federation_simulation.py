@@ -277,7 +277,7 @@ class FederationSimulation:
                     cores.setdefault(topic_filter, set()).add(state.core)
             if core.rows.stored:
                 found.append(f"{name} keeps {[(each.key, each.owed) for each in core.rows.stored.values()][:3]}")
-            if self.processes[name].disk.get("message") or self.processes[name].disk.get("owed"):
+            if self.processes[name].disk.get("message") or self.processes[name].disk.get("settled"):
                 found.append(f"rows are left at {name}")
             if self.processes[name].closed:
                 found.append(f"{name} closed links: {self.processes[name].closed}")

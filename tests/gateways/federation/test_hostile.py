@@ -297,7 +297,8 @@ def test_a_spool_of_another_federation_is_refused() -> None:
         {"register": [(b"a", b"1")]},
         {"message": [(b"a", b"1")]},
         {"seen": [(b"a", b"1")]},
-        {"owed": [(b"a", b"1")]},
+        {"settled": [(b"a", b"1")]},
+        {"agent": [each for each in rows["agent"] if each[0] != b"rows"]},
     ]
     for each in damaged:
         with pytest.raises(WrongSpool):
@@ -306,7 +307,7 @@ def test_a_spool_of_another_federation_is_refused() -> None:
 
 def test_a_message_row_that_is_damaged_is_counted() -> None:
     """The rest of the spool is taken."""
-    agent = Agent(AgentSettings("f", "m"), {"message": [(b"b\0" + bytes(16), bytes(8) + b"\xc1")]}, 0.0, 1, Random(1))
+    agent = Agent(AgentSettings("f", "m"), {"message": [(b"b\0" + bytes(16), bytes(20) + b"\xc1")]}, 0.0, 1, Random(1))
     assert agent.counts["row_unreadable"] == 1
 
 

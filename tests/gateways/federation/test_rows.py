@@ -1,0 +1,99 @@
+"""Rows of messages in custody: how many each costs, and what stands in the spool behind a death at any step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateways.federation.events import AgentSettings, Ready
+from gateways.federation.parts import Parts
+from gateways.federation.rows import HOST, Rows, Stored, message_key
+from gateways.spool import Put
+from tests.fuzz.federation_target import topic_message
+
+Disk = dict[str, dict[bytes, bytes]]
+NAMES = (HOST, "x", "y", "z")
+
+
+class Keeping:
+    """The rows of an agent, step by step, and its disk."""
+
+    def __init__(self, disk: Disk | None = None) -> None:
+        self.disk: Disk = disk if disk is not None else {}
+        self.parts = Parts(AgentSettings("f", "m"), 0.0, 0, Random(1))
+        self.rows = Rows(self.parts)
+        self.rows.restore({kind: list(rows.items()) for kind, rows in self.disk.items()})
+
+    def step(self, *works: Callable[[Rows], None]) -> int:
+        """Do something in one step; return how many rows it wrote or deleted."""
+        for work in works:
+            work(self.rows)
+        self.rows.write()
+        ready, self.parts.ready = self.parts.ready, Ready()
+        for write in ready.writes:
+            if isinstance(write, Put):
+                self.disk.setdefault(write.kind, {})[write.key] = write.value
+            else:
+                self.disk[write.kind].pop(write.key, None)
+        return len(ready.writes)
+
+    def owed(self) -> dict[bytes, dict[str, int]]:
+        """Return destinations by message, and the reference of the broker's."""
+        return {
+            key: {name: stored.ref if name == HOST else 0 for name in stored.owed}
+            for key, stored in self.rows.stored.items()
+        }
+
+
+def taken(number: int) -> Stored:
+    return Stored(message_key("b", 5, number), topic_message(number=number), 3, "b")
+
+
+def test_a_message_for_one_destination_is_written_once_and_deleted_once() -> None:
+    """However long it waits; and not at all if it goes on in the step that took it."""
+    keeping, stored = Keeping(), taken(1)
+    assert keeping.step(lambda rows: rows.owe(stored, "x")) == 1
+    assert keeping.step(lambda rows: rows.settle(stored, "x")) == 1
+    assert not any(keeping.disk.values())
+    passing = taken(2)
+    assert keeping.step(lambda rows: rows.owe(passing, "x"), lambda rows: rows.settle(passing, "x")) == 0
+
+
+def test_of_several_destinations_each_but_the_last_has_a_row() -> None:
+    """One that comes back once it is settled is owed again."""
+    keeping, stored = Keeping(), taken(1)
+    assert keeping.step(*(lambda rows, name=name: rows.owe(stored, name, 7) for name in NAMES)) == 1  # type: ignore[misc]
+    assert keeping.step(lambda rows: rows.settle(stored, "x")) == 1
+    assert Keeping(keeping.disk).owed() == {stored.key: {HOST: 7, "y": 0, "z": 0}}
+    keeping.step(lambda rows: rows.owe(stored, "x"))
+    assert Keeping(keeping.disk).owed() == {stored.key: {HOST: 7, "x": 0, "y": 0, "z": 0}}
+    for name in NAMES:
+        keeping.step(lambda rows, name=name: rows.settle(stored, name))  # type: ignore[misc]
+    assert not any(keeping.disk.values())
+
+
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(1, 3), st.sampled_from(NAMES)), max_size=4), max_size=12))
+def test_the_disk_knows_what_the_agent_knows(steps: list[list[tuple[bool, int, str]]]) -> None:
+    """Behind each step a new life finds the same destinations and references; in the end no row is left."""
+    keeping, ref = Keeping(), 0
+    known: dict[int, Stored] = {}
+    for step in steps:
+        for is_owed, number, name in step:
+            stored = known.setdefault(number, taken(number))
+            if is_owed and name not in stored.owed:
+                ref += 1
+                keeping.rows.owe(stored, name, ref if name == HOST else 0)
+            elif not is_owed:
+                keeping.rows.settle(stored, name)
+                if not stored.owed:
+                    del known[number]
+        keeping.step()
+        assert Keeping({kind: dict(rows) for kind, rows in keeping.disk.items()}).owed() == keeping.owed()
+    for stored in known.values():
+        for name in list(stored.owed):
+            keeping.rows.settle(stored, name)
+    keeping.step()
+    assert not any(keeping.disk.values()) and not keeping.rows.length
