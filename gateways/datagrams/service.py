@@ -31,7 +31,7 @@ from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import Peer
 from gateways.process import open_pages
-from wire.node.process import own_version
+from wire.node.process import collect_rarely, own_version
 
 __all__ = ["main"]
 
@@ -160,6 +160,7 @@ async def _main(config: GatewayConfig[UdpSettings], ready: Callable[[dict[str, o
         if loop.cluster is not None:
             nursery.start_soon(loop.run_cluster)
             nursery.start_soon(loop.cluster.run)
+        collect_rarely()
         ready(addresses)
         await stopping.wait()
         loop.leave()

@@ -104,6 +104,9 @@ class Courier:
         A neighbour that had it before leads back until all have heard of a cut: the message waits for that, once.
         """
         waiting = [each for each, at in stored.owed.items() if at is None and each != HOST]
+        if len(waiting) == 1 and (at := self._free_way(stored.message, waiting[0])) is not None:
+            self._line(at).queue.append((stored.key, (waiting[0],)))
+            return
         for way, destinations in self._split(stored.message, waiting).items():
             kind, name = way
             if kind == "to" and name in stored.message.path and not is_sure:
@@ -114,6 +117,13 @@ class Courier:
                 for destination in destinations:
                     self._parts.drop("export")
                     self._rows.settle(stored, destination)
+
+    def _free_way(self, message: TopicMessage, destination: str) -> str | None:
+        """Return the first way to a destination if nothing speaks against it, which is the common case."""
+        ways = self.ways(destination)
+        if ways and ways[0] not in message.path and self._parts.neighbours[ways[0]].may_have(message.topic):
+            return ways[0]
+        return None
 
     def _reroute(self, now: float) -> None:
         """Give every message that waits its way anew; one that is with a neighbour that is down waits."""
@@ -422,13 +432,18 @@ class Courier:
         at = self._parts.neighbours.get(name)
         if at is None or not at.is_up or not at.is_linked or at.distrusted_until:
             return
-        settings = self._parts.settings
-        while line.queue and len(line.flying) < settings.unkept_max and at.outgoing.free_at() <= now:
-            key, wanted = line.queue.popleft()
-            stored = self._rows.stored.get(key)
+        queue, flying, all_stored = line.queue, line.flying, self._rows.stored
+        unkept_max, wall_ms = self._parts.settings.unkept_max, self._parts.wall_ms(now)
+        while queue and len(flying) < unkept_max and at.outgoing.free_at() <= now:
+            key, wanted = queue.popleft()
+            stored = all_stored.get(key)
             if stored is None:
                 continue
-            to = tuple(each for each in wanted if stored.owed.get(each, HOST) is None)
+            to = wanted
+            for each in wanted:
+                if stored.owed.get(each, HOST) is not None:
+                    to = tuple(one for one in wanted if stored.owed.get(one, HOST) is None)
+                    break
             if not to:
                 continue
             reason = self._over(now, stored.message, stored.born_ms)
@@ -438,12 +453,12 @@ class Courier:
                 self._end(stored, to, reason)
                 continue
             line.sent += 1
-            if not line.flying:
+            if not flying:
                 line.progress_at = now
-            line.flying[line.sent] = (key, to, now)
+            flying[line.sent] = (key, to, now)
             for each in to:
                 stored.owed[each] = name
-            self._send(now, at, stored.message, to, self._parts.wall_ms(now) - stored.born_ms, line.sent)
+            self._send(now, at, stored.message, to, wall_ms - stored.born_ms, line.sent)
 
     def _end(self, stored: Stored, destinations: Iterable[str], reason: str) -> None:
         for destination in destinations:

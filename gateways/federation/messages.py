@@ -23,6 +23,7 @@ __all__ = [
     "DISTANCE_MAX",
     "HOPS_MAX",
     "LEVELS_MAX",
+    "MESSAGES",
     "MESSAGE_BYTES_MAX",
     "VERSION",
     "CoreAnnouncement",
@@ -435,3 +436,4 @@ _CHECKS: dict[type, Callable[..., None]] = {
     TopologyUpdate: _check_update,
     Kept: _check_kept,
 }
+MESSAGES = tuple(_CHECKS)

@@ -10,13 +10,14 @@ from random import Random
 
 from gateways.federation.ceilings import Ceiling
 from gateways.federation.events import AgentSettings, CloseLink, Log, NeighbourPolicy, Ready, Send
-from gateways.federation.messages import Message, encode
+from gateways.federation.messages import MESSAGES, Message, encode
 from gateways.spool_rows import Delete, Put
 from mqtt.topics import matches
 from wire.decoding import plain_text
 
 __all__ = ["Neighbour", "Parts"]
 
+SENT = {kind: f"sent_{kind.__struct_config__.tag}" for kind in MESSAGES}
 LOG_LINES_MAX = 1_000  # of one incarnation about what neighbours did: they cannot fill a disk
 
 
@@ -110,7 +111,7 @@ class Parts:
         at = self.neighbours.get(neighbour)
         if at is not None and at.is_linked:
             self.ready.effects.append(Send(neighbour, encode(message), at.link))
-            self.counts["sent_" + str(type(message).__struct_config__.tag)] += 1
+            self.counts[SENT[type(message)]] += 1
 
     def flood(self, message: Message, source: str = "") -> None:
         """Send to each neighbour but the one that it came from."""
@@ -118,7 +119,7 @@ class Parts:
         for name, at in self.neighbours.items():
             if at.is_linked and name != source:
                 self.ready.effects.append(Send(name, data, at.link))
-                self.counts["sent_" + str(type(message).__struct_config__.tag)] += 1
+                self.counts[SENT[type(message)]] += 1
 
     def refuse(self, neighbour: str, reason: str) -> None:
         """Count a message that breaks the rules and close its link."""

@@ -40,7 +40,7 @@ from mqtt.topics import validate_topic_filter
 from wire.clock import boot_time
 from wire.links.tls import CertificateFiles, check_certificate, link_contexts
 from wire.messages.hello import NodeIdentity
-from wire.node.process import own_version
+from wire.node.process import collect_rarely, own_version
 
 __all__ = ["STATUS_SOCKET", "main"]
 
@@ -161,6 +161,7 @@ class _Process:
                 nursery.start_soon(self._expire)
                 if self.list is not None:
                     nursery.start_soon(self.list.run)
+                collect_rarely()
                 ready(addresses)
                 await stopping.wait()
                 for lane in self.host.lanes:
