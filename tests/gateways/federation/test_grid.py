@@ -35,7 +35,7 @@ def words_of(site: Site, *words: str) -> list[list[str]]:
 
 
 def test_two_brokers(tmp_path: Path) -> None:
-    """What is published at one is delivered at the other, once; commands say so, and what nobody will take is ended."""
+    """What is published at one is delivered at the other, once, and behind an empty restart; commands say so."""
     federation = Federation(tmp_path, ["a", "b"], [("a", "b")])
     with running(federation):
         federation.wait_overlay()
@@ -46,9 +46,25 @@ def test_two_brokers(tmp_path: Path) -> None:
             publisher.publish("plant/x", payload)
         federation.wait_delivered(publisher, [subscriber], 100)
         assert set(subscriber.payloads.values()) == {1}
+        publisher.close()
+        publisher = restart_empty(federation.sites["a"])
+        for payload in payloads(20):
+            publisher.publish("plant/x", b"again" + payload)
+        publisher.wait(30)
+        until(lambda: len(subscriber.payloads) == 120, 30, "what was published behind it")
+        assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
         check_commands(federation, publisher)
         publisher.close()
+
+
+def restart_empty(site: Site) -> Publisher:
+    """Let a broker forget its sessions, the agent's among them; return a publisher when it captures again."""
+    site.kill("broker")
+    until(lambda: not site.ask("status")["host"], 30, "the agent to notice")
+    site.start_broker()
+    until(lambda: (now := site.ask("status"))["host"] and now["capture"] == ["plant/#"], 30, "a filter granted anew")
+    return Publisher(site.broker_port, "pub")
 
 
 def check_commands(federation: Federation, publisher: Publisher) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -11,6 +13,7 @@ from random import Random
 import pytest
 import trio
 
+from conf.data_folder import DataFolder
 from conf.errors import UserError
 from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
 from conf.gateway_config import GatewayConfig, load_gateway
@@ -107,6 +110,23 @@ def test_a_spool_that_is_open_to_others_or_in_use(tmp_path: Path) -> None:
     file.close()
     spool.chmod(0o644)
     assert str(spool) in refused(config)
+
+
+def test_a_spool_that_is_read_only(tmp_path: Path) -> None:
+    """On a disk that is mounted so, as the agent finds it after an error of the disk."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("needs root: a disk is mounted read-only")
+    config = load(tmp_path)
+    path = spool_of(config)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "spool", path.parent], check=False).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        write_spool(path, OWNER, [])
+        DataFolder(path.parent).close()
+        subprocess.run(["mount", "-o", "remount,ro", path.parent], check=True)
+        assert "read-only" in refused(config).lower()
+    finally:
+        subprocess.run(["umount", "-l", path.parent], check=False)
 
 
 @pytest.mark.parametrize(
