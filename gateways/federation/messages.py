@@ -423,7 +423,7 @@ def _check_update(message: TopologyUpdate) -> None:
     _require(len(message.why) <= WHY_MAX, "text")
 
 
-_CHECKS: dict[type, Callable[..., None]] = {
+_CHECKS: dict[type[Struct], Callable[..., None]] = {
     Hello: _check_seq,
     HelloBack: _check_seq,
     Federate: _check_federate,
@@ -436,4 +436,4 @@ _CHECKS: dict[type, Callable[..., None]] = {
     TopologyUpdate: _check_update,
     Kept: _check_kept,
 }
-MESSAGES = tuple(_CHECKS)
+MESSAGES: tuple[type[Struct], ...] = tuple(_CHECKS)
