@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateways.federation.events import AgentSettings, Ready
 from gateways.federation.parts import Parts
 from gateways.federation.rows import HOST, Rows, Stored, message_key
-from gateways.spool import Put
+from gateways.spool_rows import Put
 from tests.fuzz.federation_target import topic_message
 
 Disk = dict[str, dict[bytes, bytes]]
@@ -65,7 +65,7 @@ def test_a_message_for_one_destination_is_written_once_and_deleted_once() -> Non
 def test_of_several_destinations_each_but_the_last_has_a_row() -> None:
     """One that comes back once it is settled is owed again."""
     keeping, stored = Keeping(), taken(1)
-    assert keeping.step(*(lambda rows, name=name: rows.owe(stored, name, 7) for name in NAMES)) == 1  # type: ignore[misc]
+    assert keeping.step(*(lambda rows, name=name: rows.owe(stored, name, 7) for name in NAMES)) == 1
     assert keeping.step(lambda rows: rows.settle(stored, "x")) == 1
     assert Keeping(keeping.disk).owed() == {stored.key: {HOST: 7, "y": 0, "z": 0}}
     keeping.step(lambda rows: rows.owe(stored, "x"))
