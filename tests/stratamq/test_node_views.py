@@ -167,7 +167,7 @@ async def test_what_cannot_be_meant_is_one_line(
     ("words", "call"),
     [
         (("client", "show", "a/b c"), "GET /api/v1/clients/a%2Fb%20c"),
-        (("client", "explain", "c", "--topic", "t"), "GET /api/v1/clients/c/story?topic=t"),
+        (("client", "explain", "c", "--topic", "t"), "GET /api/v1/clients/c/explain?topic=t"),
         (("queue", "show", "c"), "GET /api/v1/sessions/c/queue?limit=100"),
         (("topic", "explain", "t", "--from", "p"), "GET /api/v1/topics/explain?topic=t&qos=1&from=p"),
         (("msg", "explain", ORIGIN), "GET /api/v1/messages/explain?origin=edge-1%2F5%2F77"),
