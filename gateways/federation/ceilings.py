@@ -21,11 +21,9 @@ class Ceiling:
     def take(self, now: float, length: int) -> None:
         """Note a message of so many bytes."""
         floor = now - BURST_S
-        messages, bytes_ = self._messages_paid, self._bytes_paid
-        self._messages_paid = (messages if messages > floor else floor) + self._message_s
-        self._bytes_paid = (bytes_ if bytes_ > floor else floor) + length * self._byte_s
+        self._messages_paid = max(self._messages_paid, floor) + self._message_s
+        self._bytes_paid = max(self._bytes_paid, floor) + length * self._byte_s
 
     def free_at(self) -> float:
         """Return when another message may be taken; a time in the past while there is room."""
-        messages, bytes_ = self._messages_paid, self._bytes_paid
-        return messages if messages > bytes_ else bytes_
+        return max(self._messages_paid, self._bytes_paid)

@@ -104,9 +104,6 @@ class Courier:
         A neighbour that had it before leads back until all have heard of a cut: the message waits for that, once.
         """
         waiting = [each for each, at in stored.owed.items() if at is None and each != HOST]
-        if len(waiting) == 1 and (at := self._free_way(stored.message, waiting[0])) is not None:
-            self._line(at).queue.append((stored.key, (waiting[0],)))
-            return
         for way, destinations in self._split(stored.message, waiting).items():
             kind, name = way
             if kind == "to" and name in stored.message.path and not is_sure:
@@ -117,13 +114,6 @@ class Courier:
                 for destination in destinations:
                     self._parts.drop("export")
                     self._rows.settle(stored, destination)
-
-    def _free_way(self, message: TopicMessage, destination: str) -> str | None:
-        """Return the first way to a destination if nothing speaks against it, which is the common case."""
-        ways = self.ways(destination)
-        if ways and ways[0] not in message.path and self._parts.neighbours[ways[0]].may_have(message.topic):
-            return ways[0]
-        return None
 
     def _reroute(self, now: float) -> None:
         """Give every message that waits its way anew; one that is with a neighbour that is down waits."""
@@ -439,11 +429,7 @@ class Courier:
             stored = all_stored.get(key)
             if stored is None:
                 continue
-            to = wanted
-            for each in wanted:
-                if stored.owed.get(each, HOST) is not None:
-                    to = tuple(one for one in wanted if stored.owed.get(one, HOST) is None)
-                    break
+            to = tuple(each for each in wanted if stored.owed.get(each, HOST) is None)
             if not to:
                 continue
             reason = self._over(now, stored.message, stored.born_ms)

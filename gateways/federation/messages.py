@@ -285,7 +285,7 @@ def _numbers(*values: int) -> None:
 
 
 def _name(name: str) -> None:
-    if not 0 < len(name) <= NAME_MAX:
+    if not 0 < len(name) <= NAME_MAX or "\0" in name:  # which ends and divides names in rows of the spool
         raise Malformed("name")
 
 
@@ -293,8 +293,7 @@ def _names(names: Iterable[str], count: int, most: int) -> None:
     if count > most:
         raise Malformed("names")
     for name in names:
-        if not 0 < len(name) <= NAME_MAX:
-            raise Malformed("name")
+        _name(name)
 
 
 def _filter(topic_filter: str) -> None:

@@ -176,6 +176,8 @@ RULES: list[tuple[str, str, Message, str, bool]] = [
     ("kept what was not sent", "b", Kept(1), "kept", True),
     ("a hello back to no hello", "b", HelloBack(77), "hello_back", False),
     ("nobody wants it here", "b", topic_message(topic="z"), "not_wanted", False),
+    ("a destination that rows would take for two", "b", topic_message(to=("m", "x\0y")), "name", True),
+    ("an origin whose name would end its row's key", "b", topic_message(agent="b\0"), "name", True),
     ("a message that is too old", "b", topic_message(age_ms=86_400_001), "held_too_long", False),
     ("a message that has expired", "b", topic_message(age_ms=10, expiry_ms=10), "expired", False),
 ]
