@@ -5,11 +5,11 @@ that step on, and neither does a cookie that it opened; where no router answers,
 tells whether a token ended, was revoked or never was.
 """
 
-import hashlib
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple, Protocol
 
+from access.operators.tokens import digest_of
 from access.operators.verbs import ROLES, Role
 from admin.http.logins import Login, Logins, is_genuine
 from admin.http.problems import Problem, of_reply
@@ -94,7 +94,7 @@ class Callers:
     async def by_token(self, address: str, token: str) -> Caller:
         """Return whom a token stands for."""
         self._slow_down(address)
-        record = await self._record(_digest(token)) if 0 < len(token) <= TOKEN_CHARACTERS_MAX else None
+        record = await self._record(digest_of(token)) if 0 < len(token) <= TOKEN_CHARACTERS_MAX else None
         if record is None:
             self._logins.failed(self._now(), address)
             raise _unknown()
@@ -105,7 +105,7 @@ class Callers:
         now = self._now()
         if token:
             caller = await self.by_token(address, token)
-            return self._logins.open(now, caller.name, caller.role, _digest(token))
+            return self._logins.open(now, caller.name, caller.role, digest_of(token))
         self._slow_down(address)
         if not code or not self._logins.take_code(now, code):
             self._logins.failed(now, address)
@@ -167,7 +167,3 @@ def _cookie(cookies: str, name: str) -> str:
     except CookieError:
         return ""
     return found.value if found is not None else ""
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -5,13 +5,13 @@ the caller. Sans-IO: secrets come from the caller's source, times from its clock
 restart ends every login.
 """
 
-import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from access.limits.addresses import address_key
 from access.limits.buckets import Buckets
+from access.operators.tokens import digest_of
 from access.operators.verbs import Role
 
 __all__ = ["CODE_S", "Login", "Logins", "is_genuine"]
@@ -66,14 +66,14 @@ class Logins:
     def make_code(self, now: float) -> str:
         """Return a code that logs one browser in as admin, once."""
         code = self._make_secret()
-        self._codes[_digest(code)] = now + CODE_S
+        self._codes[digest_of(code)] = now + CODE_S
         while len(self._codes) > CODES_MAX:
             del self._codes[next(iter(self._codes))]
         return code
 
     def take_code(self, now: float, code: str) -> bool:
         """Return whether a code is good, and make it void."""
-        until = self._codes.pop(_digest(code), None)
+        until = self._codes.pop(digest_of(code), None)
         return until is not None and now < until
 
     def wait_s(self, now: float, address: str) -> float:
@@ -90,12 +90,12 @@ class Logins:
         cookie = self._make_secret()
         while len(self._logins) >= self._sessions_max:
             del self._logins[next(iter(self._logins))]
-        login = self._logins[_digest(cookie)] = Login(name, role, digest, self._make_secret(), now, now)
+        login = self._logins[digest_of(cookie)] = Login(name, role, digest, self._make_secret(), now, now)
         return cookie, login
 
     def find(self, now: float, cookie: str) -> Login | None:
         """Return the login of a cookie, None if there is none, or its time is over."""
-        key = _digest(cookie)
+        key = digest_of(cookie)
         login = self._logins.pop(key, None)
         if login is None or now - login.opened >= self._session_s or now - login.seen >= self._idle_s:
             return None
@@ -105,7 +105,7 @@ class Logins:
 
     def close(self, cookie: str) -> None:
         """End a login."""
-        self._logins.pop(_digest(cookie), None)
+        self._logins.pop(digest_of(cookie), None)
 
     def close_token(self, digest: str) -> None:
         """End every login of a token that stands no more."""
@@ -116,8 +116,3 @@ class Logins:
 def is_genuine(login: Login, header: str) -> bool:
     """Return whether a change comes from our own page: another site's cannot send this header's value."""
     return hmac.compare_digest(login.forgery.encode(), header.encode())
-
-
-def _digest(secret: str) -> str:
-    """Return the key of a secret: no comparison with a secret itself takes a time that tells of it."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

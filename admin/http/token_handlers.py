@@ -4,8 +4,6 @@ Who sends the SHA-256 of a token of its own, as the command line does, gets no t
 made here and told once: a repeat with the same Idempotency-Key gets the first answer without them.
 """
 
-import hashlib
-import secrets
 from typing import Annotated, Any
 
 import msgspec
@@ -14,13 +12,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter
 
 from access.operators.arguments import Digest, Seconds, TokenName, TokenRole
+from access.operators.tokens import digest_of, new_token
 from access.operators.verbs import Role
 from admin.http.changes import Wish
 from admin.http.verb_handlers import Carry
 
 __all__ = ["token_handlers"]
-
-TOKEN_BYTES = 32
 
 
 class NewToken(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,9 +48,8 @@ def token_handlers(carry: Carry) -> list[HTTPRouteHandler]:
         given = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not None}
         wish = Wish.of(request, "token create", given, dry_run, "")
         if data.digest is None:
-            token = "smq_" + secrets.token_urlsafe(TOKEN_BYTES)
-            digest = hashlib.sha256(token.encode()).hexdigest()
-            wish = wish._replace(made={"digest": digest}, told={"token": token})
+            token = new_token()
+            wish = wish._replace(made={"digest": digest_of(token)}, told={"token": token})
         return await carry(wish)
 
     return [create]

@@ -1,11 +1,9 @@
 """``stratamq token create | list | revoke``: tokens with which operators ask the HTTP service.
 
-A token is ``smq_`` and 256 random bits in 43 letters. This process makes it and prints it once; the cluster gets its
-SHA-256 alone, so neither the routers' log nor a router's disk can be used to log in.
+This process makes a token and prints it once; the cluster gets its SHA-256 alone, so neither the routers' log nor a
+router's disk can be used to log in (``access/operators/tokens.py``).
 """
 
-import hashlib
-import secrets
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +16,6 @@ from stratamq.cli.verbs import asks, group
 
 __all__ = ["register"]
 
-TOKEN_BYTES = 32
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 
 
@@ -39,11 +36,13 @@ def create(
     dry_run: DryRunOption = False,
 ) -> None:
     """Make a token and print it, this once."""
-    token = "smq_" + secrets.token_urlsafe(TOKEN_BYTES)
+    from access.operators.tokens import digest_of, new_token
+
+    token = new_token()
     arguments: dict[str, object] = {"name": name, "role": role, "for_s": seconds_of(expires, "--expires")}
     arguments["dry_run"] = dry_run
     if not options.show_api:  # a service makes one where it gets none
-        arguments["digest"] = hashlib.sha256(token.encode()).hexdigest()
+        arguments["digest"] = digest_of(token)
     result: dict[str, Any] = answer("token create", arguments, options)
     shown = {} if dry_run else {"token": token}
     print_result({"name": name, "role": role, **shown, **result}, options.output)
