@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from stratamq.cli.cells import iso
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -244,7 +246,9 @@ def _is_table(value: object) -> bool:
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a cell; sizes in binary units (in JSON they stay numbers)."""
+    """Return a cell; sizes in binary units and moments as ISO 8601 (in JSON they stay numbers)."""
+    if key.endswith("_utc") and isinstance(value, int | float):
+        return iso(value)
     if isinstance(value, int) and (key == "bytes" or key.endswith("_bytes")):
         size = float(value)
         for unit in ("B", "KiB", "MiB", "GiB"):
