@@ -29,7 +29,7 @@ class Delivery:
     """
 
     def __init__(
-        self, parts: Parts, rows: Rows, echoes: Echoes, assert_retained: Callable[[TopicMessage], bool]
+        self, parts: Parts, rows: Rows, echoes: Echoes, assert_retained: Callable[[float, TopicMessage], bool]
     ) -> None:
         self._parts, self._rows, self._echoes, self._assert_retained = parts, rows, echoes, assert_retained
         self.is_up = False
@@ -85,7 +85,7 @@ class Delivery:
         own = properties.get(PropertyId.USER_PROPERTY, [])
         assert isinstance(own, list)
         properties[PropertyId.USER_PROPERTY] = [*own, *named]
-        is_retained = message.is_retained and self._assert_retained(message)
+        is_retained = message.is_retained and self._assert_retained(now, message)
         if not self._parts.settings.has_no_local:
             self._echoes.add(now, message.topic, message.payload, message.qos)
         self._parts.ready.effects.append(

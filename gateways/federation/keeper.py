@@ -24,6 +24,8 @@ __all__ = ["Keeper"]
 COMPARE_S = 1.0
 COMPARED_MAX = 16  # filters that one word compares
 SENT_MAX = 256  # registers of one answer; the next comparison finds the rest
+UNSURE_S = 10.0  # for the broker to take a retained message of QoS 0, which it does not acknowledge
+UNSURE_MAX = 4096  # topics of such messages, the newest ones
 
 
 class Keeper:
@@ -41,6 +43,7 @@ class Keeper:
         self._parts, self._registers, self._rows = parts, registers, rows
         self._election, self._meshes, self._capture = election, meshes, capture
         self._asserted: set[tuple[str, int, str]] = set()  # retained, on their way to the broker
+        self._unsure: dict[str, float] = {}  # topics of those of QoS 0: until when the broker may not have them
         self._is_host_new = False
         self._compare_at = 0.0
         self._differed: dict[str, tuple[int, int]] = {}  # filter: both digests when it was last looked at
@@ -83,7 +86,9 @@ class Keeper:
             properties,
             payload_digest(captured.payload),
         )
-        self._registers.write(now, captured.topic, register)
+        if self._registers.write(now, captured.topic, register) and self._unsure.get(captured.topic, now) > now:
+            self._parts.counts["retained_again"] += 1  # an older one may come to the broker behind it
+            self._inject(now, captured.topic, register)
         if is_taken:
             self._registers.found_room(captured.topic, captured.payload)
         else:
@@ -101,11 +106,16 @@ class Keeper:
         if message.is_retained and message.stamp:
             self._registers.write(now, message.topic, _register(message, not message.qos and self.delivery.is_up))
 
-    def assert_retained(self, message: TopicMessage) -> bool:
+    def assert_retained(self, now: float, message: TopicMessage) -> bool:
         """Note that a message is handed over; return whether as retained, for it is the newest of its topic."""
         is_newest = self._registers.is_newest(message.topic, message.stamp, message.agent)
         if is_newest and message.qos:
             self._asserted.add((message.topic, message.stamp, message.agent))
+        elif is_newest:
+            self._unsure.pop(message.topic, None)
+            self._unsure[message.topic] = now + UNSURE_S
+            if len(self._unsure) > UNSURE_MAX:
+                del self._unsure[next(iter(self._unsure))]
         return is_newest
 
     def acked(self, now: float, stored: Stored) -> None:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from gateways.federation.capture import Capture
-from gateways.federation.events import AckHost, AgentSettings, Inject, MarkerSeen, Recapture, Send
+from gateways.federation.events import AckHost, AgentSettings, Captured, Inject, MarkerSeen, Recapture, Send
 from gateways.federation.filters import DisjointHulls, hull, overlaps
 from gateways.federation.messages import Federate, Kept, Topic, TopicCores, TopicMessage, decode
 from gateways.federation.parts import Parts
@@ -220,3 +220,17 @@ def test_a_word_from_before_the_end_is_old() -> None:
     late = one.hear("y", TopicCores("b", 5, 1, (Topic("k", 3, 0, ("b",)),)))
     assert "k" not in one.agent.election.topics
     assert not [each for each in late.effects if isinstance(each, Send) and isinstance(decode(each.data), TopicCores)]
+
+
+def test_a_retained_message_of_qos_0_does_not_replace_a_clients_newer_one() -> None:
+    """It left before the client's was captured. Nothing says which came to the broker first: the newer goes again."""
+    one = One()
+    one.wants("a/b")
+    old = topic_message(qos=0, custody=0, is_retained=True, stamp=1, payload=b"old")
+    assert [each for each in one.hear("b", old).effects if isinstance(each, Inject)]
+    mine = Captured(7, "a/b", b"new", 1, True, {}, (one.identifiers["a/b"],))
+    again = [each for each in one.give(mine).effects if isinstance(each, Inject)]
+    assert [(each.payload, each.is_retained) for each in again] == [(b"new", True)]
+    one.now += 60.0
+    later = Captured(8, "a/b", b"later", 1, True, {}, (one.identifiers["a/b"],))
+    assert not [each for each in one.give(later).effects if isinstance(each, Inject)]
