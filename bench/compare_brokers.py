@@ -15,7 +15,6 @@ import json
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections import Counter
@@ -30,6 +29,7 @@ from stratamq.history.history import History, parse_history
 from stratamq.history.operations import Kind
 from stratamq.history.recorder import RecordSettings, record
 from stratamq.history.run import Run
+from tests.free_ports import free_port
 
 WORKLOADS = ("queue", "routes", "takeover", "retained", "wills", "shared")
 KILL_EVERY_S = (1.0, 2.5)
@@ -80,7 +80,7 @@ class Broker:
     """A running contender."""
 
     def __init__(self, contender: Contender, folder: Path) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._process: trio.Process | None = None
         values = {"folder": str(folder), "port": str(self.port)}
         self._command = [part.format(**values) for part in contender.command]
@@ -236,13 +236,6 @@ def _aedes(folder: Path | None) -> list[Contender]:
     (manifest.parents[2] / "stratamq_compare.cjs").write_text(AEDES_SCRIPT)
     command = (node, str(manifest.parents[2] / "stratamq_compare.cjs"), "{port}")
     return [Contender("aedes", version, "in memory (default), MQTT 3.1.1", command, protocol_version=4)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _options() -> argparse.Namespace:

@@ -47,7 +47,8 @@ from gateways.datagrams.messages import (
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import Peer
-from tests.gateways.federation.real_federation import INSTALLED, MOSQUITTO, free_ports, until
+from tests.free_ports import free_ports
+from tests.gateways.federation.real_federation import INSTALLED, MOSQUITTO, until
 
 PUBLISHES = 20
 PAYLOAD = bytes(800)

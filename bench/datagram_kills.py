@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.datagram_figures import PlainDevice, make_rules, run, running_node
 from gateways.datagrams.messages import Code, Endpoint
 from gateways.datagrams.sockets import endpoint_of
-from tests.gateways.federation.real_federation import free_ports
+from tests.free_ports import free_ports
 
 OPEN_MAX = 8  # messages of each publisher that are not answered
 SUBSCRIBERS = 2

@@ -20,13 +20,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.free_ports import free_ports
 from tests.gateways.federation.real_federation import (
     GRID,
     Federation,
     Publisher,
     Site,
     Subscriber,
-    free_ports,
     running,
     until,
 )

@@ -24,6 +24,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.free_ports import free_port
+
 HERE = Path(__file__).resolve().parent
 MOSQUITTO = "/usr/sbin/mosquitto"
 
@@ -161,15 +163,9 @@ def _wait_until_open(port: int) -> None:
     raise RuntimeError(f"nothing listens on {port}")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def start_mosquitto(folder: Path) -> Broker:
     """Debian's Mosquitto, persistence off, queue limits lifted."""
-    ports = [_free_port(), _free_port()]
+    ports = [free_port(), free_port()]
     configuration = folder / "mosquitto.conf"
     configuration.write_text(
         f"persistence false\nmax_queued_messages 0\nmax_queued_bytes 0\nlog_type none\n"

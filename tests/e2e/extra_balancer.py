@@ -14,7 +14,7 @@ from stratamq.toml_text import toml_document
 from tests.e2e.local_cluster import LocalCluster
 from wire.links.authority import DevelopmentAuthority
 
-__all__ = ["balancer", "free_port", "status_of", "wait_until"]
+__all__ = ["balancer", "status_of", "wait_until"]
 
 READY_S = 30.0
 
@@ -81,9 +81,3 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    """Return a port that nobody has just now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -17,8 +17,9 @@ from mqtt.codec import StreamDecoder, encode_packet
 from mqtt.packets import Connack, Connect, Pingreq
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
-from tests.e2e.extra_balancer import balancer, free_port, status_of, wait_until
+from tests.e2e.extra_balancer import balancer, status_of, wait_until
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.free_ports import free_port
 from wire.links.authority import DevelopmentAuthority
 
 PINGRESP = b"\xd0\x00"

@@ -19,7 +19,8 @@ from stratamq.history.report import as_text
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import local_cluster
 from tests.e2e.test_drain_history import Drainer, record_both
-from tests.e2e.test_shipped_balancers import adapted, free_port, running
+from tests.e2e.test_shipped_balancers import adapted, running
+from tests.free_ports import free_port
 
 LISTENERS = {"behind": {"tls": False, "proxy_protocol": "any"}}
 

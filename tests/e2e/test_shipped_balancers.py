@@ -18,6 +18,7 @@ from mqtt.packets import Connect
 from tests.e2e.extra_balancer import balancer
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.free_ports import free_port
 from wire.links.authority import DevelopmentAuthority
 
 SHIPPED = Path(__file__).resolve().parents[2] / "docs" / "balancing"
@@ -42,11 +43,6 @@ def edges(cluster: LocalCluster) -> Iterator[list[ExtraEdge]]:
             stack.enter_context(extra_edge(cluster, listeners, name))
             for name, listeners in zip(EDGES, tables, strict=True)
         ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def adapted(file: str, port: int, edges: list[ExtraEdge], listener: str) -> str:

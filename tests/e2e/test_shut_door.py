@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.extra_balancer import balancer, free_port, status_of, wait_until
+from tests.e2e.extra_balancer import balancer, status_of, wait_until
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.free_ports import free_port
 
 LISTENERS = {"alone": {"tls": False}}
 

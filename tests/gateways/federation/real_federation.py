@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from stratamq.federate_folder import make_folder
+from tests.free_ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
@@ -40,13 +41,6 @@ PAPER = [
     tuple(text.split("-"))
     for text in ["150-22", "150-230", "150-180", "150-217", "230-180", "230-22", "243-217", "243-180"]
 ]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody has now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.free_ports import free_ports
 from tests.gateways.bridges.third_parties import AEDES, javascript
 from tests.gateways.federation.real_federation import (
     GRID,
@@ -18,7 +19,6 @@ from tests.gateways.federation.real_federation import (
     Publisher,
     Site,
     Subscriber,
-    free_ports,
     until,
 )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+
+from tests.free_ports import free_ports
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 INSTALLED = Path(EXECUTABLE).exists()
@@ -23,7 +24,7 @@ class Mosquitto:
     """One broker process on loopback."""
 
     def __init__(self, folder: Path, persistence: bool, further: Iterable[str] = ()) -> None:
-        self.ports = _free_ports(2)  # two doors to one broker: for clients that change their address
+        self.ports = free_ports(2)  # two doors to one broker: for clients that change their address
         self.port = self.ports[0]
         self._process: trio.Process | None = None
         self._config = folder / "mosquitto.conf"
@@ -86,11 +87,3 @@ async def running_mosquitto(
     finally:
         with trio.CancelScope(shield=True):
             await broker.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
