@@ -9,15 +9,15 @@ Names: base units, ``_total`` on counters, no client or topic in labels.
 
 import contextlib
 import importlib
+import math
 import socket
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import trio
 
-from conf.asgi import without_lifespan
 from conf.errors import UserError
 from conf.metrics_text import FamilyText
 from conf.node_pages import NodePages
@@ -26,12 +26,15 @@ from conf.node_settings import MetricsSettings
 __all__ = ["Histogram", "Metrics", "PowersOfTwo", "bind_health", "bind_metrics", "prepare_page", "serve_metrics"]
 
 NAME_PREFIX = "stratamq_"
-PAGE_MODULES = ("anycorn", "anyio._backends._trio", "encodings.idna")
+PAGE_SERVER = "conf.page_server"
+PAGE_MODULES = (PAGE_SERVER, "anyio._backends._trio", "encodings.idna")
 STEADY_S = 2.0  # a lease that was lost and a link that broke come back within that, at a failover
 SLICE_S = 0.0005  # of a page, before others have their turn
+SAME_READING_S = 0.05
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Reading = float | Mapping[tuple[str, ...], float]
+T = TypeVar("T")
 
 
 class Histogram:
@@ -99,6 +102,32 @@ class _Check:
         return now - self._missed_at < self._patience_s
 
 
+class _Shared(Generic[T]):
+    """A value that several families of one reading have in common.
+
+    Args:
+        metrics: Whose readings.
+        walk: Finds it, in steps.
+    """
+
+    def __init__(self, metrics: "Metrics", walk: Callable[[], Generator[None, None, T]]) -> None:
+        self._metrics = metrics
+        self._walk = walk
+        self._kept: dict[int, T] = {}  # of the newest reading
+
+    def __call__(self) -> T:
+        """Return it."""
+        if self._metrics.reading not in self._kept:
+            for _ in self.steps():
+                pass
+        return self._kept[self._metrics.reading]
+
+    def steps(self) -> Iterator[None]:
+        """Find it anew."""
+        found = yield from self._walk()
+        self._kept = {self._metrics.reading: found}
+
+
 class Metrics:
     """Figures that one process exposes. Readers run in the page's task, synchronously; they must be quick.
 
@@ -113,6 +142,9 @@ class Metrics:
         self._clock = clock
         self._families: dict[str, tuple[str, str, Callable[[], Any], tuple[str, ...]]] = {}
         self._texts: list[FamilyText] = []  # of each family
+        self._walks: list[_Shared[Any]] = []  # before a page
+        self.reading = 0  # of the page, or of some of its families
+        self._read_at = -math.inf
         self._checks: dict[str, _Check] = {}
         self._started = False
         self.waits_for: Callable[[], str] = lambda: "the node starts"
@@ -139,6 +171,21 @@ class Metrics:
         """Show a histogram that hot code has already, or counts in a form of its own."""
         self._add("histogram", name, text, read, ())
 
+    def shared(self, read: Callable[[], T]) -> Callable[[], T]:
+        """Return a reader for several families: of one page all of them get what ``read`` returned to the first."""
+
+        def at_once() -> Generator[None, None, T]:
+            yield from ()
+            return read()
+
+        return _Shared(self, at_once)
+
+    def walked(self, walk: Callable[[], Generator[None, None, T]]) -> Callable[[], T]:
+        """Return a reader for several families of what one walk returns; a page makes its steps in slices."""
+        made = _Shared(self, walk)
+        self._walks.append(made)
+        return made
+
     def check(self, name: str, ready: Callable[[], bool], *, depends: bool = False) -> None:
         """Add a condition of ``/readyz``; one that depends on other nodes is missed when it failed for STEADY_S."""
         self._checks[name] = _Check(ready, STEADY_S if depends else 0.0)
@@ -162,18 +209,21 @@ class Metrics:
 
     def read(self) -> dict[str, Any]:
         """Return all values by name, without prefix; for ``$SYS``, status verbs and tests."""
+        self.reading += 1
         return {name: read() for name, (_kind, _text, read, _labels) in self._families.items()}
 
     def values_of(self, name: str) -> list[float]:
         """Return the figures of one family, a number for each of its series; none where the node has no such family."""
         if name not in self._families:
             return []
+        self._read_soon()
         value = self._families[name][2]()
         return [float(number) for number in (value.values() if isinstance(value, Mapping) else (value,))]
 
     def values(self, kind: str) -> dict[str, float]:
         """Return the figures of all families of a kind by name and labels, as the page writes them."""
         found: dict[str, float] = {}
+        self._read_soon()
         for name, (of, _text, read, labels) in self._families.items():
             if of != kind:
                 continue
@@ -200,18 +250,32 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return the page in Prometheus' text format."""
-        return "".join([text.lines() for text in self._texts]).encode()
+        self.reading += 1
+        return b"".join([text.lines() for text in self._texts])
 
     async def page(self) -> bytes:
         """Return the same page, made in slices: the loop turns between two of them."""
-        parts = []
+        parts: list[bytes] = []
+        self.reading += 1
         began = time.perf_counter()
-        for text in self._texts:
-            parts.append(text.lines())
+        for _ in self._steps(parts):
             if time.perf_counter() - began >= SLICE_S:
                 await trio.lowlevel.checkpoint()
                 began = time.perf_counter()
-        return "".join(parts).encode()
+        return b"".join(parts)
+
+    def _steps(self, parts: list[bytes]) -> Iterator[None]:
+        for walk in self._walks:
+            yield from walk.steps()
+        for text in self._texts:
+            parts.append(text.lines())
+            yield
+
+    def _read_soon(self) -> None:
+        """Begin another reading, unless the last one has only begun: a look at a node reads several families."""
+        now = self._clock()
+        if now - self._read_at >= SAME_READING_S:
+            self.reading, self._read_at = self.reading + 1, now
 
 
 def bind_metrics(settings: MetricsSettings) -> socket.socket:
@@ -258,15 +322,8 @@ async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: 
     with contextlib.closing(listener):
         await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
         await trio.to_thread.run_sync(_import)
-        server = importlib.import_module("anycorn")
-        config = server.Config()
-        config.bind = [f"fd://{listener.detach()}"]  # the server's from here on
-    config.loglevel = "WARNING"
-    config.include_server_header = False
-    config.graceful_timeout = 0.2
-    config.alpn_protocols = ["http/1.1"]
-    pages = NodePages(metrics, health_only=health_only)
-    await server.serve(without_lifespan(pages.answer), config, shutdown_trigger=trio.sleep_forever)
+        pages = NodePages(metrics, health_only=health_only)
+        await importlib.import_module(PAGE_SERVER).serve_pages(pages.answer, listener)
 
 
 def prepare_page(settings: MetricsSettings) -> None:

@@ -1,7 +1,8 @@
 """Prometheus' text format, written without a client library: a scrape takes the loop for as long as this runs.
 
-Heads and label sets are texts that stay the same from one scrape to the next: they are kept, bounded by what a node
-has of them. Source: Prometheus, "Exposition formats", text format 0.0.4.
+The text of a family stands from one scrape to the next: it is written anew when a number of it changed, and then only
+the lines of those. Kept texts are bounded by what a node has of label sets.
+Source: Prometheus, "Exposition formats", text format 0.0.4.
 """
 
 import math
@@ -10,7 +11,7 @@ from typing import Any
 
 __all__ = ["FamilyText", "number_text"]
 
-KEPT_MAX = 4096  # texts of label sets of one family
+KEPT_MAX = 4096  # lines of one family
 
 
 def number_text(number: float) -> str:
@@ -21,7 +22,7 @@ def number_text(number: float) -> str:
 
 
 class FamilyText:
-    """One family of the page: its head, and the beginnings of its lines.
+    """One family of the page.
 
     Args:
         name: Whole.
@@ -31,46 +32,64 @@ class FamilyText:
         read: Returns its numbers, or its Histogram.
     """
 
-    __slots__ = ("_begins", "_buckets", "_head", "_kind", "_labels", "_name", "_read")
+    __slots__ = ("_begins", "_bounds", "_head", "_kind", "_labels", "_lines", "_name", "_read", "_seen", "_text")
 
     def __init__(self, name: str, kind: str, text: str, labels: tuple[str, ...], read: Callable[[], Any]) -> None:
         told = text.replace("\\", r"\\").replace("\n", r"\n")
         self._head = f"# HELP {name} {told}\n# TYPE {name} {kind}\n"
         self._name, self._kind, self._labels, self._read = name, kind, labels, read
-        self._begins: dict[tuple[str, ...], str] = {(): f"{name} "}
-        self._buckets: tuple[Any, list[str]] = ((), [])
+        self._lines: dict[tuple[str, ...], tuple[float, str, str]] = {}  # number, how the line begins, the line
+        self._bounds: object = ()
+        self._begins: list[str] = []  # of the lines of buckets
+        self._seen: object = self  # what the text shows; nothing yet
+        self._text = b""
 
-    def lines(self) -> str:
+    def lines(self) -> bytes:
         """Return its part of the page as it is now."""
         value = self._read()
         if self._kind == "histogram":
-            return self._histogram(value)
-        series = value.items() if isinstance(value, Mapping) else (((), value),)
-        begins = self._begins
+            seen: object = (value.bounds, tuple(value.counts), value.total)
+            if seen != self._seen:
+                self._seen, self._text = seen, self._histogram(value).encode()
+        elif value != self._seen:
+            one = not isinstance(value, Mapping)
+            self._seen = value if one else dict(value)
+            self._text = self._series({(): value} if one else value).encode()
+        return self._text
+
+    def _series(self, series: Mapping[tuple[str, ...], float]) -> str:
+        lines = self._lines
         parts = [self._head]
-        for key, number in series:
-            begin = begins.get(key)
-            parts.append(f"{begin if begin is not None else self._begin(key)}{number_text(number)}\n")
+        for key, number in series.items():
+            kept = lines.get(key)
+            if kept is None or kept[0] != number:
+                kept = self._line(key, number, kept[1] if kept is not None else self._begin(key))
+            parts.append(kept[2])
         return "".join(parts)
 
+    def _line(self, key: tuple[str, ...], number: float, begin: str) -> tuple[float, str, str]:
+        made = number, begin, f"{begin}{number_text(number)}\n"
+        if key in self._lines or len(self._lines) < KEPT_MAX:
+            self._lines[key] = made
+        return made
+
     def _begin(self, key: tuple[str, ...]) -> str:
+        if not key:
+            return f"{self._name} "
         told = ",".join(f'{label}="{_escaped(one)}"' for label, one in sorted(zip(self._labels, key, strict=True)))
-        begin = f"{self._name}{{{told}}} "
-        if len(self._begins) < KEPT_MAX:
-            self._begins[key] = begin
-        return begin
+        return f"{self._name}{{{told}}} "
 
     def _histogram(self, histogram: Any) -> str:
-        bounds, begins = self._buckets
-        if bounds != histogram.bounds:
-            begins = [f'{self._name}_bucket{{le="{number_text(bound)}"}} ' for bound in (*histogram.bounds, math.inf)]
-            self._buckets = histogram.bounds, begins
+        name = self._name
+        if self._bounds != histogram.bounds:
+            self._bounds = histogram.bounds
+            self._begins = [f'{name}_bucket{{le="{number_text(bound)}"}} ' for bound in (*histogram.bounds, math.inf)]
         running = 0
         parts = [self._head]
-        for begin, count in zip(begins, histogram.counts, strict=True):
+        for begin, count in zip(self._begins, histogram.counts, strict=True):
             running += count
             parts.append(f"{begin}{running}.0\n")
-        parts.append(f"{self._name}_count {running}.0\n{self._name}_sum {number_text(histogram.total)}\n")
+        parts.append(f"{name}_count {running}.0\n{name}_sum {number_text(histogram.total)}\n")
         return "".join(parts)
 
 

@@ -431,7 +431,7 @@ class EdgeService:
 
     def _register_metrics(self, loop: Loop, chains: Chains) -> None:
         metrics, core = self._process.metrics, self.core
-        counters = core.hot.counters
+        counters = metrics.shared(core.hot.counters)
         trio.lowlevel.add_instrument(Steps(self._own))
         metrics.gauge(
             "own_work_longest_seconds",

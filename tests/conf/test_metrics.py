@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 
 import pytest
 import trio
@@ -105,6 +106,52 @@ async def test_a_long_page_lets_the_loop_turn_between_its_families() -> None:
         page = await metrics.page()
         nursery.cancel_scope.cancel()
     assert page == metrics.render() and len(set(seen[:5])) >= 3, "others had a turn among any three"
+
+
+def test_families_share_a_reading_for_the_length_of_a_page() -> None:
+    """The figures of a loop were read for each family that shows a part of them."""
+    now, read = 0.0, 0
+    metrics = Metrics("edge", "e", "1", clock=lambda: now)
+
+    def figures() -> dict[str, float]:
+        nonlocal read
+        read += 1
+        return {"a": read, "b": read}
+
+    def steps() -> Generator[None, None, int]:
+        yield
+        return figures()["a"]  # type: ignore[return-value]
+
+    shared, walked = metrics.shared(figures), metrics.walked(steps)
+    metrics.gauge("a", "A.", lambda: shared()["a"])
+    metrics.gauge("b", "B.", lambda: shared()["b"])
+    metrics.gauge("c", "C.", lambda: float(walked()))
+    assert read == 0
+    for page in (1, 2):
+        lines = metrics.render().decode().splitlines()
+        assert [f"stratamq_{name} {2 * page - (name != 'c')}.0" in lines for name in "abc"] == [True] * 3
+    assert metrics.values_of("a") == metrics.values_of("b") == [5.0], "a look reads families one by one"
+    now = 1.0
+    assert metrics.values("gauge")["stratamq_a"] == 6.0
+
+
+def test_a_text_is_kept_while_its_numbers_stand() -> None:
+    """A number that is changed in place, and one that is none, are written anew."""
+    metrics = Metrics("edge", "e", "1")
+    counts: dict[tuple[str, ...], float] = {("a",): 1.0, ("b",): math.nan}
+    metrics.counter("events_total", "Events.", lambda: counts, ("event",))
+    lengths = metrics.histogram("lengths_seconds", "Seconds.", (0.5,))
+    first = metrics.render()
+    assert metrics.render() == first
+    counts["a",] = 2.0
+    counts["c",] = 1.0
+    lengths.observe(0.1)
+    lines = metrics.render().decode().splitlines()
+    for line in ('events_total{event="a"} 2.0', 'events_total{event="b"} NaN', 'events_total{event="c"} 1.0'):
+        assert f"stratamq_{line}" in lines
+    assert 'stratamq_lengths_seconds_bucket{le="0.5"} 1.0' in lines
+    del counts["a",]
+    assert b'event="a"' not in metrics.render()
 
 
 async def test_what_is_no_page_is_refused() -> None:

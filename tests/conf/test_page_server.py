@@ -1,0 +1,160 @@
+"""The server of a node's own pages: whole answers, in order, over connections that stand, and bounded."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from anyio._backends._trio import SocketStream
+from trio.testing import MockClock
+
+import conf.page_server
+from conf.metrics import Metrics
+from conf.node_pages import NodePages
+from conf.page_server import CONNECTIONS_MAX, SEND_S, SILENCE_S, serve_pages
+
+GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@asynccontextmanager
+async def served(families: int = 1) -> AsyncIterator[tuple[str, int]]:
+    metrics = Metrics("edge", "e", "1")
+    for number in range(families):
+        metrics.gauge(f"figure_{number}", "A figure. " + "x" * 1_000 * (families > 1), lambda: 1.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)  # of its connections
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_pages, NodePages(metrics, health_only=False).answer, listener)
+        yield listener.getsockname()
+        nursery.cancel_scope.cancel()
+
+
+async def read_answer(stream: trio.SocketStream) -> bytes:
+    """Return one whole answer, which says how long it is."""
+    data = bytearray()
+    while b"\r\n\r\n" not in data:
+        part = await stream.receive_some()
+        assert part, bytes(data)
+        data += part
+    head, _, body = bytes(data).partition(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    while len(body) < length:
+        part = await stream.receive_some()
+        assert part
+        body += part
+    assert len(body) == length
+    return head + b"\r\n\r\n" + body
+
+
+async def test_an_answer_is_one_send_and_the_connection_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Head, body and end of an answer had each a send, and a lock, of its own."""
+    sent: list[bytes] = []
+    send = SocketStream.send
+
+    async def noted(stream: SocketStream, item: bytes) -> None:
+        sent.append(item)
+        await send(stream, item)
+
+    monkeypatch.setattr(SocketStream, "send", noted)
+    async with served() as address:
+        stream = await trio.open_tcp_stream(*address)
+        for number in range(1, 4):
+            await stream.send_all(GET % b"/metrics")
+            answer = await read_answer(stream)
+            assert answer.startswith(b"HTTP/1.1 200") and b"stratamq_figure_0 1.0" in answer
+            assert len(sent) == number and sent[-1] == answer
+
+
+async def test_requests_that_come_together_are_answered_in_order() -> None:
+    async with served() as address:
+        stream = await trio.open_tcp_stream(*address)
+        await stream.send_all(GET % b"/livez" + GET % b"/nothing" + GET % b"/metrics")
+        data = b""
+        while b"stratamq_figure_0 1.0" not in data:
+            data += await stream.receive_some()
+    assert [part[:3] for part in data.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /livez HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"200"),
+        (b"POST /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc", b"405"),
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\nLong: " + b"x" * 20_000, b"431"),
+        (
+            b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            b"403",
+        ),
+    ],
+)
+async def test_what_ends_a_connection_is_answered_before(request_: bytes, status: bytes) -> None:
+    with trio.fail_after(10):
+        async with served() as address:
+            stream = await trio.open_tcp_stream(*address)
+            await stream.send_all(request_)
+            answer = b""
+            try:
+                while part := await stream.receive_some():
+                    answer += part
+            except trio.BrokenResourceError:
+                pass  # it was not read whole
+    assert answer.split(b" ")[1] == status
+
+
+async def test_who_speaks_http_2_at_once_is_heard() -> None:
+    """What is sent has no end that could be waited for."""
+    with trio.fail_after(10):
+        async with served() as address:
+            stream = await trio.open_tcp_stream(*address)
+            await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            assert await stream.receive_some()
+
+
+async def test_a_client_that_takes_no_answer_loses_its_connection(autojump_clock: MockClock) -> None:
+    async with served(families=300) as address:
+        began = trio.current_time()
+        stream = await trio.open_tcp_stream(*address)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        await stream.send_all(GET % b"/metrics" + GET % b"/metrics")
+        await trio.sleep(SEND_S + 1)
+        data = 0
+        try:
+            while part := await stream.receive_some():
+                data += len(part)
+        except trio.BrokenResourceError:
+            pass
+        assert data < 300_000 and trio.current_time() - began < SILENCE_S
+    assert autojump_clock
+
+
+async def test_a_silent_connection_ends(autojump_clock: MockClock) -> None:
+    """It stands for longer than scrapers are silent: anycorn's 5 s made each scrape a new connection."""
+    async with served() as address:
+        stream = await trio.open_tcp_stream(*address)
+        for _ in range(2):
+            await trio.sleep(SILENCE_S - 1)
+            await stream.send_all(GET % b"/livez")
+            assert b"ok" in await read_answer(stream)
+        with trio.fail_after(SILENCE_S + 1):
+            assert await stream.receive_some() == b""
+    assert autojump_clock
+
+
+async def test_the_oldest_of_many_connections_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conf.page_server, "CONNECTIONS_MAX", 3)
+    assert CONNECTIONS_MAX >= 16
+    with trio.fail_after(10):
+        async with served() as address:
+            streams = []
+            for _ in range(5):
+                streams.append(await trio.open_tcp_stream(*address))
+                await streams[-1].send_all(GET % b"/livez")
+                assert b"ok" in await read_answer(streams[-1])
+            assert [await one.receive_some() for one in streams[:2]] == [b"", b""]
+            for one in streams[2:]:
+                await one.send_all(GET % b"/livez")
+                assert b"ok" in await read_answer(one)
