@@ -1,9 +1,13 @@
-"""Families of a storage node's partitions on its metrics page: drops, queues, retained bytes, lag, epochs."""
+"""Families of a storage node's partitions on its metrics page: drops, sessions, queues, retained messages, lag, epochs.
 
-from collections.abc import Callable, Mapping
+One walk over the partitions finds what all families show: a node may have thousands, and a page goes on between them.
+"""
 
-from conf.drop_reasons import count_drops, count_repeats
+from collections.abc import Callable, Generator, Mapping
+
+from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.metrics import Histogram, Metrics
+from storage.hosting.figures import Figures
 from storage.hosting.hosted_partition import FILL_BOUNDS, HostedPartition
 from storage.looks.copies import lag_ops
 from storage.looks.shown import Shown
@@ -11,41 +15,118 @@ from storage.state.timers import EndSession
 
 __all__ = ["expose_partitions"]
 
-Read = Callable[[HostedPartition], float | None]
+AT_ONCE = 8  # partitions, some 10 us
 
 
-class PartitionKeys(dict[int, tuple[str, ...]]):
-    """Labels of partitions by number, made once."""
+class _Found:
+    """Figures that one walk found; of partitions that serve, if nothing else is said."""
 
-    def __missing__(self, number: int) -> tuple[str, ...]:
-        made = self[number] = (str(number),)
-        return made
+    def __init__(self) -> None:
+        self.online = self.sessions = self.queued = self.retained = 0  # of all partitions whose primary this node is
+        self.epochs: dict[tuple[str, ...], float] = {}
+        self.lags: dict[tuple[str, ...], float] = {}
+        self.oldest_s: dict[tuple[str, ...], float] = {}
+        self.queued_bytes = self.retained_bytes = self.subscriptions = self.ending = 0
+        self.fullest = 0.0
+        self.fills = Histogram(FILL_BOUNDS)
+
+
+class _Walk:
+    """Walks over the partitions of a node.
+
+    Args:
+        shown: Those that it serves.
+        figures: Of those whose primary it is.
+    """
+
+    def __init__(self, shown: Shown, figures: Figures) -> None:
+        self._shown = shown
+        self._figures = figures
+        self._keys: dict[int, tuple[str, ...]] = {}  # labels, made once
+
+    def steps(self) -> Generator[None, None, _Found]:
+        """Return what there is; others may have their turn at each step."""
+        for _ in self._figures.count():
+            yield
+        found = _Found()
+        for place, number in enumerate(self._shown.numbers()):
+            hosted = self._shown.hosted_now(number)
+            if hosted is None:  # it has left meanwhile
+                continue
+            sessions = len(hosted.partition.sessions)
+            if sessions:
+                found.sessions += sessions
+                found.online += hosted.tally.online
+                found.queued += hosted.tally.queued
+            if hosted.retained.payload_bytes:  # a retained message has some
+                found.retained += len(hosted.retained)
+            if hosted.serving:
+                self._take(found, hosted)
+            if place % AT_ONCE == AT_ONCE - 1:
+                yield
+        return found
+
+    def _take(self, found: _Found, hosted: HostedPartition) -> None:
+        partition = hosted.partition
+        key = self._keys.get(partition.number)
+        if key is None:
+            key = self._keys[partition.number] = (str(partition.number),)
+        found.epochs[key] = float(partition.epoch)
+        found.lags[key] = float(lag_ops(hosted))
+        found.retained_bytes += hosted.retained.payload_bytes
+        if partition.work:
+            found.ending += sum(isinstance(one, EndSession) for one in partition.work)
+        if partition.sessions:
+            self._take_sessions(found, hosted, key)
+
+    def _take_sessions(self, found: _Found, hosted: HostedPartition, key: tuple[str, ...]) -> None:
+        tally = hosted.tally
+        oldest_s = self._shown.oldest_s(hosted) if hosted.partition.ages else None
+        if oldest_s is not None:
+            found.oldest_s[key] = oldest_s
+        found.queued_bytes += tally.queue_bytes
+        found.subscriptions += tally.subscriptions
+        if tally.fill:
+            found.fullest = max(found.fullest, tally.fill)
+            found.fills.counts = [one + more for one, more in zip(found.fills.counts, tally.fills, strict=True)]
+            found.fills.total += tally.fill_sum
 
 
 def expose_partitions(
-    metrics: Metrics, shown: Shown, event_counts: Callable[[], Mapping[str, int]], budget_bytes: int
+    metrics: Metrics, shown: Shown, figures: Figures, event_counts: Callable[[], Mapping[str, int]], budget_bytes: int
 ) -> None:
     """Show what a node's partitions hold.
 
     Args:
         metrics: The page.
         shown: The partitions that this node serves.
+        figures: Of those whose primary it is.
         event_counts: Events of this node and of its partitions by name.
         budget_bytes: Of one partition's retained payloads.
     """
+    found = metrics.walked(_Walk(shown, figures).steps)
+    _expose_events(metrics, metrics.shared(event_counts))
+    _expose_sessions(metrics, found)
+    metrics.gauge("retained_messages", "Retained messages.", lambda: float(found().retained))
+    metrics.gauge("retained_bytes", "Payloads of retained messages.", lambda: float(found().retained_bytes))
+    metrics.gauge(
+        "retained_budget_bytes",
+        "Bound of retained payloads in the partitions served here.",
+        lambda: float(budget_bytes * len(found().epochs)),
+    )
+    metrics.gauge(
+        "partition_lag_ops",
+        "Operations of a partition that its slowest copy in sync has not on its disk.",
+        lambda: found().lags,
+        ("partition",),
+    )
+    metrics.gauge(
+        "partition_epoch", "Epoch under which a partition is served here.", lambda: found().epochs, ("partition",)
+    )
 
-    keys = PartitionKeys()
 
-    def each(read: Read) -> Callable[[], Mapping[tuple[str, ...], float]]:
-        def found() -> Mapping[tuple[str, ...], float]:
-            values = [(keys[hosted.partition.number], read(hosted)) for hosted in shown.serving()]
-            return {key: value for key, value in values if value is not None}
-
-        return found
-
-    def total(read: Read) -> Callable[[], float]:
-        return lambda: float(sum(read(hosted) or 0.0 for hosted in shown.serving()))
-
+def _expose_events(metrics: Metrics, event_counts: Callable[[], Mapping[str, int]]) -> None:
+    """Show what happened."""
     metrics.counter(
         "messages_dropped_total",
         "Copies of messages that somebody should have had and did not get, by reason.",
@@ -57,75 +138,56 @@ def expose_partitions(
         "Messages that came again and were dropped: nobody misses them.",
         lambda: count_repeats(event_counts()),
     )
-    metrics.gauge(
-        "queue_oldest_seconds",
-        "Age of the oldest queued message of a partition; none where nothing is queued.",
-        each(shown.oldest_s),
-        ("partition",),
+    metrics.counter(
+        "storage_events_total",
+        "All other events of this node by name, those of partitions that have left it included.",
+        lambda: {
+            (name,): float(count)
+            for name, count in event_counts().items()
+            if name not in REASON_OF and name not in REPEATS
+        },
+        ("event",),
     )
 
-    _expose_sessions(metrics, shown, total)
+
+def _expose_sessions(metrics: Metrics, found: Callable[[], _Found]) -> None:
+    """Show what sessions hold, together."""
     metrics.gauge(
-        "queue_fullest_ratio",
-        "Of the sessions served here, how full the fullest queue is, by messages or bytes; 1 is its bound.",
-        lambda: max((hosted.tally.fill for hosted in shown.serving()), default=0.0),
+        "sessions",
+        "Durable sessions of these partitions, by state.",
+        lambda: {("connected",): float(found().online), ("absent",): float(found().sessions - found().online)},
+        ("state",),
     )
+    metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(found().queued))
     metrics.gauge(
         "queued_bytes",
         "Bytes of unconsumed entries, as queues are bounded by: topic, payload, properties and what an entry takes.",
-        total(lambda hosted: hosted.tally.queue_bytes),
+        lambda: float(found().queued_bytes),
     )
     metrics.gauge(
-        "retained_bytes", "Payloads of retained messages.", total(lambda hosted: hosted.retained.payload_bytes)
-    )
-    metrics.gauge(
-        "retained_budget_bytes",
-        "Bound of retained payloads in the partitions served here.",
-        total(lambda _: budget_bytes),
-    )
-    metrics.gauge(
-        "partition_lag_ops",
-        "Operations of a partition that its slowest copy in sync has not on its disk.",
-        each(lag_ops),
+        "queue_oldest_seconds",
+        "Age of the oldest queued message of a partition; none where nothing is queued.",
+        lambda: found().oldest_s,
         ("partition",),
     )
     metrics.gauge(
-        "partition_epoch",
-        "Epoch under which a partition is served here.",
-        each(lambda hosted: hosted.partition.epoch),
-        ("partition",),
+        "queue_fullest_ratio",
+        "Of the sessions served here, how full the fullest queue is, by messages or bytes; 1 is its bound.",
+        lambda: found().fullest,
     )
-
-
-def _expose_sessions(metrics: Metrics, shown: Shown, total: Callable[[Read], Callable[[], float]]) -> None:
-    """Show what sessions hold, together."""
-
-    def fills() -> Histogram:
-        found = Histogram(FILL_BOUNDS)
-        for hosted in shown.serving():
-            if not hosted.tally.fill:
-                continue
-            found.counts = [one + more for one, more in zip(found.counts, hosted.tally.fills, strict=True)]
-            found.total += hosted.tally.fill_sum
-        return found
-
     metrics.show(
         "queue_fill_ratio",
         "Queues of the sessions served here that hold something, by how full they are now; 1 is the bound.",
-        fills,
+        lambda: found().fills,
     )
     metrics.gauge(
         "subscriptions",
         "Subscriptions of the stored sessions served here.",
-        lambda: {("stored",): float(sum(hosted.tally.subscriptions for hosted in shown.serving()))},
+        lambda: {("stored",): float(found().subscriptions)},
         ("kind",),
     )
     metrics.gauge(
         "sessions_expired_uncollected",
         "Sessions that have ended and whose rows are not all deleted yet.",
-        total(lambda hosted: _ending(hosted) if hosted.partition.work else 0),
+        lambda: float(found().ending),
     )
-
-
-def _ending(hosted: HostedPartition) -> int:
-    return sum(isinstance(one, EndSession) for one in hosted.partition.work)

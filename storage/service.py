@@ -17,7 +17,6 @@ from access.operators.audit_service import AuditService
 from access.operators.audited_verbs import AuditedVerbs
 from access.operators.verbs import operator_of
 from conf.defaults import shared_values
-from conf.drop_reasons import REASON_OF, REPEATS
 from conf.errors import UserError
 from conf.events import say
 from conf.settings import NodeConfig, StorageConfig
@@ -456,26 +455,9 @@ class StorageService:
             "Copies that are made anew here.",
             lambda: float(core.placements.catching_up()[0]),
         )
-        metrics.gauge(
-            "sessions",
-            "Durable sessions of these partitions, by state.",
-            lambda: {(state,): float(count) for state, count in core.figures.session_counts().items()},
-            ("state",),
-        )
-        metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(core.figures.queued()))
-        metrics.gauge("retained_messages", "Retained messages.", lambda: float(core.figures.retained()))
         shown = Shown(core.node, core.placements.hosted, lambda: core.map, core.served_ms)
-        expose_partitions(metrics, shown, core.event_counts, self._config.storage.retained_bytes_max)
-        metrics.counter(
-            "storage_events_total",
-            "All other events of this node by name, those of partitions that have left it included.",
-            lambda: {
-                (name,): float(count)
-                for name, count in core.event_counts().items()
-                if name not in REASON_OF and name not in REPEATS
-            },
-            ("event",),
-        )
+        budget_bytes = self._config.storage.retained_bytes_max
+        expose_partitions(metrics, shown, core.figures, core.event_counts, budget_bytes)
         metrics.show(
             "store_wal_fsync_seconds",
             "Syncs of the store's log, as long as the disk took.",

@@ -3,7 +3,8 @@
 Only partitions that changed are counted anew, up to a number of sessions in one look: a million would keep the loop.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 
 from storage.hosting.hosted_partition import HostedPartition, Tally
 
@@ -23,6 +24,7 @@ class Figures:
     def __init__(self, hosted: Mapping[int, HostedPartition], left: Mapping[str, int]) -> None:
         self._hosted = hosted
         self._left = left
+        self._begins = 0  # number of the partition with which the next look begins
 
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""
@@ -34,10 +36,6 @@ class Figures:
         """Return unconsumed entries of all sessions."""
         return sum(tally.queued for tally in self._tallies())
 
-    def retained(self) -> int:
-        """Return retained messages."""
-        return sum(len(hosted.retained) for hosted in self._hosted.values())
-
     def event_counts(self, of_the_node: Mapping[str, int]) -> dict[str, int]:
         """Return counts of events by name: the node's own, and those of its partitions, now and before, together."""
         counts = dict(of_the_node)
@@ -48,10 +46,25 @@ class Figures:
                 counts[what] = counts.get(what, 0) + amount
         return counts
 
-    def _tallies(self) -> list[Tally]:
+    def count(self) -> Iterator[int]:
+        """Count partitions that changed anew, in slices; yields the sessions of each.
+
+        A look goes on where the one before came to its end: else the same ones would be counted each time.
+        """
+        numbers = sorted(number for number, hosted in self._hosted.items() if hosted.changed)
+        at = bisect_left(numbers, self._begins)
         left = COUNTED_PER_LOOK
-        for hosted in self._hosted.values():
-            if left > 0 and hosted.changed:
-                hosted.count()
-                left -= len(hosted.partition.sessions)
+        for number in numbers[at:] + numbers[:at]:
+            hosted = self._hosted.get(number)
+            if hosted is None:  # it has left meanwhile
+                continue
+            if left <= 0:
+                self._begins = number
+                return
+            left -= len(hosted.partition.sessions)
+            yield from hosted.count()
+
+    def _tallies(self) -> list[Tally]:
+        for _ in self.count():
+            pass
         return [hosted.tally for hosted in self._hosted.values()]

@@ -131,6 +131,7 @@ class HostedPartition:
         self.changed = True  # since it was counted
         self.phase = Phase.LOADING
         self.serving = False  # the last phase; asked several times for each message
+        self.served_from_ms = 0  # the served clock when it began
         self.placed_at = 0  # map epoch that made this node the primary
         self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
         self._map = cluster_map
@@ -158,13 +159,14 @@ class HostedPartition:
         first = self.partition.local.accepted << SESSIONS_PER_EPOCH_BITS
         if self.partition.meta.next_session < first:
             yield from self._renumber(first)
-        yield from self._count()
+        yield from self.count()
         self._enter(Phase.SETTLING)
 
     def _enter(self, phase: Phase) -> None:
         assert phase == self.phase + 1, f"from {self.phase.name} to {phase.name}"
         self.phase = phase
         self.serving = phase is Phase.SERVING
+        self.served_from_ms = self.partition.served_ms
 
     def _renumber(self, first: int) -> Iterator[int]:
         """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
@@ -177,19 +179,17 @@ class HostedPartition:
             if passed % COUNTED_AT_ONCE == 0:
                 yield COUNTED_AT_ONCE
 
-    def count(self) -> None:
-        """Count what this partition holds: a walk over its sessions."""
-        for _ in self._count():
-            pass
+    def count(self) -> Iterator[int]:
+        """Count what this partition holds, in slices; yields the sessions of each.
 
-    def _count(self) -> Iterator[int]:
-        """Count in slices; yields the sessions of each. None may come or go meanwhile."""
+        Those that come meanwhile are counted next time, for they change the partition.
+        """
         self.changed = False
         online = queued = keys = size = subscribed = queue_bytes = 0
         fill = 0.0
         fills = Histogram(FILL_BOUNDS)
         settings = self.partition.settings
-        for passed, session in enumerate(self.partition.sessions.values(), 1):
+        for passed, session in enumerate(list(self.partition.sessions.values()), 1):
             online += session.edge != ""
             waiting = session.queued
             queued += waiting
@@ -214,7 +214,8 @@ class HostedPartition:
     def size(self) -> tuple[int, int]:
         """Return (keys, bytes) as a rebalance counts them: coarse, so that they are told again only when it matters."""
         if self.changed:
-            self.count()
+            for _ in self.count():
+                pass
         return self._size
 
     def wait_to_serve(self, waiting: Waiting) -> bool:

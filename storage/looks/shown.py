@@ -44,9 +44,13 @@ class Shown:
             if found >= number and hosted is not None and hosted.serving:
                 yield hosted
 
-    def serving(self) -> list[HostedPartition]:
-        """Return the partitions that serve, in any order."""
-        return [hosted for hosted in self._hosted.values() if hosted.serving]
+    def numbers(self) -> list[int]:
+        """Return the partitions whose primary this node is."""
+        return list(self._hosted)
+
+    def hosted_now(self, number: int) -> HostedPartition | None:
+        """Return a partition whose primary this node is, None if it is not."""
+        return self._hosted.get(number)
 
     def of_client(self, client_id: str) -> HostedPartition:
         """Return the partition of a client ID.
@@ -116,10 +120,10 @@ class Shown:
         return outline_entry(value)[5] if value is not None else 0
 
     def age_s(self, hosted: HostedPartition, arrived: int | None) -> float | None:
-        """Return the age of an arrival; of one that nobody knows, how long this partition was served since then."""
+        """Return the age of an arrival; of one that nobody knows, how long this node has served its partition."""
         if arrived is None:
             return None
-        return max(0, self.served_ms(hosted.partition.number) - arrived) / 1000 if arrived else 0.0
+        return max(0, self.served_ms(hosted.partition.number) - (arrived or hosted.served_from_ms)) / 1000
 
     def oldest_s(self, hosted: HostedPartition) -> float | None:
         """Return the age of the oldest queued message of a partition, None where nothing is queued."""

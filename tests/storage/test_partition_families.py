@@ -1,0 +1,123 @@
+"""Families of partitions on the page of a storage node: they show what was done, and a page is made in slices."""
+
+from typing import Any
+
+import pytest
+
+from conf.metrics import Metrics
+from storage.core import StorageCore
+from storage.hosting import figures, hosted_partition
+from storage.looks.shown import Shown
+from storage.partition_families import expose_partitions
+from storage.state.keys import QUEUE
+from storage.state.rows import decode_entry, encode_entry
+from storage.store.record import decode_record, encode_record
+from tests.storage.requests import message, retained
+from tests.storage.storage_cluster import Cluster, with_edge
+
+BUDGET = 1_000
+
+
+class Page:
+    """The families of one node."""
+
+    def __init__(self, cluster: Cluster, node: str = "s1") -> None:
+        core: StorageCore = cluster.nodes[node].core
+        self.metrics = Metrics("storage", node, "1")
+        shown = Shown(node, core.placements.hosted, lambda: core.map, core.served_ms)
+        expose_partitions(self.metrics, shown, core.figures, core.event_counts, BUDGET)
+
+    def __call__(self) -> dict[str, Any]:
+        return self.metrics.read()
+
+
+def test_the_page_shows_sessions_queues_and_retained_messages() -> None:
+    cluster, edge = with_edge(partitions=3)
+    page = Page(cluster)
+    numbers = {(str(number),) for number in range(3)}
+    idle = page()
+    assert idle["partition_epoch"].keys() == idle["partition_lag_ops"].keys() == numbers
+    assert idle["retained_budget_bytes"] == 3 * BUDGET and idle["queue_oldest_seconds"] == {}
+    alice = edge.open("alice", "a/#", "b/#")
+    edge.open("bob")
+    edge.close(alice)
+    partition = alice.session >> 48
+    for number in range(4):
+        edge.publish(message(str(number)), partition)
+        cluster.run(2.0)
+    edge.publish(retained("kept/1", "12345"), cluster.map.partition_for("kept/1"))
+    cluster.settle()
+    shown = page()
+    assert shown["sessions"] == {("connected",): 1.0, ("absent",): 1.0}
+    assert shown["queued_messages"] == 4 and shown["queued_bytes"] > 4 * len("a/b0")
+    assert shown["subscriptions"] == {("stored",): 2.0}
+    assert (shown["retained_messages"], shown["retained_bytes"]) == (1, 5)
+    ((where, oldest_s),) = shown["queue_oldest_seconds"].items()
+    assert where == (str(partition),) and 8.0 <= oldest_s < 12.0
+    assert sum(shown["queue_fill_ratio"].counts) == 1 and 0 < shown["queue_fullest_ratio"] < 1
+    assert shown["messages_dropped_total"]["queue_full",] == 0
+    alice = edge.open("alice")
+    for push in alice.received:
+        edge.acknowledge(push, 4)
+    cluster.run(1.0)
+    shown = page()
+    assert shown["queued_messages"] == 0 and shown["queue_oldest_seconds"] == {}
+    assert shown["sessions"] == {("connected",): 2.0, ("absent",): 0.0}
+
+
+def test_the_age_of_a_row_of_an_older_store_is_at_least_the_time_of_its_primary() -> None:
+    """Such a row has no time of arrival; it was 0 s old for ever, and no alarm told of it."""
+    cluster, edge = with_edge()
+    alice = edge.open("alice", "a/#")
+    edge.close(alice)
+    edge.publish(message(), alice.session >> 48)
+    cluster.settle()
+    cluster.run(10.0)
+    records = cluster.disks["s1"].records
+    (key,) = [key for key in records if key[2:3] == QUEUE]
+    value = decode_record(key, records[key])
+    assert value is not None
+    entry = decode_entry(1, value)
+    assert entry.arrived
+    entry.arrived = 0
+    records[key] = encode_record(key, encode_entry(entry))
+    cluster.crash_all()
+    cluster.run(5.0)
+    ((_, first_s),) = Page(cluster)()["queue_oldest_seconds"].items()
+    cluster.run(5.0)
+    ((_, second_s),) = Page(cluster)()["queue_oldest_seconds"].items()
+    assert 0 < first_s <= 6.0 and second_s - first_s == pytest.approx(5.0, abs=0.5)
+
+
+def test_a_page_of_many_sessions_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were counted in one piece, up to 50 000 of them: a tenth of a second of the loop."""
+    monkeypatch.setattr(hosted_partition, "COUNTED_AT_ONCE", 4)
+    cluster, edge = with_edge()
+    for number in range(20):
+        edge.open(f"c{number}", settle=False)
+    cluster.settle()
+    core: StorageCore = cluster.nodes["s1"].core
+    assert list(core.figures.count()) == [4] * 5
+    assert list(core.figures.count()) == [], "nothing has changed since"
+    steps = core.figures.count()
+    core.partitions[0].changed = True
+    next(steps)
+    edge.open("later")
+    for _ in steps:
+        pass
+    assert core.figures.session_counts() == {"connected": 21, "absent": 0}
+
+
+def test_a_look_counts_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first partitions were counted each time, and others never, where the first ones kept changing."""
+    monkeypatch.setattr(figures, "COUNTED_PER_LOOK", 1)
+    cluster, edge = with_edge(partitions=4)
+    for number in range(40):
+        edge.open(f"c{number}", settle=False)
+    cluster.settle()
+    core: StorageCore = cluster.nodes["s1"].core
+    for _ in range(4):
+        core.partitions[0].changed = True  # somebody is busy there
+        for _ in core.figures.count():
+            pass
+    assert [core.partitions[number].changed for number in (1, 2, 3)] == [False] * 3
