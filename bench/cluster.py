@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,23 @@ class Cluster:
     Args:
         tree: Another checkout, with a ``.venv`` of its own.
         path: Where its processes look for modules first.
+        options: More of `up`.
     """
 
-    def __init__(self, folder: Path, edges: int, tree: Path | None = None, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        edges: int,
+        tree: Path | None = None,
+        path: Path | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         name = f"cluster-{edges}{'-other' * (tree is not None)}{'' if path is None else f'-{path.name}'}"
         self.data = folder / name
         self._log = (folder / f"{name}.log").open("w+")
         python = str(tree / ".venv" / "bin" / "python") if tree else sys.executable
         command = ["taskset", "-c", "0", python, "-m", "stratamq", "up", "--data", str(self.data)]
-        command += ["--edges", str(edges), "--tls-port", "0", "--plain-port", "0"]
+        command += ["--edges", str(edges), "--tls-port", "0", "--plain-port", "0", *options]
         known = subprocess.run([*command[3:7], "--help"], capture_output=True, text=True, check=False, cwd=tree).stdout
         if "--no-admin" in known:  # an older tree has no HTTP service
             command.append("--no-admin")
