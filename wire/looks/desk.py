@@ -291,12 +291,15 @@ def _meets(value: object, judge: Callable[[str], bool]) -> bool:
 
 def _packed(thing: object, shown: list[tuple[str, Callable[[Any], object]]], text_max: int) -> tuple[bytes, bool]:
     """Return a row, and whether a text of it was cut."""
-    row = {name: value for name, column in shown if (value := column(thing)) is not None}
+    row = {}
     cut = False
-    for name, value in row.items():
+    for name, column in shown:
+        value = column(thing)
+        if value is None:
+            continue
         if isinstance(value, str) and len(value) > text_max:
-            row[name] = value[:text_max]
-            cut = True
+            value, cut = value[:text_max], True
+        row[name] = value
     return _encoder.encode(row), cut
 
 

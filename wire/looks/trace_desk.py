@@ -69,9 +69,9 @@ class Trace:
 
     __slots__ = (
         "_fast",
-        "_second_ends",
-        "_this_second",
+        "_fast_at",
         "actor",
+        "attention",
         "events",
         "judge",
         "kind",
@@ -80,6 +80,7 @@ class Trace:
         "order",
         "payload_bytes",
         "published",
+        "second_ends",
         "started_ms",
         "state",
         "until",
@@ -103,9 +104,10 @@ class Trace:
         self.number = 0  # of the newest event
         self.published: deque[Origin] = deque(maxlen=TOLD_ORIGINS_MAX)  # by the clients that it names
         self.known: dict[str, bool] = {}  # texts that ``names`` has judged
+        self.second_ends = 0
+        self.attention = 0  # number of the event by which it may end
         self._fast = 0  # seconds with too many of them
-        self._second_ends = 0
-        self._this_second = 0
+        self._fast_at = 0  # number of the event that makes this second one of those
 
     def names(self, text: str) -> bool:
         """Return whether a text is what it names; the last short ones are remembered."""
@@ -127,20 +129,19 @@ class Trace:
             return self.names(client_id)
         return kind == ADDRESS and self.names(address)
 
-    def count(self, at_us: int) -> int:
-        """Count an event and return its number; the trace may end by it."""
-        self.number += 1
-        if at_us >= self._second_ends:
-            self._second_ends = at_us + 1_000_000
-            self._this_second = 0
-        self._this_second += 1
-        if self._this_second == FAST:
+    def pace(self, at_us: int) -> None:
+        """Begin another second, or end the trace, by the newest event: it is the last one, or they come too fast."""
+        events_max = self.order.events_max
+        if at_us >= self.second_ends:
+            self.second_ends = at_us + 1_000_000
+            self._fast_at = self.number + FAST - 1
+        if self.number == self._fast_at:
             self._fast += 1
-        if self.number >= self.order.events_max:
+        if self.number >= events_max:
             self.state = BY_EVENTS
         elif self._fast >= FAST_SECONDS:
             self.state = TOO_MUCH
-        return self.number
+        self.attention = min(events_max, self._fast_at) if self.number < self._fast_at else events_max
 
 
 class TraceDesk:
@@ -376,9 +377,9 @@ class TraceDesk:
             marked: The message bears a mark: a trace of clients, which cannot know another node's, gets it as well.
         """
         at_us = self.utc_us()
-        texts = client_id, topic
+        short_id, short_topic = client_id, topic
         if len(client_id) + len(topic) + len(detail) > TEXT_MAX:
-            texts, detail = (client_id[:TEXT_MAX], topic[:TEXT_MAX]), detail[:TEXT_MAX]
+            short_id, short_topic, detail = client_id[:TEXT_MAX], topic[:TEXT_MAX], detail[:TEXT_MAX]
         ended = False
         for trace in self.running:
             kind = trace.kind
@@ -396,13 +397,16 @@ class TraceDesk:
             elif stage == "received" and qos > 0 and kind in (CLIENT, ADDRESS):
                 trace.published.append(origin)
             kept = payload[: trace.payload_bytes] if payload else payload
+            trace.number = number = trace.number + 1
             # fmt: off
             trace.events.append((
-                trace.count(at_us), at_us, stage, origin, *texts, packet, qos, session, seq, partition, reason, detail,
-                kept, carried,
+                number, at_us, stage, origin, short_id, short_topic, packet, qos, session, seq, partition, reason,
+                detail, kept, carried,
             ))
             # fmt: on
-            ended = ended or trace.state != RUNNING
+            if number >= trace.attention or at_us >= trace.second_ends:
+                trace.pace(at_us)
+                ended = ended or trace.state != RUNNING
         if ended:  # what it marked is looked at in ``step``: this may be the middle of a message
             self.running = [trace for trace in self.running if trace.state == RUNNING]
             self.stale = True
