@@ -108,6 +108,10 @@ class Clients:
         """Write the last bytes, stop reading, flush, half-close: the client reads the reason."""
         self._loop.close(client.conn, last)
 
+    def leave(self, client: Client) -> None:
+        """Close a client that said DISCONNECT; what was written before is flushed."""
+        self._loop.leave(client.conn)
+
     def disconnect(self, client: Client, reason_code: int, server: str = "") -> None:
         """Tell a v5 client why, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close.
 

@@ -40,7 +40,7 @@ class _Report:
     def answered(self, answer: Control) -> None:
         """Let the client go."""
         if isinstance(answer, SessionClosed) and answer.accepted:
-            self.clients.end(self.client)
+            self.clients.leave(self.client)
 
 
 class Leaving:
@@ -98,7 +98,7 @@ class Leaving:
         if not client.clean or not client.has_will:
             # The report leaves before the socket closes: what the primary took has happened.
             self._report_end(client, changed)
-            self._clients.end(client)
+            self._clients.leave(client)
             return
         # That we close says that the will is discarded, whatever dies next: so the report is committed first.
         client.leaves_at = self._node.now + LEAVE_S
@@ -114,7 +114,7 @@ class Leaving:
     def tick(self, now: float) -> None:
         """Close what said DISCONNECT long ago: its partition has no primary."""
         while self._leaving and self._leaving[0].leaves_at <= now:
-            self._clients.end(self._leaving.popleft())
+            self._clients.leave(self._leaving.popleft())
 
     def report_waiting(self) -> None:
         """Send the reports that waited for company."""

@@ -63,6 +63,7 @@ class PartitionRequests:
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._by_number: dict[int, _Pending] = {}
         self._company: dict[str, list[_Pending]] | None = None  # node -> what leaves for it at the end of ``company``
+        self._retry_at = inf  # not after the first ``retry_at``: no look at all partitions before it
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -101,12 +102,10 @@ class PartitionRequests:
 
     def _send(self, partition: int, pending: _Pending, now: float) -> None:
         cluster_map = self._node.map
-        pending.retry_at = now + RETRY_S
-        if partition >= len(cluster_map.partitions):
+        if partition >= len(cluster_map.partitions) or not cluster_map.partitions[partition].primary:
+            self._again(pending, now + RETRY_S)
             return
         placement = cluster_map.partitions[partition]
-        if not placement.primary:
-            return
         pending.message.partition_epoch = placement.epoch  # type: ignore[union-attr]
         if isinstance(pending.message, OpenSession):
             pending.message.answered_below = next(iter(self._pending[partition]))
@@ -115,9 +114,14 @@ class PartitionRequests:
         if self._company is not None:
             self._company.setdefault(placement.primary, []).append(pending)
         elif not self._node.tell(placement.primary, pending.message):
+            self._again(pending, now + RETRY_S)
             return
         pending.sent_epoch = placement.epoch
         pending.retry_at = inf
+
+    def _again(self, pending: _Pending, at: float) -> None:
+        pending.retry_at = at
+        self._retry_at = min(self._retry_at, at)
 
     @contextmanager
     def company(self, now: float) -> Iterator[None]:
@@ -136,7 +140,7 @@ class PartitionRequests:
             told = self._node.tell_all(node, [pending.message for pending in gathered])
             for pending in gathered[told:]:
                 pending.sent_epoch = -1
-                pending.retry_at = now + RETRY_S
+                self._again(pending, now + RETRY_S)
 
     def answered(self, number: int, answer: Control, node: str) -> bool:
         """Take an answer of a node; False if nobody waits for it, or not for this one from there."""
@@ -152,7 +156,7 @@ class PartitionRequests:
         pending = self._by_number.get(number)
         if pending is not None and node in pending.asked:
             pending.sent_epoch = -1
-            pending.retry_at = now + RETRY_S / 10
+            self._again(pending, now + RETRY_S / 10)
 
     def placement_changed(self, partition: int, now: float) -> None:
         """The map names another primary or epoch: send everything unanswered again, in order."""
@@ -170,12 +174,15 @@ class PartitionRequests:
 
     def tick(self, now: float) -> None:
         """Send again what could not be sent."""
-        if not self._by_number:
+        if now < self._retry_at:
             return
+        self._retry_at = inf
         for partition, requests in self._pending.items():
             for pending in list(requests.values()):
                 if pending.retry_at <= now:
                     self._send(partition, pending, now)
+                else:
+                    self._retry_at = min(self._retry_at, pending.retry_at)
 
     def cancel(self, number: int) -> None:
         """Nobody waits any more (a question without effect, such as a retained read)."""

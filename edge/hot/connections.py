@@ -23,7 +23,7 @@ deaf: ``hearing`` is false:
 closed: ``closed`` is set:
     No packet counts; no acknowledgement waits, no route, no alias is held; it stands in ``gone`` until
     ``Handler.closed`` was called, at the end of a turn; what is written already is flushed where it has its lease.
-    -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0.
+    -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0, with the last byte where it is -1.
 half closed: ``half_closed``:
     Our side is shut; the client has LINGER_NS to close its own, so that it reads our last packet.
     -> gone.
@@ -296,6 +296,16 @@ class Connections(HotState):
             append_bytes(output_of(self, conn), last)
         conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
         mark_dirty(self, conn)
+
+    def leave(self, conn: Conn) -> None:
+        """Close a client that said DISCONNECT: it reads no more, and says nothing that a reset could answer.
+
+        TLS and WebSocket have a word of their own behind it, so there the client's close is waited for.
+        """
+        waits: cython.bint = conn.closed or conn.tls is not None or conn.filter is not None
+        self.close(conn)
+        if not waits:
+            conn.close_at_ns = -1
 
     def cut(self, conn: Conn, last: bytes = b"") -> None:
         """Close a client that makes us hold too much, and hold nothing of it; ``last`` is said where that can be."""

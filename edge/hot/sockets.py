@@ -378,7 +378,7 @@ class Sockets:
 
         Closing a socket with unread bytes sends a reset, and the client would lose the last packet [MQTT-4.13.1-1].
         """
-        if conn.close_at_ns == 0:
+        if conn.close_at_ns == 0 or (conn.close_at_ns < 0 and not blocked):
             self.drop(conn)
             return
         if blocked:

@@ -102,6 +102,9 @@ class ClientEnds(Protocol):
     def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
         """Write the last bytes, stop reading, flush, half-close."""
 
+    def leave(self, conn: Conn) -> None:
+        """Flush, and close."""
+
     def cut(self, conn: Conn, last: bytes = b"") -> None:
         """Close, and hold nothing more."""
 

@@ -191,6 +191,24 @@ async def test_last_packet_arrives_although_the_client_goes_on_sending(hot: Any)
         await it.stream.aclose()
 
 
+async def test_client_that_said_disconnect_is_not_waited_for(hot: Any) -> None:
+    """It gets what was written before, and its descriptor is free although it stays."""
+    async with running(hot) as edge:
+        made: list[Any] = []
+        attach: Any = edge.handler.attach
+        edge.handler.attach = lambda owner, fd: made.append(attach(owner, fd))
+        it = await client(edge)
+        (conn,) = made
+        edge.hot.write(conn, b"last")
+        edge.hot.leave(conn)
+        edge.loop.kick()
+        with trio.fail_after(30):
+            assert await it.stream.receive_some(10) == b"last"
+            assert await it.stream.receive_some(10) == b""
+        assert conn.fd == -1
+        await it.stream.aclose()
+
+
 async def test_subscriber_that_does_not_read_gets_everything_later(hot: Any) -> None:
     async with running(hot, lag_after_ns=20_000_000_000) as edge:
         sub, pub = await client(edge), await client(edge)
