@@ -58,10 +58,6 @@ class Clients:
         """Return all connections."""
         return list(self._clients.values())
 
-    def open_count(self) -> int:
-        """Return how many have an open session."""
-        return sum(1 for client in self._clients.values() if client.phase == Phase.OPEN)
-
     def adopt(self, client: Client) -> None:
         """Take a connection whose socket was accepted and attached."""
         self._clients[client.number] = client

@@ -86,7 +86,7 @@ class SysFigures:
         figures = self._loop.counters() | {
             name: self._node.counts[name] for name in REASON_OF.keys() & self._node.counts
         }
-        figures["clients"] = self._clients.open_count()
+        figures["clients"] = self._clients.doors.total()
         figures["subscriptions"] = len(self._routes.local)
         figures["shared"] = self._routes.local.shared
         figures["sockets"] = self._clients.adopted
