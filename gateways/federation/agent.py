@@ -99,7 +99,7 @@ class Agent:
         self.rows = Rows(parts)
         self._echoes = Echoes(settings.echo_s)
         self._keeper = Keeper(parts, self.registers, self.rows, self.election, self.meshes, self.capture)
-        self._delivery = Delivery(parts, self.rows, self._echoes, self._keeper.assert_retained)
+        self._delivery = Delivery(parts, self.rows, self._echoes, self.capture, self._keeper.assert_retained)
         self.courier = Courier(
             parts, self.overlay, self.meshes, self.election, self.rows, self._delivery, self._keeper.found_room
         )
@@ -176,12 +176,13 @@ class Agent:
             self._captured_version = self.election.version
             self._want_at = now + WANT_GAP_S if len(self.election.topics) > FEW_TOPICS else now
             self.capture.want(now, self.election.wanted_elsewhere())
-        self.capture.tick(now)
+        if self.capture.tick(now):
+            self._delivery.expect_echoes(now)
         self._keeper.tick(now)
         self._delivery.tick(now)
         self.courier.tick(now)
-        if self.capture.is_deferred and not self.courier.holds_copies:
-            self.capture.go_on()
+        if self.capture.is_deferred and not self.courier.holds_copies and self.capture.go_on():
+            self._keeper.settled(now)
         self.election.tick(now)
         self.rows.write()
         ready, self._parts.ready = self._parts.ready, Ready()
@@ -206,9 +207,8 @@ class Agent:
                 if stored is not None and stored.message.is_retained and not is_refused:
                     self._keeper.acked(now, stored)
             case MarkerSeen(ref, number, lane):
-                if self.capture.marker_seen(number, lane, may_end=not self.courier.holds_copies):
+                if self.capture.marker_seen(ref, number, lane, may_end=not self.courier.holds_copies):
                     self._keeper.settled(now)
-                self._parts.ready.effects.append(AckHost(ref))
             case InterestChanged():
                 self._interest(now, event)
             case HostUp(is_present):
@@ -261,7 +261,7 @@ class Agent:
         if event.topic.startswith(("$", MARKER_PREFIX)):
             parts.drop("reserved_topic")
             return True
-        if not parts.settings.has_no_local and self._echoes.take(now, event.topic, event.payload, event.qos):
+        if self._delivery.is_echo(now, event):
             parts.drop("echo")
             return True
         stamp = 0

@@ -2,17 +2,19 @@
 
 Brokers send one copy per overlapping subscription, so the agent subscribes to disjoint hulls. While a set changes, old
 and new filters stand side by side: the old filters' copies count before the marker came back, the new ones' after it.
-That is exact where the broker has one order for a session's queue. Pure logic. Decision: docs/adr/0086-federation.md.
+That is exact where the broker has one order for a session's queue. A broker without subscription identifiers does not
+tell which filter a copy is for: there the whole set moves to another connection (*lane*), and the lane tells old from
+new. Pure logic. Decisions: docs/adr/0086-federation.md, docs/adr/0138-lanes-of-a-3-1-1-broker.md.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gateways.federation.events import MARKER_PREFIX, CaptureFilter, Recapture
+from gateways.federation.events import MARKER_PREFIX, AckHost, CaptureFilter, Recapture
 from gateways.federation.filters import DisjointHulls
 from gateways.federation.parts import Parts
 from mqtt.topics import matches
@@ -20,6 +22,8 @@ from mqtt.topics import matches
 __all__ = ["Capture", "Standing"]
 
 MARKER_IDENTIFIER = 1
+BETWEEN = b"\0"  # a filter and its lane, in the key of a row
+PAST = BETWEEN  # row of the lanes that the marker has passed, while another one waits for it
 LAST = b""  # row of the last identifier, which no marker that is on its way may have again
 MARKER_LATE_S = 10.0
 NARROW_AFTER_S = 2.0  # a filter that nobody wants any more stands so long, should it be wanted again
@@ -35,10 +39,9 @@ class Standing(enum.Enum):
 
 @dataclass(slots=True)
 class Held:
-    """One filter of the capture set."""
+    """One subscription of the capture set; its key is (filter, lane)."""
 
     identifier: int
-    lane: int
     standing: Standing
 
 
@@ -47,14 +50,14 @@ class Capture:
 
     Attributes:
         is_changing: The marker has not come back: retained messages may be the broker's old ones.
-        is_deferred: It came back while copies waited for room: the old filters stay until those are taken.
+        is_deferred: It came back while copies waited for room: it is acknowledged when those are taken.
+        lane: Of the filters that are granted: messages are handed over there.
     """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.marker_topic = f"{MARKER_PREFIX}{parts.name}/marker"
-        self._held: dict[str, Held] = {}
-        self._earlier: dict[tuple[str, int], Held] = {}  # old filters that a new one of the same text stands beside
+        self._held: dict[tuple[str, int], Held] = {}  # by filter and lane
         self._by_identifier: dict[int, list[tuple[str, Held]]] = {}
         self._wanted: set[str] = set()
         self._target: set[str] = set()
@@ -65,7 +68,9 @@ class Capture:
         self._change_at = math.inf
         self._is_host_up = self._is_late_said = False
         self._marker_since = 0.0
+        self._markers: list[int] = []  # refs of those that came back and are not acknowledged
         self.is_deferred = False
+        self.lane = 0
 
     @property
     def is_changing(self) -> bool:
@@ -74,25 +79,40 @@ class Capture:
 
     def filters(self) -> list[str]:
         """Return the filters whose copies come: the broker has granted them, for it sent a marker behind them back."""
-        earlier = {topic_filter for topic_filter, _ in self._earlier}
-        return sorted({each for each, held in self._held.items() if held.standing is not Standing.NEW} | earlier)
+        return sorted({each for (each, _), held in self._held.items() if held.standing is not Standing.NEW})
 
     def asked(self) -> list[str]:
         """Return the filters that the broker was asked for, or will be when it is there, and has not granted yet."""
-        return sorted(set(self._held) - set(self.filters()))
+        return sorted({each for each, _ in self._held} - set(self.filters()))
+
+    def may_echo(self, topic: str) -> bool:
+        """Return whether a message that is handed over on ``lane`` may come back as a copy that counts."""
+        settings = self._parts.settings
+        if settings.has_no_local and settings.has_identifiers:
+            return False
+        silent = self.lane if settings.has_no_local else -1  # No Local is of a connection: the other one has a copy
+        return any(at != silent and matches(each, topic) for each, at in self._held)
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Take back what the spool has; a change that was under way goes on with its marker."""
+        past = b""
         for key, value in rows:
+            if key == PAST:
+                past = value
+                continue
             if key == LAST:
                 self._last_identifier = max(self._last_identifier, int.from_bytes(value, "big"))
                 continue
-            lane, standing = value[4], Standing[value[5:].decode()]
-            held = Held(int.from_bytes(value[:4], "big"), lane, standing)
-            self._held[key.decode()] = held
+            place = (key.partition(BETWEEN)[0].decode(), value[4])
+            held = self._held[place] = Held(int.from_bytes(value[:4], "big"), Standing[value[5:].decode()])
+            if key != _row(place):  # of a release that had one row for both lanes
+                self._parts.delete("capture", key)
+                self._put(place, held)
             self._last_identifier = max(self._last_identifier, held.identifier)
-            if standing is Standing.NEW:
+            if held.standing is Standing.NEW:
                 self._marker = max(self._marker, held.identifier)
+        if past and int.from_bytes(past[:4], "big") == self._marker:
+            self._lanes_past = set(past[4:])
         self._index()
 
     # --- the set
@@ -106,8 +126,8 @@ class Capture:
         self._wanted = found
         self._change_at = min(self._change_at, now if is_wider else now + NARROW_AFTER_S)
 
-    def tick(self, now: float) -> None:
-        """Begin a change that is due; say once that a marker does not come back."""
+    def tick(self, now: float) -> bool:
+        """Begin a change that is due, and return whether one began; say once that a marker does not come back."""
         if self._marker and self._is_host_up and not self.is_deferred:
             self._marker_since = self._marker_since or now
             if now > self._marker_since + MARKER_LATE_S and not self._is_late_said:
@@ -119,73 +139,68 @@ class Capture:
         if now >= self._change_at and not self._marker and self._is_host_up:
             self._change_at = math.inf
             self._change()
+            return self.is_changing
+        return False
 
     def deadline(self) -> float:
         """Return when ``tick`` is due."""
         return self._change_at if not self._marker and self._is_host_up else math.inf
 
     def _change(self) -> None:
-        target = self._hulls()
-        if target == set(self._held):
-            return
-        lane = 0
-        added = sorted(target - set(self._held))
-        if not self._parts.settings.has_identifiers:  # the whole set moves to the other lane
-            lane = 1 - max((held.lane for held in self._held.values()), default=1)
-            added = sorted(target)
-            self._earlier = {(each, held.lane): held for each, held in self._held.items() if each in target}
-        removed = [each for each in self._held if each not in target]
+        target, present = self._hulls(), {each for each, _ in self._held}
+        added = sorted(target - present)
         if not added:
-            self._remove([(each, self._held.pop(each).lane) for each in removed])
+            self._remove([place for place in self._held if place[0] not in target])
             self._index()
             return
-        for each in removed:
-            self._put(each, Held(self._held[each].identifier, self._held[each].lane, Standing.OLD))
+        has_identifiers = self._parts.settings.has_identifiers
+        lane = 0 if has_identifiers else 1 - self.lane if self._held else self.lane
+        if not has_identifiers:
+            added = sorted(target)  # the whole set moves to the other lane
+        for place, held in self._held.items():
+            if place[1] != lane or place[0] not in target:
+                self._put(place, Held(held.identifier, Standing.OLD))
+        self._begin([(each, lane) for each in added])
+
+    def _begin(self, places: list[tuple[str, int]]) -> None:
+        """Ask for filters, each under an identifier of its own where the broker has those, and for a marker."""
         self._last_identifier += 1
+        for number, place in enumerate(places):
+            self._last_identifier += number > 0 and self._parts.settings.has_identifiers
+            self._put(place, Held(self._last_identifier, Standing.NEW))
         self._marker = self._last_identifier
         self._lanes_past.clear()
-        for held in self._earlier.values():
-            held.standing = Standing.OLD
-        for each in added:
-            if self._parts.settings.has_identifiers and each != added[0]:
-                self._last_identifier += 1
-                self._marker = self._last_identifier
-            self._put(each, Held(self._last_identifier, lane, Standing.NEW))
         self._index()
-        self._subscribe(added, wants_retained=True)
+        self._subscribe(places)
 
     def _hulls(self) -> set[str]:
         return DisjointHulls(self._wanted).filters
 
-    def _put(self, topic_filter: str, held: Held) -> None:
-        self._held[topic_filter] = held
-        value = held.identifier.to_bytes(4, "big") + bytes([held.lane]) + held.standing.name.encode()
-        self._parts.put("capture", topic_filter.encode(), value)
+    def _put(self, place: tuple[str, int], held: Held) -> None:
+        self._held[place] = held
+        value = held.identifier.to_bytes(4, "big") + bytes([place[1]]) + held.standing.name.encode()
+        self._parts.put("capture", _row(place), value)
 
-    def _remove(self, filters: Iterable[tuple[str, int]]) -> None:
-        gone = tuple(sorted(filters))
-        for each, _ in gone:
-            if each not in self._held:
-                self._parts.delete("capture", each.encode())
+    def _remove(self, places: Iterable[tuple[str, int]]) -> None:
+        gone = tuple(sorted(places))
+        for place in gone:
+            self._held.pop(place, None)
+            self._parts.delete("capture", _row(place))
         self._gone.update(gone)
         if gone:
             self._parts.ready.effects.append(Recapture((), gone))
 
     def _index(self) -> None:
         self._by_identifier.clear()
-        for each, held in self._held.items():
+        for (each, _), held in self._held.items():
             self._by_identifier.setdefault(held.identifier, []).append((each, held))
-        for (each, _), held in self._earlier.items():
-            self._by_identifier.setdefault(held.identifier, []).append((each, held))
+        granted = [lane for (_, lane), held in self._held.items() if held.standing is not Standing.NEW]
+        self.lane = next(iter(granted), next((lane for _, lane in self._held), self.lane))
 
-    def _subscribe(self, filters: Iterable[str], wants_retained: bool) -> None:
+    def _subscribe(self, places: Iterable[tuple[str, int]]) -> None:
         marker = CaptureFilter(self.marker_topic, MARKER_IDENTIFIER, no_local=False, wants_retained=False)
-        lanes = sorted({self._held[each].lane for each in filters} | {held.lane for held in self._earlier.values()})
-        markers = [marker._replace(lane=lane) for lane in lanes or (0,)]
-        wanted = [
-            CaptureFilter(each, self._held[each].identifier, True, wants_retained, self._held[each].lane)
-            for each in filters
-        ]
+        markers = [marker._replace(lane=lane) for lane in sorted({lane for _, lane in self._held}) or (0,)]
+        wanted = [CaptureFilter(each, self._held[each, lane].identifier, True, True, lane) for each, lane in places]
         self._parts.ready.effects.append(Recapture((*markers, *wanted), (), self._marker))
 
     # --- the broker
@@ -194,11 +209,11 @@ class Capture:
         """Subscribe anew at a broker that has no session; go on with a change at one that has."""
         self._is_host_up = True
         if is_present:
-            gone = tuple(sorted(each for each in self._gone if each[0] not in self._held))
+            gone = tuple(sorted(self._gone - self._held.keys()))
             self._gone.clear()
             if gone:
                 self._parts.ready.effects.append(Recapture((), gone))
-            new = [each for each, held in self._held.items() if held.standing is Standing.NEW]
+            new = [place for place, held in self._held.items() if held.standing is Standing.NEW]
             if not new and self._held:
                 # Retained messages of QoS 0 that came while the agent was away are in no queue: ask for all again.
                 self._last_identifier += 1
@@ -207,80 +222,89 @@ class Capture:
                 self._lanes_past.clear()
                 new = list(self._held)
             if new:
-                self._subscribe(sorted(new), wants_retained=True)
+                self._subscribe(sorted(new))
             return
         self._gone.clear()
-        self._earlier.clear()
-        for each in [each for each, held in self._held.items() if held.standing is Standing.OLD]:
-            del self._held[each]
-            self._parts.delete("capture", each.encode())
-        self._marker = self._last_identifier = self._last_identifier + 1
-        self._lanes_past.clear()
-        lane = 0
-        for each in list(self._held):
-            if self._parts.settings.has_identifiers:
-                self._last_identifier += 1
-            self._put(each, Held(self._last_identifier, lane, Standing.NEW))
-        self._marker = self._last_identifier
-        self._index()
-        self._subscribe(sorted(self._held), wants_retained=True)
+        self._markers.clear()
+        self.is_deferred = False
+        former, lane = dict(self._held), self.lane
+        self._held.clear()
+        places = sorted({(each, lane) for (each, _), held in former.items() if held.standing is not Standing.OLD})
+        for place in former:
+            self._parts.delete("capture", _row(place))
+        others = tuple(sorted(former.keys() - set(places)))
+        if others and not self._parts.settings.has_identifiers:  # of two sessions one may stand
+            self._parts.ready.effects.append(Recapture((), others))
+        self._begin(places)
 
     def host_down(self) -> None:
         """Note that the connection ended."""
         self._is_host_up = False
 
-    def marker_seen(self, number: int, lane: int, *, may_end: bool = True) -> bool:
+    def marker_seen(self, ref: int, number: int, lane: int, *, may_end: bool = True) -> bool:
         """Note that the marker came back; return True when a change is over by it.
 
-        A change does not end while copies that came before the marker are not acknowledged: if the process died then,
-        they would come again by filters that are forgotten. Another marker is sent when they are; see ``go_on``.
+        It is not acknowledged while copies that came before it are not: if the process died then, they would come again
+        by filters that are forgotten. So it comes again where it stood, behind them.
         """
         if not self._marker or number != self._marker:
+            self._parts.ready.effects.append(AckHost(ref))
             return False
-        if not may_end:
-            self.is_deferred = True
-            return False
+        self._markers.append(ref)
         self._lanes_past.add(lane)
-        lanes = {held.lane for held in self._held.values()} | {held.lane for held in self._earlier.values()}
-        if not lanes <= self._lanes_past and lanes:
-            return False
-        self._marker = 0
-        old = [(each, held.lane) for each, held in self._held.items() if held.standing is Standing.OLD]
-        old += list(self._earlier)
-        for each, held in list(self._held.items()):
-            if held.standing is Standing.OLD:
-                del self._held[each]
-            elif held.standing is Standing.NEW:
-                self._put(each, Held(held.identifier, held.lane, Standing.ON))
-        self._earlier.clear()
-        self._index()
-        self._remove(old)
-        return True
+        self.is_deferred = not may_end
+        return may_end and self.go_on()
 
-    def go_on(self) -> None:
-        """Send the marker once more: what waited for room is taken."""
+    def go_on(self) -> bool:
+        """Acknowledge markers that came back: what was before them is taken; return True when a change is over."""
         self.is_deferred = False
-        if self._marker and self._is_host_up:
-            self._parts.ready.effects.append(Recapture((), (), self._marker))
+        self._parts.ready.effects += [AckHost(ref) for ref in self._markers]
+        self._markers.clear()
+        if not {lane for _, lane in self._held} <= self._lanes_past:
+            value = self._marker.to_bytes(4, "big") + bytes(sorted(self._lanes_past))
+            self._parts.put("capture", PAST, value)
+            return False
+        if len(self._lanes_past) > 1:
+            self._parts.delete("capture", PAST)
+        self._marker = 0
+        for place, held in self._held.items():
+            if held.standing is Standing.NEW:
+                self._put(place, Held(held.identifier, Standing.ON))
+        self._remove([place for place, held in self._held.items() if held.standing is Standing.OLD])
+        self._index()
+        return True
 
     def counts(self, topic: str, identifiers: tuple[int, ...], lane: int) -> bool:
         """Return whether a copy is the one of its publication that counts."""
-        if not identifiers:
-            return any(matches(each, topic) for each in self._held)
-        for identifier in identifiers:
-            for topic_filter, held in self._by_identifier.get(identifier, ()):
-                if len(self._by_identifier[identifier]) > 1 and not matches(topic_filter, topic):
-                    continue
-                is_past = lane in self._lanes_past if self._marker else True
-                if held.standing is Standing.ON or (held.standing is Standing.NEW and is_past):
-                    return True
-                if held.standing is Standing.OLD and not is_past:
-                    return True
-                if held.standing is Standing.NEW and not self._is_old(topic):
-                    return True
+        if not identifiers and self._parts.settings.has_identifiers:
+            return any(matches(each, topic) for each, _ in self._held)
+        is_past = lane in self._lanes_past if self._marker else True
+        for held in self._held_for(topic, identifiers, lane):
+            if held.standing is Standing.ON or (held.standing is Standing.NEW and is_past):
+                return True
+            if held.standing is Standing.OLD and not is_past:
+                return True
+            if held.standing is Standing.NEW and not self._is_old(topic):
+                return True
         return False
 
+    def _held_for(self, topic: str, identifiers: tuple[int, ...], lane: int) -> Iterator[Held]:
+        """Yield the subscriptions that a copy was sent for."""
+        if not self._parts.settings.has_identifiers:
+            for (each, at), held in self._held.items():
+                if at == lane and matches(each, topic):
+                    yield held
+            return
+        for identifier in identifiers:
+            found = self._by_identifier.get(identifier, ())
+            for each, held in found:
+                if len(found) == 1 or matches(each, topic):
+                    yield held
+
     def _is_old(self, topic: str) -> bool:
-        old = [each for each, held in self._held.items() if held.standing is Standing.OLD]
-        old += [each for each, _ in self._earlier]
-        return any(matches(each, topic) for each in old)
+        return any(held.standing is Standing.OLD and matches(each, topic) for (each, _), held in self._held.items())
+
+
+def _row(place: tuple[str, int]) -> bytes:
+    topic_filter, lane = place
+    return topic_filter.encode() + (BETWEEN + bytes((lane,)) if lane else b"")

@@ -10,8 +10,9 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from gateways.federation.capture import Capture
 from gateways.federation.echoes import Echoes
-from gateways.federation.events import Inject
+from gateways.federation.events import Captured, Inject
 from gateways.federation.loops import marks
 from gateways.federation.messages import TopicMessage, unpack_properties
 from gateways.federation.parts import Parts
@@ -29,9 +30,17 @@ class Delivery:
     """
 
     def __init__(
-        self, parts: Parts, rows: Rows, echoes: Echoes, assert_retained: Callable[[float, TopicMessage], bool]
+        self,
+        parts: Parts,
+        rows: Rows,
+        echoes: Echoes,
+        capture: Capture,
+        assert_retained: Callable[[float, TopicMessage], bool],
     ) -> None:
         self._parts, self._rows, self._echoes, self._assert_retained = parts, rows, echoes, assert_retained
+        self._capture = capture
+        self._has_echoes = not (parts.settings.has_no_local and parts.settings.has_identifiers)
+        self._echoing: set[int] = set()  # refs under way of which an echo is expected
         self.is_up = False
         self._queue: deque[bytes] = deque()
         self._flying: dict[int, bytes] = {}
@@ -86,12 +95,30 @@ class Delivery:
         assert isinstance(own, list)
         properties[PropertyId.USER_PROPERTY] = [*own, *named]
         is_retained = message.is_retained and self._assert_retained(now, message)
-        if not self._parts.settings.has_no_local:
-            self._echoes.add(now, message.topic, message.payload, message.qos)
+        if self._has_echoes:
+            self._expect_echo(now, message, ref)
         self._parts.ready.effects.append(
-            Inject(ref, message.topic, message.payload, message.qos, is_retained, properties)
+            Inject(ref, message.topic, message.payload, message.qos, is_retained, properties, self._capture.lane)
         )
         self._parts.counts["injected"] += 1
+
+    # --- echoes
+
+    def _expect_echo(self, now: float, message: TopicMessage, ref: int) -> None:
+        if self._capture.may_echo(message.topic):
+            self._echoes.add(now, message.topic, message.payload, message.qos)
+            self._echoing.add(ref)
+
+    def expect_echoes(self, now: float) -> None:
+        """Expect what was handed over before a change of filters, and may come back by the new ones."""
+        for ref, key in self._flying.items() if self._has_echoes else ():
+            stored = self._rows.stored.get(key)
+            if stored is not None and ref not in self._echoing:
+                self._expect_echo(now, stored.message, ref)
+
+    def is_echo(self, now: float, captured: Captured) -> bool:
+        """Return whether a captured message is one that was handed over here, and expect one less if so."""
+        return self._has_echoes and self._echoes.take(now, captured.topic, captured.payload, captured.qos)
 
     # --- the broker
 
@@ -101,10 +128,12 @@ class Delivery:
         if not is_present:
             self._queue.extendleft(reversed(self._flying.values()))
             self._flying.clear()
+            self._echoing.clear()
 
     def acked(self, ref: int, is_refused: bool) -> Stored | None:
         """Note that the broker took a message, or refused it; return it."""
         self._flying.pop(ref, None)
+        self._echoing.discard(ref)
         key = self._refs.pop(ref, None)
         stored = self._rows.stored.get(key) if key is not None else None
         if stored is None or HOST not in stored.owed:
@@ -118,6 +147,7 @@ class Delivery:
         """Forget a message whose time is over."""
         self._refs.pop(stored.ref, None)
         self._flying.pop(stored.ref, None)
+        self._echoing.discard(stored.ref)
 
     def tick(self, now: float) -> None:
         """Let early messages go whose time to wait is over, and fill the broker's window."""

@@ -61,8 +61,8 @@ class AgentSettings(Struct, frozen=True):
         election_step_ms, election_wait_ms_max: An agent waits its rank times the step before it announces itself as
             core, at most so long.
         early_ms: How long a message waits for the one before it.
-        has_no_local: The broker does not send the agent its own messages: MQTT 5, or level 0x84 of 3.1.1. Without it
-            echoes are counted.
+        has_no_local: The broker does not send a connection its own messages: MQTT 5, or level 0x84 of 3.1.1. Without
+            it echoes are counted.
         has_identifiers: The broker has subscription identifiers; without them a new capture set has another lane.
         unkept_max: Messages sent to one neighbour and not kept by it.
         kept_timeout_s: A neighbour that keeps nothing for so long is passed by.
@@ -119,7 +119,7 @@ class Captured(NamedTuple):
     Attributes:
         ref: For ``AckHost``; 0 at QoS 0. It outlives the connection: while the core has not acknowledged it, the
             session does not hand the message over again, and answers when the broker sends it again.
-        identifiers: Subscription identifiers; of a lane its number (see ``CaptureFilter``).
+        identifiers: Subscription identifiers; a broker without them tells none, and the lane tells filters apart.
         lane: 0; 1 for the second connection of a broker without subscription identifiers.
     """
 
@@ -256,7 +256,7 @@ class CaptureFilter(NamedTuple):
     """A subscription of the agent: QoS 2, Retain As Published.
 
     Attributes:
-        identifier: Subscription identifier. Without those it names the generation, and ``lane`` the connection.
+        identifier: Subscription identifier, where the broker has those; otherwise ``lane`` names the connection.
         no_local: False for the marker alone, which must come back.
         wants_retained: Retain Handling 0, otherwise 2.
     """
@@ -282,7 +282,10 @@ class Recapture(NamedTuple):
 
 
 class Inject(NamedTuple):
-    """A message for the broker; ``ref`` outlives the process (0 at QoS 0), and ``HostAcked`` has it."""
+    """A message for the broker; ``ref`` outlives the process (0 at QoS 0), and ``HostAcked`` has it.
+
+    ``lane`` is the connection that gets none of its own messages back: that of the filters that stand.
+    """
 
     ref: int
     topic: str
@@ -290,6 +293,7 @@ class Inject(NamedTuple):
     qos: int
     is_retained: bool
     properties: Properties
+    lane: int = 0
 
 
 class Log(NamedTuple):

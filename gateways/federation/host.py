@@ -2,7 +2,8 @@
 
 Decides what an effect of the core means to a session and what the session's events mean to the core. Nothing leaves
 before the rows behind it are on disk: what the sessions want to send waits in the turn of ``turns.py``. A broker of
-3.1.1 has no subscription identifiers: two connections are two lanes (``gateways/federation/capture.py``).
+3.1.1 has no subscription identifiers: two connections are two lanes (``gateways/federation/capture.py``), and where they
+come as bridges a third one publishes markers, for a lane gets nothing back of its own.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MARKER_TOKEN = 0  # of a publish that the core does not wait for
 QOS = 2
 RETAINED_NEVER = 2  # Retain Handling
 DIGITS_MAX = 20
+LANES_MAX = 2
 
 Rows = Sequence[tuple[bytes, bytes]]
 
@@ -69,7 +71,7 @@ class Host:
         self.lanes = [_Lane(self, number, each, random) for number, each in enumerate(options)]
         self._present = True
         self._waiting: deque[Inject] = deque()  # until there is room on a connection
-        self._open: set[int] = set()  # refs given to the session, or waiting
+        self._open: dict[int, int] = {}  # refs given to a session, or waiting for its room: lane
         self._released: set[int] = set()
         self._refs: dict[int, tuple[_Lane, Publish]] = {}
         self._last_ref = 0
@@ -83,7 +85,7 @@ class Host:
         for lane in self.lanes:
             lane.rows = restore_session(lane.client.session, lane.number, sent, taken)
             for publish in lane.client.session.outbound.values():
-                self._open.add(publish.token)
+                self._open[publish.token] = lane.number
                 if publish.released:
                     self._released.add(publish.token)
 
@@ -110,7 +112,7 @@ class Host:
             if effect.ref in self._released:
                 self._put_event(HostAcked(effect.ref))
             return
-        self._open.add(effect.ref)
+        self._open[effect.ref] = effect.lane
         self._waiting.append(effect)
         self.pump()
 
@@ -144,8 +146,7 @@ class Host:
 
     def pump(self) -> None:
         """Publish what waits, as far as there is room."""
-        client = self.lanes[0].client
-        while self._waiting and self.is_up and client.has_room:
+        while self._waiting and self.is_up and (client := self._lane(self._waiting[0].lane).client).has_room:
             effect = self._waiting.popleft()
             if not self._publish(client, self._packet(effect), effect.ref):
                 self._ended(effect.ref)
@@ -159,10 +160,9 @@ class Host:
         if not is_present:
             for ref in [ref for ref, (at, _) in self._refs.items() if at is lane]:
                 del self._refs[ref]
-            if lane.number == 0:
-                self._waiting.clear()
-                self._open.clear()
-                self._released.clear()
+            self._waiting = deque(each for each in self._waiting if each.lane != lane.number)
+            for ref in [ref for ref, at in self._open.items() if at == lane.number]:
+                self._ended(ref)
         if all(each.client.is_connected for each in self.lanes):
             self.is_up, self.reason = True, ""
             self.counts["connections"] += 1
@@ -227,11 +227,11 @@ class Host:
             self._hold(rows, _nothing)
 
     def _ended(self, ref: int) -> None:
-        self._open.discard(ref)
+        self._open.pop(ref, None)
         self._released.discard(ref)
 
     def _publish_at_once(self, effect: Inject) -> None:
-        client = self.lanes[0].client
+        client = self._lane(effect.lane).client
         if not (self.is_up and client.is_connected) or client.outgoing_bytes > OUTGOING_BYTES_MAX:
             self.counts["dropped_qos_0"] += 1
         else:
@@ -254,7 +254,7 @@ class Host:
         return Publish(effect.topic, effect.payload, effect.qos, effect.is_retained, properties=properties)
 
     def _publish_marker(self, number: int) -> None:
-        client = self.lanes[0].client
+        client = self.lanes[-1 if len(self.lanes) > LANES_MAX else 0].client
         if client.has_room:
             client.publish(Publish(self._marker_topic, b"%d" % number, QOS), MARKER_TOKEN)
         else:
@@ -265,7 +265,7 @@ class Host:
         client.refuse(f"{client.address} refuses the filter {topic_filter} (0x{code:02x}): the agent does not run half")
 
     def _lane(self, number: int) -> _Lane:
-        return self.lanes[min(number, len(self.lanes) - 1)]
+        return self.lanes[min(number, LANES_MAX - 1, len(self.lanes) - 1)]
 
 
 class _Lane:
@@ -295,7 +295,7 @@ class _Lane:
 
     def room(self) -> None:
         """Publish what waits."""
-        if self.number == 0 and self.client.session.state is ClientState.CONNECTED:
+        if self.client.session.state is ClientState.CONNECTED:
             self._host.pump()
 
 

@@ -18,7 +18,7 @@ from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["client_id_of", "lane_options", "read_secret"]
+__all__ = ["client_id_of", "lane_options", "own_client_ids", "read_secret"]
 
 KEEP_ALIVE_S = 30
 EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
@@ -35,7 +35,9 @@ def client_id_of(settings: FederateSettings) -> str:
 def lane_options(
     settings: FederateSettings, log_filters: Sequence[SubscriptionRequest], is_new: Callable[[], bool]
 ) -> list[GatewayClientOptions]:
-    """Return the options of each connection to the broker: one, or two for 3.1.1.
+    """Return the options of each connection to the broker: one, or two lanes for 3.1.1.
+
+    With No Local there they come as bridges (level 0x84), and a third one as a client, whose markers both lanes get.
 
     Args:
         log_filters: Of the adapter; on the first connection.
@@ -56,8 +58,9 @@ def lane_options(
     if settings.password_file is not None:
         password = read_secret("federate.password_file", settings.password_file)
     version = 5 if settings.protocol == "5" else 4
+    as_bridge = version == 4 and settings.no_local
 
-    def connect_as(client_id: str) -> Callable[[], Connect]:
+    def connect_as(client_id: str, is_bridge: bool = as_bridge) -> Callable[[], Connect]:
         def connect() -> Connect:
             properties: Properties = {}
             if version == 5:
@@ -68,7 +71,15 @@ def lane_options(
                     PropertyId.SESSION_EXPIRY_INTERVAL: max(EXPIRY_S_MIN, int(settings.hold_s)),
                 }
             return Connect(
-                client_id, is_new(), KEEP_ALIVE_S, version, None, settings.username or None, password, properties
+                client_id,
+                is_new(),
+                KEEP_ALIVE_S,
+                version,
+                None,
+                settings.username or None,
+                password,
+                properties,
+                bridge=is_bridge,
             )
 
         return connect
@@ -80,7 +91,15 @@ def lane_options(
     lanes = [GatewayClientOptions(addresses, connect_as(client_id), tuple(log_filters), context, bounds)]
     if version != 5:
         lanes.append(GatewayClientOptions(addresses, connect_as(f"{client_id}-b"), (), context, bounds))
+    if as_bridge:
+        lanes.append(GatewayClientOptions(addresses, connect_as(f"{client_id}-m", False), (), context, bounds))
     return lanes
+
+
+def own_client_ids(settings: FederateSettings) -> list[str]:
+    """Return the identifiers of all connections: what they subscribe to is nobody's wish."""
+    client_id = client_id_of(settings)
+    return [client_id, f"{client_id}-b", f"{client_id}-m"]
 
 
 def read_secret(where: str, path: Path) -> bytes:

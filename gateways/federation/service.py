@@ -22,7 +22,7 @@ from conf.metrics import Metrics
 from gateways.federation.agent import Agent
 from gateways.federation.events import SPOOL_KINDS, AgentSettings, Forget, NeighbourPolicy, WrongSpool
 from gateways.federation.host import Host, log_filters
-from gateways.federation.host_door import client_id_of, lane_options
+from gateways.federation.host_door import client_id_of, lane_options, own_client_ids
 from gateways.federation.interest.cluster_list import ClusterList, cluster_list
 from gateways.federation.interest.interest import INTEREST_KIND, Adapter, Interest
 from gateways.federation.interest.mosquitto import MosquittoLog
@@ -246,7 +246,7 @@ async def _listen(settings: FederateSettings) -> list[trio.SocketListener]:
 
 def _adapter(settings: FederateSettings) -> Adapter:
     client_id = client_id_of(settings)
-    interest = Interest([client_id, f"{client_id}-b"], settings.interest_s, settings.interests_max)
+    interest = Interest(own_client_ids(settings), settings.interest_s, settings.interests_max)
     match settings.host_kind:
         case "mosquitto":
             return MosquittoLog(interest, client_id)
@@ -276,7 +276,7 @@ def _agent_settings(settings: FederateSettings) -> AgentSettings:
         dedup_s=settings.dedup_s,
         dedup_ids_max=settings.dedup_ids_max,
         spool_bytes_max=settings.spool_bytes_max,
-        has_no_local=settings.no_local and settings.protocol == "5",
+        has_no_local=settings.no_local,
         has_identifiers=settings.protocol == "5",
         host_window=settings.host_window,
     )

@@ -4,6 +4,7 @@ Every target gets its share of the time in processes of its own. Where atheris i
 guided by the lines that an input reaches, and what that finds is mutated at random in the second half; without it all
 of it is random, and that is said. The compiled targets run with bounds checks and the address sanitizer where gcc is.
 A failure is kept in ``build/fuzz/failures``, belongs into ``tests/fuzz/test_targets.py``, and makes the exit code 1.
+``--executions N`` ends a process when it has done so many, and its share of the minutes is the most that it may take.
 ``--log`` keeps the counts, ``--report`` makes the table in docs/fuzzing.md of them.
 """
 
@@ -88,6 +89,7 @@ class Fuzzing:
         box = WORK / f"{target.name}.box"
         command = [sys.executable, "-m", "tests.fuzz.one_target", target.name, "--seconds", f"{seconds:.1f}"]
         command += ["--seed", str(self._options.seed), "--box", str(box), "--corpus", str(self._corpus)]
+        command += ["--executions", str(self._options.executions)]
         began = time.monotonic()
         log = WORK / f"{target.name}.log"
         with log.open("wb") as output:
@@ -146,6 +148,7 @@ def main() -> int:
     """Fuzz; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1.0, help="for all targets together")
+    parser.add_argument("--executions", type=int, default=0, help="of each process; 0: as many as its minutes allow")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--targets", default="", help=f"of {', '.join(target.name for target in TARGETS)}")
     parser.add_argument("--random", action="store_true", help="without atheris")

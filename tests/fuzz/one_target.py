@@ -59,14 +59,19 @@ def load_corpus(target: Target, folder: Path | None) -> tuple[bytes, ...]:
 
 
 def run_target(
-    target: Target, seed: int, seconds: float, corpus: tuple[bytes, ...] = (), box: Box | None = None
+    target: Target,
+    seed: int,
+    seconds: float,
+    corpus: tuple[bytes, ...] = (),
+    box: Box | None = None,
+    executions: int = 0,
 ) -> tuple[int, bytes | None]:
-    """Mutate for a while; return the number of cases, and the input that failed."""
+    """Mutate for a while, or until so many executions are done; return the number of cases, and what failed."""
     rng = random.Random(f"{target.name}/{seed}")
     end = time.monotonic() + seconds
     corpus = corpus or target.corpus
     cases = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end and (not executions or cases < executions):
         for _ in range(ROUND):
             data = target.mutator(corpus, rng)
             cases += 1
@@ -123,6 +128,7 @@ def _guided(target: Target, options: argparse.Namespace, box: Box) -> None:
         target.check(data)
 
     arguments = [f"-max_total_time={max(1, int(options.seconds))}", f"-max_len={INPUT_BYTES_MAX}"]
+    arguments += [f"-runs={options.executions}"] if options.executions else []
     arguments += [f"-seed={options.seed % 2**31 or 1}", "-print_final_stats=1", "-verbosity=0", "-timeout=30"]
     atheris.Setup([sys.argv[0], *arguments, f"-artifact_prefix={options.box.parent}/", str(folder)], one)
     atheris.Fuzz()
@@ -132,6 +138,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=[target.name for target in TARGETS])
     parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--executions", type=int, default=0)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--box", type=Path, required=True)
     parser.add_argument("--corpus", type=Path, required=True)
@@ -142,7 +149,7 @@ def main() -> int:
     if options.guided:
         _guided(target, options, box)
     corpus = load_corpus(target, options.corpus)
-    return run_target(target, options.seed, options.seconds, corpus, box)[1] is not None
+    return run_target(target, options.seed, options.seconds, corpus, box, options.executions)[1] is not None
 
 
 if __name__ == "__main__":

@@ -318,14 +318,20 @@ class FederationSimulation:
         return found
 
 
-def make_graph(simulation: FederationSimulation, count: int, **settings: Any) -> list[str]:
-    """Add agents in a random connected graph, some with clocks an hour apart."""
+BROKERS: tuple[dict[str, bool], ...] = ({}, {"has_identifiers": False})  # MQTT 5; 3.1.1 with level 0x84
+
+
+def make_graph(
+    simulation: FederationSimulation, count: int, is_mixed: bool = False, **settings: Any
+) -> list[str]:
+    """Add agents in a random connected graph, some with clocks an hour apart, or, mixed, beside brokers of 3.1.1."""
     random = simulation.random
     names = [f"n{each:02}" for each in range(count)]
     for index, name in enumerate(names):
         spool_bytes_max = random.choice((1 << 30, 1 << 30, 1 << 30, 600))
         clock_s = random.choice((0.0, 0.0, 3600.0, -3600.0))
-        simulation.add(name, clock_s=clock_s, spool_bytes_max=spool_bytes_max, **settings)
+        host = random.choice(BROKERS) if is_mixed else {}
+        simulation.add(name, clock_s=clock_s, spool_bytes_max=spool_bytes_max, **settings, **host)
         if index:
             simulation.link(name, random.choice(names[:index]))
     for _ in range(random.randrange(count)):
@@ -335,12 +341,14 @@ def make_graph(simulation: FederationSimulation, count: int, **settings: Any) ->
     return names
 
 
-def run_seed(seed: int, count: int = 0, see: Callable[[FederationSimulation], None] | None = None) -> list[str]:
+def run_seed(
+    seed: int, count: int = 0, see: Callable[[FederationSimulation], None] | None = None, is_mixed: bool = False
+) -> list[str]:
     """Tell one story; return what does not hold."""
     simulation = FederationSimulation(seed)
     random = simulation.random
     count = count or LARGE.get(seed % 100, 0)
-    names = make_graph(simulation, count or random.choice((5, 5, 6, 7, 8, 9, 12, 16)))
+    names = make_graph(simulation, count or random.choice((5, 5, 6, 7, 8, 9, 12, 16)), is_mixed)
     simulation.start()
     subscribers = []
     for index in range(random.randrange(2, 6)):
@@ -420,10 +428,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--agents", type=int, default=0)
+    parser.add_argument("--mixed", action="store_true", help="some brokers are of MQTT 3.1.1")
     options = parser.parse_args()
     failed = 0
     for seed in range(options.seed, options.seed + options.seeds):
-        found = run_seed(seed, options.agents)
+        found = run_seed(seed, options.agents, is_mixed=options.mixed)
         if found:
             failed += 1
             print(f"seed {seed}: {len(found)} faults", *found[:6], sep="\n  ")

@@ -14,6 +14,8 @@ from mqtt.properties import Properties
 from mqtt.topics import matches
 
 AGENT = "agent"
+LANES = (AGENT, "agent-b")  # its connections, of which an agent of MQTT 5 has the first alone
+MARKERS = "agent-m"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Copy:
     is_retained: bool
     properties: Properties
     identifier: int
+    lane: int = 0
 
 
 @dataclass
@@ -69,23 +72,26 @@ class ModelBroker:
         self._on_copy, self._on_interest = on_copy, on_interest
         self._number = 0
 
-    def connect(self, is_clean: bool) -> bool:
+    def connect(self, is_clean: bool, lanes: int = 1) -> bool:
         """Connect the agent; return Session Present. What it had not acknowledged comes again."""
-        if is_clean:
-            self.sessions.pop(AGENT, None)
-        is_present = AGENT in self.sessions
-        session = self.sessions.setdefault(AGENT, Session())
-        session.is_up = True
+        is_present = True
+        for name in LANES[:lanes]:
+            if is_clean:
+                self.sessions.pop(name, None)
+            is_present = is_present and name in self.sessions
+            self.sessions.setdefault(name, Session()).is_up = True
         return is_present
 
     def resume(self) -> None:
         """Send again what the agent did not acknowledge."""
-        for copy in list(self.sessions[AGENT].queue):
-            self._on_copy(copy)
+        for name in LANES:
+            for copy in list(self.sessions[name].queue) if name in self.sessions else ():
+                self._on_copy(copy)
 
     def disconnect(self) -> None:
-        if AGENT in self.sessions:
-            self.sessions[AGENT].is_up = False
+        for name in LANES:
+            if name in self.sessions:
+                self.sessions[name].is_up = False
 
     def restart_empty(self) -> None:
         """Lose everything, as a broker without persistence that is killed."""
@@ -105,19 +111,22 @@ class ModelBroker:
     def unsubscribe_client(self, client: str, topic_filter: str) -> None:
         session = self.sessions[client]
         del session.subscriptions[topic_filter]
-        if not any(topic_filter in other.subscriptions for name, other in self.sessions.items() if name != AGENT):
+        if not any(topic_filter in other.subscriptions for name, other in self.sessions.items() if name not in LANES):
             self._on_interest(topic_filter, None)
 
-    def subscribe_agent(self, topic_filter: str, subscription: Subscription, wants_retained: bool) -> None:
-        session = self.sessions[AGENT]
-        session.subscriptions[topic_filter] = subscription
+    def subscribe_agent(
+        self, topic_filter: str, subscription: Subscription, wants_retained: bool, lane: int = 0
+    ) -> None:
+        self.sessions[LANES[lane]].subscriptions[topic_filter] = subscription
         if wants_retained:
             for topic, kept in list(self.retained.items()):
                 if matches(topic_filter, topic):
-                    self._queue(session, topic, kept.payload, kept.qos, True, kept.properties, subscription.identifier)
+                    self._queue(
+                        lane, topic, kept.payload, kept.qos, True, kept.properties, subscription.identifier
+                    )
 
-    def unsubscribe_agent(self, topic_filter: str) -> None:
-        self.sessions[AGENT].subscriptions.pop(topic_filter, None)
+    def unsubscribe_agent(self, topic_filter: str, lane: int = 0) -> None:
+        self.sessions[LANES[lane]].subscriptions.pop(topic_filter, None)
 
     def publish(
         self,
@@ -144,11 +153,11 @@ class ModelBroker:
             for topic_filter, subscription in list(session.subscriptions.items()):
                 if not matches(topic_filter, topic) or (subscription.no_local and name == client):
                     continue
-                if name != AGENT:
+                if name not in LANES:
                     self.received[name].append((topic, payload))
                 else:
                     self._queue(
-                        session,
+                        LANES.index(name),
                         topic,
                         payload,
                         min(qos, subscription.qos),
@@ -159,7 +168,7 @@ class ModelBroker:
 
     def _queue(
         self,
-        session: Session,
+        lane: int,
         topic: str,
         payload: bytes,
         qos: int,
@@ -167,14 +176,15 @@ class ModelBroker:
         properties: Properties,
         identifier: int,
     ) -> None:
+        session = self.sessions[LANES[lane]]
         self._number += 1
-        copy = Copy(self._number, topic, payload, qos, is_retained, properties, identifier)
+        copy = Copy(self._number, topic, payload, qos, is_retained, properties, identifier, lane)
         if qos:
             session.queue.append(copy)
         if session.is_up:
             self._on_copy(copy)
 
     def acknowledge(self, number: int) -> None:
-        session = self.sessions.get(AGENT)
-        if session is not None:
-            session.queue = [each for each in session.queue if each.number != number]
+        for name in LANES:
+            if (session := self.sessions.get(name)) is not None:
+                session.queue = [each for each in session.queue if each.number != number]

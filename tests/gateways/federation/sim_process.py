@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from gateways.federation.events import (
     AckHost,
     AgentSettings,
     Captured,
+    CaptureFilter,
     CloseLink,
     Event,
     HoldLink,
@@ -27,7 +29,7 @@ from gateways.federation.events import (
     Send,
 )
 from gateways.spool_rows import Put
-from tests.gateways.federation.model_broker import AGENT, Copy, ModelBroker, Subscription
+from tests.gateways.federation.model_broker import AGENT, LANES, MARKERS, Copy, ModelBroker, Subscription
 
 if TYPE_CHECKING:
     from tests.gateways.federation.federation_simulation import FederationSimulation
@@ -63,6 +65,7 @@ class SimProcess:
         self._commit_at = 0.0
         self._wake_at = -1.0
         self.is_full = False
+        self.lanes = 1 if settings.has_identifiers else 2
 
     # --- the process
 
@@ -142,7 +145,7 @@ class SimProcess:
         core = self.core
         if core is None or self.is_host_up:
             return
-        is_present = self.broker.connect(core.is_new and not self.disk.get("capture"))
+        is_present = self.broker.connect(core.is_new and not self.disk.get("capture"), self.lanes)
         self.is_host_up = True
         self.connection += 1
         if not is_present:
@@ -169,33 +172,60 @@ class SimProcess:
 
     def _publish(self, effect: Inject) -> None:
         connection, life = self.connection, self.life
-        self.broker.publish(
-            AGENT, effect.topic, effect.payload, effect.qos, effect.is_retained, effect.properties, effect.ref
-        )
-        self.simulation.injected(self.name, effect)
+        properties = effect.properties if self.lanes == 1 else {}
 
         def answer() -> None:
             if connection == self.connection and life == self.life:
                 self.step([HostAcked(effect.ref)])
 
-        if effect.ref:
-            self.simulation.at(self.simulation.now + HOST_S, answer)
+        def publish() -> None:
+            self.broker.publish(
+                LANES[effect.lane], effect.topic, effect.payload, effect.qos, effect.is_retained, properties, effect.ref
+            )
+            self.simulation.injected(self.name, effect)
+            if effect.ref:
+                self.simulation.at(self.simulation.now + HOST_S, answer)
+
+        self._up(effect.lane, publish)
+
+    def _up(self, lane: int, action: Callable[[], None]) -> None:
+        """Let the broker do something now; with several connections each takes its own time."""
+        if self.lanes == 1:
+            action()
+            return
+        connection, simulation = self.connection, self.simulation
+
+        def arrive() -> None:
+            if connection == self.connection:
+                action()
+
+        simulation.in_order(f"to host {self.name} {lane}", simulation.random.uniform(0.0, 4 * HOST_S), arrive)
 
     def _recapture(self, effect: Recapture) -> None:
         if not self.is_host_up:
             return
-        for topic_filter, _ in effect.unsubscribe:
-            self.broker.unsubscribe_agent(topic_filter)
+        assert self.core is not None
+        topic, number, connection, waits = self.core.marker_topic, effect.marker, self.connection, len(effect.subscribe)
+        sender = MARKERS if self.lanes > 1 and self.settings.has_no_local else AGENT
+
+        def publish() -> None:
+            if connection == self.connection:
+                self.broker.publish(sender, topic, b"%d" % number, 2)
+
+        def subscribe(each: CaptureFilter) -> None:
+            nonlocal waits
+            no_local = self.settings.has_no_local and (each.no_local or self.lanes > 1)
+            subscription = Subscription(2, no_local, True, each.identifier)
+            self.broker.subscribe_agent(each.filter, subscription, each.wants_retained, each.lane)
+            waits -= 1
+            if not waits and number:
+                self.simulation.at(self.simulation.now + HOST_S, publish)
+
+        for topic_filter, lane in effect.unsubscribe:
+            self._up(lane, partial(self.broker.unsubscribe_agent, topic_filter, lane))
         for each in effect.subscribe:
-            subscription = Subscription(2, each.no_local and self.settings.has_no_local, True, each.identifier)
-            self.broker.subscribe_agent(each.filter, subscription, each.wants_retained)
-        if effect.marker and self.core is not None:
-            topic, number, connection = self.core.marker_topic, effect.marker, self.connection
-
-            def publish() -> None:
-                if connection == self.connection:
-                    self.broker.publish(AGENT, topic, b"%d" % number, 2)
-
+            self._up(each.lane, partial(subscribe, each))
+        if number and not effect.subscribe:
             self.simulation.at(self.simulation.now + HOST_S, publish)
 
     def _on_copy(self, copy: Copy) -> None:
@@ -211,15 +241,17 @@ class SimProcess:
                     self._handed.add(copy.number)
                 self.step([self._event(copy)])
 
-        self.simulation.in_order(f"host {self.name}", HOST_S, arrive)
+        delay_s = HOST_S if self.lanes == 1 else self.simulation.random.uniform(HOST_S, 4 * HOST_S)
+        self.simulation.in_order(f"host {self.name} {copy.lane}", delay_s, arrive)
 
     def _event(self, copy: Copy) -> Event:
         assert self.core is not None
         ref = copy.number if copy.qos else 0
         if copy.topic == self.core.marker_topic:
-            return MarkerSeen(ref, int(copy.payload))
+            return MarkerSeen(ref, int(copy.payload), copy.lane)
+        identifiers = (copy.identifier,) if self.lanes == 1 else ()
         return Captured(
-            ref, copy.topic, copy.payload, copy.qos, copy.is_retained, dict(copy.properties), (copy.identifier,)
+            ref, copy.topic, copy.payload, copy.qos, copy.is_retained, dict(copy.properties), identifiers, copy.lane
         )
 
     def _on_interest(self, topic_filter: str, qos: int | None) -> None:
