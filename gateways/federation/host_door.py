@@ -21,6 +21,7 @@ from mqtt.properties import Properties, PropertyId
 __all__ = ["client_id_of", "lane_options", "own_client_ids", "read_secret"]
 
 KEEP_ALIVE_S = 30
+WINDOW_3_1_1 = 20  # no Receive Maximum is told there, and Mosquitto 2.0 ends who has more than that under way at QoS 2
 EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
 EXPIRY_S_MIN = 7 * 86_400
 ALIASES_MAX = 64
@@ -84,9 +85,10 @@ def lane_options(
 
         return connect
 
-    bounds = ClientBounds(
-        connect_timeout_s=10.0, silence_s=KEEP_ALIVE_S * 1.5, window=settings.host_window, excess=EXCESS
-    )
+    window = settings.host_window
+    if version != 5 and "host_window" not in settings.model_fields_set:
+        window = WINDOW_3_1_1
+    bounds = ClientBounds(connect_timeout_s=10.0, silence_s=KEEP_ALIVE_S * 1.5, window=window, excess=EXCESS)
     client_id = client_id_of(settings)
     lanes = [GatewayClientOptions(addresses, connect_as(client_id), tuple(log_filters), context, bounds)]
     if version != 5:

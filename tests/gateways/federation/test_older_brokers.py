@@ -1,0 +1,81 @@
+"""A real broker that is spoken to by MQTT 3.1.1: as a bridge of level 0x84, and by counting echoes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.gateways.federation.real_federation import (
+    INSTALLED,
+    Federation,
+    Publisher,
+    Site,
+    Subscriber,
+    running,
+    until,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+
+MESSAGES = 400
+PAUSE_S = 0.005
+
+
+class AsBridge(Site):
+    """Its agent comes with level 0x84."""
+
+    settings = {"protocol": "3.1.1"}
+
+
+class WithEchoes(Site):
+    """Its agent comes as a client, and counts what comes back."""
+
+    settings = {"protocol": "3.1.1", "no_local": False}
+
+
+def publishing(publisher: Publisher, head: str) -> threading.Thread:
+    def run() -> None:
+        for number in range(MESSAGES):
+            publisher.publish("plant/x", f"{head}-{number}".encode())
+            time.sleep(PAUSE_S)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("kind", [AsBridge, WithEchoes])
+def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
+    """Both ways each message comes once, while the set of captured filters moves from lane to lane."""
+    federation = Federation(tmp_path, ["a", "b", "c"], [("a", "b"), ("b", "c")], kinds={"a": kind})
+    with running(federation):
+        federation.wait_overlay()
+        a, b = (federation.sites[name] for name in ("a", "b"))
+        ends = [
+            Subscriber(a.broker_port, "sub-a", "plant/#"),
+            Subscriber(b.broker_port, "sub-b", "plant/x"),
+            Subscriber(federation.sites["c"].broker_port, "sub-c", "plant/x"),
+        ]
+        federation.wait_members("plant/x", {"a", "b", "c"})
+        publishers = [Publisher(site.broker_port, f"pub-{site.name}") for site in (a, b)]
+        threads = [publishing(each, head) for each, head in zip(publishers, "ab", strict=True)]
+        for number, topic_filter in enumerate(("plant/+", "plant/#", "+/x", "#")):
+            other = Subscriber(b.broker_port, f"other-{number}", topic_filter)
+            time.sleep(0.4)
+            other.client.unsubscribe(topic_filter)
+        for thread in threads:
+            thread.join()
+        for publisher in publishers:
+            publisher.wait(30)
+        wanted = {f"{head}-{number}".encode() for head in "ab" for number in range(MESSAGES)}
+        try:
+            until(lambda: all(set(each.payloads) == wanted for each in ends), 30, "all messages")
+        finally:
+            print([len(wanted - set(each.payloads)) for each in ends], a.ask("status")["counts"])
+        time.sleep(1)  # for what comes twice
+        assert [set(each.payloads.values()) for each in ends] == [{1}] * 3
+        for each in (*ends, *publishers):
+            each.close()
