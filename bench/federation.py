@@ -5,6 +5,7 @@
     python -m bench.federation --only overlay first   overlay | first | contention | idle | stretch | growth | rate |
                                                       relayed | faults
     python -m bench.federation --only faults --system star    ours | star | ring
+    python -m bench.federation --only faults --system ring --inflight 20    Mosquitto's own bound; otherwise none
     python -m bench.federation --only faults --fault both     none | broker | agent | both | frozen | cut | slow
 
 Each row has its bar, and "missed" where it does not hold; the exit code is 1 then. *star* and *ring* are brokers that
@@ -22,8 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from bench.federation_faults import FAULTS, SYSTEMS, faults
+from bench.federation_faults import FAULTS, INFLIGHT, SYSTEMS, faults
 from bench.federation_rates import NAMES as LINE
 from bench.federation_rates import PAYLOAD_BYTES, through_a_line
 from tests.gateways.federation.federation_simulation import FederationSimulation, make_graph
@@ -32,7 +34,7 @@ from tests.gateways.federation.test_agents import subscribe
 from tests.gateways.federation.test_evaluation import breadth_first, idle_messages, links_of
 
 NAMES = [str(number) for number in range(1, 10)]
-TIMERS: dict[str, dict[str, object]] = {
+TIMERS: dict[str, dict[str, Any]] = {
     "ours": {"hello_s": 1.0, "announce_s": 5.0},
     "paper": {"hello_s": 5.0, "announce_s": 20.0},
 }
@@ -230,6 +232,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=FIGURES)
     parser.add_argument("--system", choices=SYSTEMS, action="append", help="of faults; several; default: all")
     parser.add_argument("--fault", choices=sorted(FAULTS), action="append", help="of faults; several; default: all")
+    parser.add_argument("--inflight", type=int, default=INFLIGHT, help="of bridged brokers; 0: no bound")
     parser.add_argument("--messages", type=int, default=20_000, help="of rate and relayed")
     given = parser.parse_args()
     table = Table()
@@ -254,7 +257,8 @@ def main() -> int:
         relayed(given.messages, table)
     if "faults" in given.only:
         for system in given.system or SYSTEMS:
-            faults(system, given.fault or list(FAULTS), given.timers, TIMERS[given.timers], table.row)
+            names, settings = given.fault or list(FAULTS), TIMERS[given.timers]
+            faults(system, names, given.timers, settings, table.row, given.inflight)
     return 1 if table.missed else 0
 
 

@@ -3,8 +3,12 @@
 Publishers at 7 and 3 to subscribers at 3 and 8, and one at 4 to a subscriber at 6, whose only shortest way leads
 through 5; each publishes at QoS 1 and at QoS 2. A fault comes in the middle of it. A message that its broker
 acknowledged and that no subscriber gets is lost. Brokers keep nothing on disk, so that a killed one has forgotten all;
-in the star, whose hub is 5, each broker saves every second instead, in its favour. Copies in a ring have no end: its
-publishers stop when one subscriber has 10 000.
+in the star, whose hub is 5, and in the ring each broker saves every second instead, in its favour. Copies in a ring
+have no end: its publishers stop when one subscriber has 10 000.
+
+Bridged brokers have no bound of messages under way (``max_inflight_messages 0``), in their favour too: with Mosquitto's
+own 20 a bridge that comes back sends all it holds at once, the broker ends it after the twentieth (PUBREC 0x97), and so
+for ever: the link is dead, and a ring with it is none. ``--inflight 20`` shows that.
 """
 
 from __future__ import annotations
@@ -55,6 +59,8 @@ BRIDGE = (
     "keepalive_interval 5",
 )
 SAVES = ("autosave_interval 1",)
+TOPICS = ("topic plant/# both 2", "topic across/# both 2")
+INFLIGHT = 0  # no bound
 
 Row = Callable[[str, str, str, bool], None]
 
@@ -144,23 +150,26 @@ def _ours(folder: Path, settings: Mapping[str, object]) -> Iterator[Brokers]:
 
 
 @contextmanager
-def _bridged(folder: Path, links: Iterable[tuple[str, str]]) -> Iterator[Brokers]:
-    """Join brokers by Mosquitto's bridges: everything, both ways, at QoS 2; the first of each pair dials."""
+def _bridged(folder: Path, links: Iterable[tuple[str, str]], inflight: int) -> Iterator[Brokers]:
+    """Join brokers by Mosquitto's bridges: all that is published, both ways, at QoS 2; the first of each pair dials.
+
+    Topics by which a link is seen to stand go over that link alone: they would circle otherwise, for ever.
+    """
     relays = Relays()
     ports = free_ports(len(NAMES))
     sites = {name: Site(name, folder, port, 0, 0) for name, port in zip(NAMES, ports, strict=True)}
     for one, other in links:
         port = relays.port(one, other, sites[other].broker_port)
         bridge = (f"connection to-{other}", f"address 127.0.0.1:{port}", f"remote_clientid from-{one}", *BRIDGE)
-        sites[one].further += (*bridge, "topic # both 2")
+        sites[one].further += (*bridge, *TOPICS, f"topic ready/{one}/{other}/# out 0")
     for site in sites.values():
         site.persistent = True
-        site.further += SAVES
+        site.further = (f"max_inflight_messages {inflight}", *SAVES, *site.further)
     linked = list(links)
 
     def ready() -> None:
         for one, other in linked:
-            _see(sites[one].broker_port, sites[other].broker_port, f"ready/{one}/{other}")
+            _see(sites[one].broker_port, sites[other].broker_port, f"ready/{one}/{other}/x")
 
     with ExitStack() as stack:
         stack.callback(relays.close)
@@ -290,16 +299,18 @@ class Load:
 # --- the runs
 
 
-def faults(system: str, names: list[str], timers: str, settings: Mapping[str, object], row: Row) -> None:
+def faults(
+    system: str, names: list[str], timers: str, settings: Mapping[str, object], row: Row, inflight: int = INFLIGHT
+) -> None:
     """Print a row for each fault: lost / twice at QoS 2, lost at QoS 1, and the longest gap."""
     names = [name for name in names if name != "agent" or system == "ours"]
     if system == "ring":
         for name in names:
-            _run_ring(FAULTS[name], row)
+            _run_ring(FAULTS[name], row, inflight)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        with _ours(path, settings) if system == "ours" else _bridged(path, STAR) as brokers:
+        with _ours(path, settings) if system == "ours" else _bridged(path, STAR, inflight) as brokers:
             for name in names:
                 _run(brokers, name, system + (f", {timers} timers" if system == "ours" else ""), row)
 
@@ -329,9 +340,9 @@ def _run(brokers: Brokers, name: str, system: str, row: Row) -> None:
     load.close()
 
 
-def _run_ring(each: tuple[str, Callable[[Brokers], None]], row: Row) -> None:
+def _run_ring(each: tuple[str, Callable[[Brokers], None]], row: Row, inflight: int) -> None:
     what, fault = each
-    with tempfile.TemporaryDirectory() as folder, _bridged(Path(folder), RING) as brokers:
+    with tempfile.TemporaryDirectory() as folder, _bridged(Path(folder), RING, inflight) as brokers:
         brokers.ready()
         load = Load(brokers.sites, "ring")
         is_over = threading.Event()

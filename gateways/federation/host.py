@@ -2,8 +2,8 @@
 
 Decides what an effect of the core means to a session and what the session's events mean to the core. Nothing leaves
 before the rows behind it are on disk: what the sessions want to send waits in the turn of ``turns.py``. A broker of
-3.1.1 has no subscription identifiers: two connections are two lanes (``gateways/federation/capture.py``), and where they
-come as bridges a third one publishes markers, for a lane gets nothing back of its own.
+3.1.1 has no subscription identifiers: two connections are two lanes (``gateways/federation/capture.py``), and where
+they come as bridges a third one publishes markers, for a lane gets nothing back of its own.
 """
 
 from __future__ import annotations

@@ -321,9 +321,7 @@ class FederationSimulation:
 BROKERS: tuple[dict[str, bool], ...] = ({}, {"has_identifiers": False})  # MQTT 5; 3.1.1 with level 0x84
 
 
-def make_graph(
-    simulation: FederationSimulation, count: int, is_mixed: bool = False, **settings: Any
-) -> list[str]:
+def make_graph(simulation: FederationSimulation, count: int, is_mixed: bool = False, **settings: Any) -> list[str]:
     """Add agents in a random connected graph, some with clocks an hour apart, or, mixed, beside brokers of 3.1.1."""
     random = simulation.random
     names = [f"n{each:02}" for each in range(count)]

@@ -121,9 +121,7 @@ class ModelBroker:
         if wants_retained:
             for topic, kept in list(self.retained.items()):
                 if matches(topic_filter, topic):
-                    self._queue(
-                        lane, topic, kept.payload, kept.qos, True, kept.properties, subscription.identifier
-                    )
+                    self._queue(lane, topic, kept.payload, kept.qos, True, kept.properties, subscription.identifier)
 
     def unsubscribe_agent(self, topic_filter: str, lane: int = 0) -> None:
         self.sessions[LANES[lane]].subscriptions.pop(topic_filter, None)

@@ -27,13 +27,17 @@ PAUSE_S = 0.005
 class AsBridge(Site):
     """Its agent comes with level 0x84."""
 
-    settings = {"protocol": "3.1.1"}
+    def __init__(self, *place: object) -> None:
+        super().__init__(*place)  # type: ignore[arg-type]
+        self.settings = {"protocol": "3.1.1"}
 
 
 class WithEchoes(Site):
     """Its agent comes as a client, and counts what comes back."""
 
-    settings = {"protocol": "3.1.1", "no_local": False}
+    def __init__(self, *place: object) -> None:
+        super().__init__(*place)  # type: ignore[arg-type]
+        self.settings = {"protocol": "3.1.1", "no_local": False}
 
 
 def publishing(publisher: Publisher, head: str) -> threading.Thread:
@@ -77,5 +81,7 @@ def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
             print([len(wanted - set(each.payloads)) for each in ends], a.ask("status")["counts"])
         time.sleep(1)  # for what comes twice
         assert [set(each.payloads.values()) for each in ends] == [{1}] * 3
-        for each in (*ends, *publishers):
-            each.close()
+        for end in ends:
+            end.close()
+        for publisher in publishers:
+            publisher.close()

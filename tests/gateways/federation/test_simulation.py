@@ -35,6 +35,12 @@ def test_agents_whose_spools_are_full_do_not_wait_for_each_other(seed: int) -> N
     assert run_seed(seed, count=6) == []
 
 
+@pytest.mark.parametrize("seed", [50_000, 50_002])
+def test_brokers_of_older_versions(seed: int) -> None:
+    """Some are spoken to by MQTT 3.1.1: filters are changed from lane to lane."""
+    assert run_seed(seed, count=5, is_mixed=True) == []
+
+
 def test_seeds() -> None:
     """The same, as one test for rules that are taken away."""
     for seed in range(100, 104):

@@ -155,6 +155,29 @@ def host_of(address: str, folder: Path, put_event: Callable[[Event], None]) -> H
     return Host(options, adapter, "m", put_event, lambda _rows, then: then(), lambda: 0.0, Random(1))
 
 
+@pytest.mark.parametrize(
+    ("flags", "connections"),
+    [
+        ([], [("", 5, False, 1_024)]),
+        (["federate.protocol=3.1.1"], [("", 4, True, 20), ("-b", 4, True, 20), ("-m", 4, False, 20)]),
+        (["federate.protocol=3.1.1", "federate.no_local=false"], [("", 4, False, 20), ("-b", 4, False, 20)]),
+        (
+            ["federate.protocol=3.1.1", "federate.no_local=false", "federate.host_window=500"],
+            [("", 4, False, 500), ("-b", 4, False, 500)],
+        ),
+    ],
+)
+def test_the_connections_to_a_broker(
+    tmp_path: Path, flags: list[str], connections: list[tuple[str, int, bool, int]]
+) -> None:
+    """3.1.1 has two lanes, as bridges if nothing of their own is to come back; its window is Mosquitto's own."""
+    made = lane_options(load(tmp_path, *flags).settings, (), lambda: True)
+    found = [(each.connect(), each.bounds.window) for each in made]
+    assert [(one.client_id, one.protocol_version, one.bridge, window) for one, window in found] == [
+        (f"stratamq-federate-a{name}", *rest) for name, *rest in connections
+    ]
+
+
 async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: Path) -> None:
     """It does not run half: the marker's filter was granted, and the one behind it was not."""
 
