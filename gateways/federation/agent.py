@@ -97,7 +97,7 @@ class Agent:
         self.capture = Capture(parts)
         self.registers = Registers(parts)
         self.rows = Rows(parts)
-        self._echoes = Echoes(settings.echo_s)
+        self._echoes = Echoes(parts)
         self._keeper = Keeper(parts, self.registers, self.rows, self.election, self.meshes, self.capture)
         self._delivery = Delivery(parts, self.rows, self._echoes, self.capture, self._keeper.assert_retained)
         self.courier = Courier(
@@ -112,6 +112,7 @@ class Agent:
             self.election.remember(now, rows.get("topic", ()))
             self.capture.restore(rows.get("capture", ()))
             self.registers.restore(rows.get("register", ()))
+            self._echoes.restore(rows.get("echo", ()))
         except (ValueError, KeyError, IndexError, StructError) as error:
             raise WrongSpool(f"a row of the spool cannot be read: {error}") from error
         self._delivery.begin()
@@ -212,6 +213,7 @@ class Agent:
             case InterestChanged():
                 self._interest(now, event)
             case HostUp(is_present):
+                self._echoes.host_up(now, is_present)
                 self._delivery.host_up(is_present)
                 self._keeper.host_up(now, is_present)
                 self.capture.host_up(is_present)

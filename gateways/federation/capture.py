@@ -35,6 +35,7 @@ class Standing(enum.Enum):
     ON = "its copies count"
     NEW = "its copies count from the marker on, and before it for topics that no old filter matches"
     OLD = "its copies count up to the marker"
+    GONE = "the broker was told to end it, and may not have heard that"
 
 
 @dataclass(slots=True)
@@ -65,6 +66,9 @@ class Capture:
         self._marker = 0
         self._lanes_past: set[int] = set()
         self._gone: set[tuple[str, int]] = set()
+        self._ending: set[tuple[str, int]] = (
+            set()
+        )  # of those: told before the filters that the present marker is behind
         self._change_at = math.inf
         self._is_host_up = self._is_late_said = False
         self._marker_since = 0.0
@@ -104,7 +108,11 @@ class Capture:
                 self._last_identifier = max(self._last_identifier, int.from_bytes(value, "big"))
                 continue
             place = (key.partition(BETWEEN)[0].decode(), value[4])
-            held = self._held[place] = Held(int.from_bytes(value[:4], "big"), Standing[value[5:].decode()])
+            held = Held(int.from_bytes(value[:4], "big"), Standing[value[5:].decode()])
+            if held.standing is Standing.GONE:
+                self._gone.add(place)
+                continue
+            self._held[place] = held
             if key != _row(place):  # of a release that had one row for both lanes
                 self._parts.delete("capture", key)
                 self._put(place, held)
@@ -170,6 +178,7 @@ class Capture:
             self._put(place, Held(self._last_identifier, Standing.NEW))
         self._marker = self._last_identifier
         self._lanes_past.clear()
+        self._ending = set(self._gone)
         self._index()
         self._subscribe(places)
 
@@ -178,14 +187,17 @@ class Capture:
 
     def _put(self, place: tuple[str, int], held: Held) -> None:
         self._held[place] = held
+        self._gone.discard(place)
+        self._store(place, held)
+
+    def _store(self, place: tuple[str, int], held: Held) -> None:
         value = held.identifier.to_bytes(4, "big") + bytes([place[1]]) + held.standing.name.encode()
         self._parts.put("capture", _row(place), value)
 
     def _remove(self, places: Iterable[tuple[str, int]]) -> None:
         gone = tuple(sorted(places))
         for place in gone:
-            self._held.pop(place, None)
-            self._parts.delete("capture", _row(place))
+            self._store(place, Held(self._held.pop(place).identifier, Standing.GONE))
         self._gone.update(gone)
         if gone:
             self._parts.ready.effects.append(Recapture((), gone))
@@ -209,10 +221,8 @@ class Capture:
         """Subscribe anew at a broker that has no session; go on with a change at one that has."""
         self._is_host_up = True
         if is_present:
-            gone = tuple(sorted(self._gone - self._held.keys()))
-            self._gone.clear()
-            if gone:
-                self._parts.ready.effects.append(Recapture((), gone))
+            if self._gone:
+                self._parts.ready.effects.append(Recapture((), tuple(sorted(self._gone))))
             new = [place for place, held in self._held.items() if held.standing is Standing.NEW]
             if not new and self._held:
                 # Retained messages of QoS 0 that came while the agent was away are in no queue: ask for all again.
@@ -220,11 +230,11 @@ class Capture:
                 self._marker = self._last_identifier
                 self._parts.put("capture", LAST, self._marker.to_bytes(4, "big"))
                 self._lanes_past.clear()
+                self._ending = set(self._gone)
                 new = list(self._held)
             if new:
                 self._subscribe(sorted(new))
             return
-        self._gone.clear()
         self._markers.clear()
         self.is_deferred = False
         former, lane = dict(self._held), self.lane
@@ -232,14 +242,15 @@ class Capture:
         places = sorted({(each, lane) for (each, _), held in former.items() if held.standing is not Standing.OLD})
         for place in former:
             self._parts.delete("capture", _row(place))
-        others = tuple(sorted(former.keys() - set(places)))
+        others = (former.keys() | self._gone) - set(places)
         if others and not self._parts.settings.has_identifiers:  # of two sessions one may stand
-            self._parts.ready.effects.append(Recapture((), others))
+            self._parts.ready.effects.append(Recapture((), tuple(sorted(others))))
         self._begin(places)
 
     def host_down(self) -> None:
         """Note that the connection ended."""
         self._is_host_up = False
+        self._ending.clear()
 
     def marker_seen(self, ref: int, number: int, lane: int, *, may_end: bool = True) -> bool:
         """Note that the marker came back; return True when a change is over by it.
@@ -267,6 +278,9 @@ class Capture:
         if len(self._lanes_past) > 1:
             self._parts.delete("capture", PAST)
         self._marker = 0
+        for place in [each for each in self._ending & self._gone if each[1] in self._lanes_past]:
+            self._gone.discard(place)
+            self._parts.delete("capture", _row(place))
         for place, held in self._held.items():
             if held.standing is Standing.NEW:
                 self._put(place, Held(held.identifier, Standing.ON))

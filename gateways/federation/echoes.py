@@ -2,22 +2,29 @@
 back once.
 
 Equal messages are interchangeable, so a count per content is exact unless an echo is lost. One that does not come is
-forgotten after ``echo_s``, so that a client's equal message is not taken for it for ever. Pure logic.
+forgotten after ``echo_s`` with the broker, so that a client's equal message is not taken for it for ever. Counts are
+rows of the spool: an echo may wait in the broker's queue while the agent is dead. Pure logic.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from hashlib import blake2b
 
+from gateways.federation.parts import Parts
+
 __all__ = ["Echoes"]
+
+KIND = "echo"
+DIGEST_BYTES = 16
 
 
 class Echoes:
     """Expected echoes, by topic, content and QoS."""
 
-    def __init__(self, echo_s: float) -> None:
-        self._echo_s = echo_s
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._echo_s = parts, parts.settings.echo_s
         self._expected: dict[tuple[str, bytes, int], int] = {}
         self._ends: deque[tuple[float, tuple[str, bytes, int]]] = deque()
         self._taken: dict[tuple[str, bytes, int], int] = {}  # of those, came back: their end means nothing
@@ -26,10 +33,26 @@ class Echoes:
         """Return how many echoes are expected."""
         return sum(self._expected.values())
 
+    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take back what the spool has."""
+        for row, value in rows:
+            key = row[DIGEST_BYTES + 1 :].decode(), row[:DIGEST_BYTES], row[DIGEST_BYTES]
+            self._expected[key] = int.from_bytes(value, "big")
+
+    def host_up(self, now: float, is_present: bool) -> None:
+        """Count the time anew, for nothing came while the broker was away; without a session nothing comes at all."""
+        self._taken.clear()
+        self._ends.clear()
+        for key, count in list(self._expected.items()):
+            if is_present:
+                self._ends.extend([(now + self._echo_s, key)] * count)
+            else:
+                self._set(key, 0)
+
     def add(self, now: float, topic: str, payload: bytes, qos: int) -> None:
         """Expect an echo of what is handed to the broker."""
         key = _key(topic, payload, qos)
-        self._expected[key] = self._expected.get(key, 0) + 1
+        self._set(key, self._expected.get(key, 0) + 1)
         self._ends.append((now + self._echo_s, key))
 
     def take(self, now: float, topic: str, payload: bytes, qos: int) -> bool:
@@ -55,11 +78,18 @@ class Echoes:
                 self._less(key)
 
     def _less(self, key: tuple[str, bytes, int]) -> None:
-        if self._expected[key] > 1:
-            self._expected[key] -= 1
+        self._set(key, self._expected[key] - 1)
+
+    def _set(self, key: tuple[str, bytes, int], count: int) -> None:
+        topic, digest, qos = key
+        row = b"".join((digest, bytes((qos,)), topic.encode()))
+        if count:
+            self._expected[key] = count
+            self._parts.put(KIND, row, count.to_bytes(4, "big"))
         else:
             del self._expected[key]
+            self._parts.delete(KIND, row)
 
 
 def _key(topic: str, payload: bytes, qos: int) -> tuple[str, bytes, int]:
-    return topic, blake2b(payload, digest_size=16).digest(), qos
+    return topic, blake2b(payload, digest_size=DIGEST_BYTES).digest(), qos

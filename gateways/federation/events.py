@@ -43,7 +43,16 @@ __all__ = [
 ]
 
 MARKER_PREFIX = "stratamq-federate/"  # the marker of an agent is published to <prefix><agent>/marker
-SPOOL_KINDS = ("agent", "message", "settled", "seen", "topic", "capture", "register")  # rows of the core; all come back
+SPOOL_KINDS = (
+    "agent",
+    "message",
+    "settled",
+    "seen",
+    "topic",
+    "capture",
+    "register",
+    "echo",
+)  # of the core; all come back
 
 
 class WrongSpool(Exception):

@@ -1,10 +1,14 @@
 """Federations of a few agents: what is promised about cores, custody, capture, retained messages and echoes."""
 
 from collections import Counter
+from random import Random
+
+import pytest
 
 from gateways.federation.agent import Agent
 from gateways.federation.echoes import Echoes
-from gateways.federation.events import Forget, NeighbourPolicy
+from gateways.federation.events import AgentSettings, Forget, NeighbourPolicy
+from gateways.federation.parts import Parts
 from tests.gateways.federation.federation_simulation import FederationSimulation
 from tests.gateways.federation.graphs import grid, line, make
 
@@ -102,9 +106,40 @@ def test_a_changing_capture_set_loses_and_doubles_nothing() -> None:
         assert set(Counter(simulation.delivered("n2", "guest")).values()) == {1}
 
 
+SEEDS = (0, 1, 18, 43)  # the last ones found something
+
+
+@pytest.mark.parametrize("has_no_local", [True, False], ids=["as a bridge", "by echoes"])
+def test_lanes_lose_and_double_nothing_while_filters_change(has_no_local: bool) -> None:
+    """Brokers of 3.1.1 on both sides, publishing both ways; an agent dies in each change."""
+    for seed in SEEDS:
+        simulation = line(2, seed=seed, has_identifiers=False, has_no_local=has_no_local)
+        names = ("n1", "n2")
+        for name in names:
+            subscribe(simulation, name, "a/b", "always")
+        simulation.run(4.0)
+        guests = [f"guest{number}" for number in range(4)]
+        for number, guest in enumerate(guests):
+            subscribe(simulation, "n2", ("a/#", "a/+", "+/b", "#")[number], guest)
+            for turn in range(40):
+                for name in names:
+                    simulation.publish(name, "a/b")
+                simulation.run(0.001)
+                if turn == 12 + 4 * number + seed % 4:
+                    simulation.kill("n1")
+                    simulation.revive("n1")
+            simulation.run(3.0)
+            simulation.processes["n2"].broker.unsubscribe_client(guest, ("a/#", "a/+", "+/b", "#")[number])
+        simulation.run(10.0)
+        assert simulation.faults([(name, "always", "a/b") for name in names]) == [], f"seed={seed}"
+        assert simulation.quiet_faults() == []
+        doubled = [each for guest in guests for each in Counter(simulation.delivered("n2", guest)).values() if each > 1]
+        assert not doubled, f"seed={seed}"
+
+
 def test_an_echo_that_does_not_come_is_forgotten() -> None:
     """Equal messages are interchangeable; after ten seconds a client's equal message is its own."""
-    echoes = Echoes(10.0)
+    echoes = Echoes(Parts(AgentSettings("f", "m"), 0.0, 0, Random(1)))
     echoes.add(0.0, "a", b"1", 1)
     echoes.add(0.0, "a", b"1", 1)
     assert echoes.take(1.0, "a", b"1", 1)
