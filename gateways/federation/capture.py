@@ -66,9 +66,7 @@ class Capture:
         self._marker = 0
         self._lanes_past: set[int] = set()
         self._gone: set[tuple[str, int]] = set()
-        self._ending: set[tuple[str, int]] = (
-            set()
-        )  # of those: told before the filters that the present marker is behind
+        self._ending: set[tuple[str, int]] = set()  # of those, the ones told before the present marker's filters
         self._change_at = math.inf
         self._is_host_up = self._is_late_said = False
         self._marker_since = 0.0
