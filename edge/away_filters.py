@@ -2,9 +2,10 @@
 
 A step of the policy that takes rights from users has the edges look: each partition is one edge's, so what it holds is
 judged once. That edge reads its sessions in pages, judges each filter by the user as it is now, and has the refused
-ones removed, with their routes. One that becomes a partition's looks at all of it, because the former one may have died
-over its work. A partition that does not answer holds up no other one. No verb waits for this: what waits in such a
-queue is judged when it is delivered.
+ones removed, with their routes. When an edge has ended, or a partition becomes its own, it looks at all of it: the
+other one may have died over its work. Whoever leaves while this edge judges its filters is looked at by this one,
+wherever its partition belongs. A partition that does not answer holds up no other one. No verb waits for this: what
+waits in such a queue is judged when it is delivered.
 Decision: docs/adr/0131-filters-of-the-absent.md.
 """
 
@@ -13,10 +14,12 @@ from collections import deque
 from collections.abc import Collection
 from functools import partial
 
+from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
 from edge.rights.absent import AbsentUsers
 from wire.messages.away import AWAY_USERS_MAX, AwayListed, AwayRevoked, AwaySession, ListAway, RevokeAway
+from wire.messages.cluster_map import NodeIncarnation
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE
 
@@ -27,6 +30,7 @@ REVOKED_AT_ONCE = 32  # filters of one request: a broad one is told to the owner
 AGAIN_S = 1.0  # where too many requests wait
 PAGE_S = 30.0  # for the users of a page; then it is read again
 ANSWER_S = 2.0  # for a partition; then others go on, and it is looked at behind them
+LEFT_S = 5.0  # in which those that left are gathered: a look passes all sessions of their partition
 
 
 class AwayFilters:
@@ -44,9 +48,13 @@ class AwayFilters:
         self._absent = absent
         self._mine: frozenset[int] = frozenset()  # partitions, by the map of ``_map_epoch``
         self._map_epoch = -1
+        self._edges: frozenset[NodeIncarnation] = frozenset()  # that live, by the same map
+        self._left_behind: dict[int, frozenset[str]] = {}  # partition -> users whose clients left unjudged
+        self._left_at = math.inf  # when those are looked at
         self._due: dict[int, frozenset[str]] = {}  # partition -> users to look at, none: all
         self._partition = -1  # that is looked at
         self._users: frozenset[str] = frozenset()
+        self._was_mine = False  # when this look at it began
         self._first, self._skip = 0, 0  # where the page at hand begins
         self._page: AwayListed | None = None
         self._left: deque[AwaySession] = deque()  # of the page, to be judged
@@ -62,26 +70,34 @@ class AwayFilters:
     def taken(self, users: Collection[str] = ()) -> None:
         """Note that the policy took something from users; none: whoever it was, look at all."""
         for number in self._mine if self._absent.judges_users else ():
-            self._look_at(number, frozenset(users))
+            _add(self._due, number, frozenset(users))
         self._node.wake()
 
-    def _look_at(self, number: int, users: frozenset[str]) -> None:
-        if number in self._due and users:
-            users = users | self._due[number] if self._due[number] else frozenset()
-        self._due[number] = users if len(users) <= AWAY_USERS_MAX else frozenset()
+    def left(self, client: Client) -> None:
+        """Note that a client left before its filters of now were judged, or those that it may not have were taken.
+
+        While it was here, whoever looked at its partition passed it by.
+        """
+        if client.session and client.owner_made and self._absent.judges_users:
+            if not self._left_behind:
+                self._left_at = self._node.now + LEFT_S
+            _add(self._left_behind, client.partition, frozenset((client.owner,)))
+            self._node.wake()
 
     def _follow_map(self) -> None:
         cluster_map = self._node.map
         self._map_epoch = cluster_map.epoch
-        names = [entry.node for entry in cluster_map.live(TIER_EDGE)]
+        edges = cluster_map.live(TIER_EDGE)
+        names = [entry.node for entry in edges]
         place = names.index(self._node.name) if self._node.name in names else -1
         count = len(cluster_map.partitions)
         mine = frozenset(range(place, count, len(names))) if place >= 0 else frozenset()
-        for number in sorted(mine - self._mine):
+        lives = frozenset((entry.node, entry.incarnation) for entry in edges)
+        for number in sorted(mine if self._edges - lives else mine - self._mine):
             self._due[number] = frozenset()
-        for number in self._due.keys() - mine:
-            del self._due[number]
-        self._mine = mine
+        for number in self._mine - mine:
+            self._due.pop(number, None)
+        self._mine, self._edges = mine, lives
 
     # --- a part of edge/access.py
 
@@ -93,11 +109,16 @@ class AwayFilters:
             self._follow_map()
         if not self._node.may_admit() or now < self._next_at:  # it decides, and by a policy that is not older than it
             return
+        if self._left_at <= now:
+            for number, users in self._left_behind.items():
+                _add(self._due, number, users)
+            self._left_behind, self._left_at = {}, math.inf
         if self._partition >= 0 and self._answer_until <= now and self._due:
             self._set_aside()
         if self._partition < 0 and self._due:
             self._partition = next(iter(self._due))
             self._users = self._due.pop(self._partition)
+            self._was_mine = self._partition in self._mine
             self._first = self._skip = 0
             self._ask(now)
         elif self._page is not None:
@@ -117,7 +138,7 @@ class AwayFilters:
     def _set_aside(self) -> None:
         """Look at this partition behind the others: it has no primary, or one that does not answer."""
         self._requests.cancel(self._asked)
-        self._look_at(self._partition, self._users)
+        _add(self._due, self._partition, self._users)
         self._left.clear()
         self._partition, self._page, self._number = -1, None, self._number + 1
 
@@ -170,7 +191,7 @@ class AwayFilters:
             self._ask(now)
             return
         self._first, self._skip, self._page = page.next_first, page.next_skip, None
-        if page.next_first and self._partition in self._mine:
+        if page.next_first and (not self._was_mine or self._partition in self._mine):
             self._ask(now)
         else:
             self._partition = -1
@@ -181,7 +202,14 @@ class AwayFilters:
             return math.inf
         if self._left or (self._due and self._partition < 0) or self._map_epoch != self._node.map.epoch:
             return self._next_at
-        answer_until = self._answer_until if self._due else math.inf
+        until = min(self._answer_until if self._due else math.inf, self._left_at)
         if self._page is not None:
-            return min(answer_until, self._until) if self._judging or self._revoking else self._next_at
-        return answer_until if self._partition >= 0 else math.inf
+            return min(until, self._until) if self._judging or self._revoking else self._next_at
+        return until if self._partition >= 0 else self._left_at
+
+
+def _add(looks: dict[int, frozenset[str]], number: int, users: frozenset[str]) -> None:
+    """Have some users of a partition looked at, none: all of it."""
+    if number in looks and users:
+        users = users | looks[number] if looks[number] else frozenset()
+    looks[number] = users if len(users) <= AWAY_USERS_MAX else frozenset()

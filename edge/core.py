@@ -1,8 +1,7 @@
 """The edge's core: what the hot loop hands over, decided. Sans-IO, synchronous, one object per edge process.
 
 It answers packets that are not per-message traffic, keeps the route cache, follows the map, and talks to routers and
-partitions. Its parts do the work (``connect``, ``subscribe``, ``retained_reads`` ...); this file joins them, and says
-which part takes which call of the loop and which message of another node.
+partitions. Its parts do the work; this file joins them: which takes which call of the loop and which node's message.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -167,8 +166,9 @@ class EdgeCore:
         self.operators = edge_operators(node, hot, peers, clients, self.held, routes, self.rights, utc, peer_name)
         self.messages = self._join_messages()
         look, away = self.rebounding.look, AwayFilters(node, requests, self._absent)
-        self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged)
+        self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged, away.left)
         self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
+        self.subscribing.durable.on_left = away.left
         self.rights.take_groups, self.held_filters = self.sweep.take_groups, HeldFilters(node, requests, self.sweep)
         parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters
         self.access = EdgeAccess(parts, (self.logins, self.rights, self.conduct))

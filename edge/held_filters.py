@@ -16,9 +16,10 @@ from edge.rights.sweep import Sweep
 from wire.messages.control import Control
 from wire.messages.sessions import FiltersListed, ListFilters, Subscription
 
-__all__ = ["READ_AT_ONCE", "WAITING_MIN", "HeldFilters"]
+__all__ = ["ANSWER_S", "READ_AT_ONCE", "WAITING_MIN", "HeldFilters"]
 
-READ_AT_ONCE = 4  # sessions of partitions with a primary; of each one page is under way, or waits to be judged
+READ_AT_ONCE = 4  # sessions of partitions that answer; of each one page is under way, or waits to be judged
+ANSWER_S = 2.0  # for a partition; then others are read, and it holds no place until it answers
 AGAIN_S = 1.0  # where too many requests wait
 WAITING_MIN = 64  # clients, above which those that are gone are looked for: who comes again and again waits once
 
@@ -30,6 +31,8 @@ class HeldFilters:
         node: This edge.
         requests: To partitions.
         sweep: Names the clients whose filters were not told, and takes what is not granted.
+
+    A client that leaves before all of its filters were judged is named to the sweep's ``left``.
     """
 
     def __init__(self, node: EdgeNode, requests: PartitionRequests, sweep: Sweep[Client]) -> None:
@@ -38,6 +41,7 @@ class HeldFilters:
         self._sweep = sweep
         self._waiting: dict[int, deque[Client]] = {}  # by partition
         self._reading: Counter[int] = Counter()  # pages that are not answered, by partition
+        self._answer_by: dict[int, float] = {}  # of those partitions
         self._pages: deque[tuple[Client, list[str], int]] = deque()  # to be judged: filters, and where the next begins
         self._next_at = 0.0
         self._waiting_max = WAITING_MIN
@@ -46,7 +50,9 @@ class HeldFilters:
         """Judge a page, and ask for the filters of the next client."""
         if self._pages:
             client, names, next_skip = self._pages.popleft()
-            if not client.conn.closed:
+            if client.conn.closed:
+                self._sweep.left(client)
+            else:
                 self._sweep.judge_some(client, names)
                 if next_skip:
                     self._ask(client, next_skip, now)
@@ -55,7 +61,9 @@ class HeldFilters:
             client = self._waiting[partition].popleft()
             if not self._waiting[partition]:
                 del self._waiting[partition]
-            if not client.conn.closed:
+            if client.conn.closed:
+                self._sweep.left(client)
+            else:
                 self._ask(client, 0, now)
 
     def _sort_in(self) -> None:
@@ -66,8 +74,14 @@ class HeldFilters:
             self._waiting.setdefault(client.partition, deque()).append(client)
         if self.waiting > self._waiting_max:
             for partition, clients in list(self._waiting.items()):
-                left = self._waiting[partition] = deque(client for client in clients if not client.conn.closed)
-                if not left:
+                stay: deque[Client] = deque()
+                for client in clients:
+                    if client.conn.closed:
+                        self._sweep.left(client)
+                    else:
+                        stay.append(client)
+                self._waiting[partition] = stay
+                if not stay:
                     del self._waiting[partition]
             self._waiting_max = max(WAITING_MIN, 2 * self.waiting)
 
@@ -80,13 +94,17 @@ class HeldFilters:
         partitions = self._node.map.partitions
         return partition < len(partitions) and partitions[partition].primary != ""
 
+    def _answers(self, partition: int) -> bool:
+        """Whether a partition has a primary that has not been silent for too long."""
+        return self._has_primary(partition) and self._node.now < self._answer_by.get(partition, math.inf)
+
     def _has_room(self) -> bool:
-        """Whether a page more may be read; what waits for a primary holds up no other partition."""
-        reading = sum(count for partition, count in self._reading.items() if self._has_primary(partition))
+        """Whether a page more may be read; a partition that does not answer holds up no other one."""
+        reading = sum(count for partition, count in self._reading.items() if count and self._answers(partition))
         return reading + len(self._pages) < READ_AT_ONCE
 
     def _next_partition(self) -> int | None:
-        return next((partition for partition in self._waiting if self._has_primary(partition)), None)
+        return next((partition for partition in self._waiting if self._answers(partition)), None)
 
     def _ask(self, client: Client, skip: int, now: float) -> None:
         request = ListFilters(
@@ -94,13 +112,15 @@ class HeldFilters:
         )
         if self._requests.ask(request, partial(self._listed, client), now):
             self._reading[client.partition] += 1
+            self._answer_by.setdefault(client.partition, now + ANSWER_S)
         else:
             self._sweep.untold.append(client)  # from its beginning: what was judged is judged once more
             self._next_at = now + AGAIN_S
 
     def _listed(self, client: Client, answer: Control) -> None:
-        self._reading[client.partition] -= 1
-        self._node.wake()
+        self._answered(client.partition)
+        if client.conn.closed:
+            self._sweep.left(client)
         if client.conn.closed or not isinstance(answer, FiltersListed):
             return
         if answer.again:
@@ -111,10 +131,20 @@ class HeldFilters:
         held.update((one.topic_filter, one) for one in fresh)
         self._pages.append((client, [one.topic_filter for one in fresh], answer.next_skip))
 
+    def _answered(self, partition: int) -> None:
+        self._reading[partition] -= 1
+        if self._reading[partition]:
+            self._answer_by[partition] = self._node.now + ANSWER_S
+        else:
+            del self._reading[partition], self._answer_by[partition]
+        self._node.wake()
+
     def next_deadline(self) -> float:
         """Return when this goes on: at once while something can be judged or asked for."""
         if self._pages:
             return 0.0
         if self._sweep.untold or (self._waiting and self._has_room() and self._next_partition() is not None):
             return self._next_at
-        return math.inf
+        if not self._waiting:
+            return math.inf
+        return min((by for by in self._answer_by.values() if by > self._node.now), default=math.inf)

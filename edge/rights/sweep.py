@@ -75,6 +75,7 @@ class Sweep(Generic[C]):
         rebound: Puts the limits of now of one into force.
         output: Of connections.
         drop: Closes a client for a reason that is counted, and writes nothing of what waits.
+        left: Told a client that left before all of its filters were judged.
 
     Attributes:
         judged: ``ClientRights.changes`` that every client is judged by.
@@ -88,6 +89,7 @@ class Sweep(Generic[C]):
         rebound: Callable[[C], None],
         output: Output,
         drop: Callable[[C, str], None],
+        left: Callable[[C], None],
     ) -> None:
         self._rights = rights
         self._clients = clients
@@ -95,6 +97,7 @@ class Sweep(Generic[C]):
         self._rebound = rebound
         self._output = output
         self._drop = drop
+        self.left = left
         self._left: list[C] | None = None
         self._draining: list[_Draining] = []
         self._begun = 0
@@ -131,7 +134,9 @@ class Sweep(Generic[C]):
         if self._renewals != self._rights.renewals:
             renewals = self._rights.renewals
             for renewed in self._rights.take_renewed():
-                if not renewed.conn.closed:
+                if renewed.conn.closed:
+                    self.left(cast(C, renewed))
+                else:
                     self._judge(cast(C, renewed), self._rights.changes - 1, renewals)
             self._renewals = renewals
         clients, filters = self._judge_resumed()
@@ -141,7 +146,9 @@ class Sweep(Generic[C]):
         while self._left and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_TURN:
             client = self._left.pop()
             clients += 1
-            if not client.conn.closed:
+            if client.conn.closed:
+                self.left(client)
+            else:
                 filters += len(client.subscriptions)
                 self._judge(client, self.judged)
         if self._left is not None and not self._left and all(one.renewal for one in self._draining):
@@ -157,6 +164,7 @@ class Sweep(Generic[C]):
             client = cast(C, resumed_client)
             clients += 1
             if client.conn.closed:
+                self.left(client)
                 continue
             filters += len(client.subscriptions)
             refused = [name for name in self._refused(client) if name not in taken]

@@ -5,6 +5,7 @@ before it was answered. Nothing of the same connection overtakes them: it stays 
 one SUBSCRIBE belong to one retained read, which is named by the first.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,7 +78,13 @@ class _Removing:
 
 
 class SessionFilters:
-    """Asks the partitions of an edge's durable sessions to take and to drop filters."""
+    """Asks the partitions of an edge's durable sessions to take and to drop filters.
+
+    Attributes:
+        on_left: Told a client that left while filters that it may not have were taken piece by piece.
+    """
+
+    on_left: Callable[[Client], None]
 
     def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests) -> None:
         self._node = node
@@ -130,6 +137,8 @@ class SessionFilters:
     def piece_unsubscribed(self, item: _Removing, answer: Control) -> None:
         """Ask for the next piece, or say that all are gone."""
         conn = item.client.conn
+        if conn.closed and item.revoked:
+            self.on_left(item.client)
         if conn.closed or not isinstance(answer, SessionUnsubscribed):
             return
         if len(answer.reason_codes) != len(item.piece()):

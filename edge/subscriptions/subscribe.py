@@ -138,7 +138,7 @@ class Subscribing:
             from_client=True,
         )
         self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
-        self._durable = SessionFilters(node, clients, requests)
+        self.durable = SessionFilters(node, clients, requests)
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
 
@@ -249,7 +249,7 @@ class Subscribing:
             self._node.journal.note("refused", f"{codes[at]:#04x}", client.client_id, topic_filter, detail="SUBSCRIBE")
 
     def _subscribe_durable(self, item: _Waiting, granted: list[Subscription]) -> None:
-        self._durable.subscribe(item.client, granted, _DurableSubscribe(self, item, granted))
+        self.durable.subscribe(item.client, granted, _DurableSubscribe(self, item, granted))
 
     def durable_subscribed(
         self, item: _Waiting, granted: list[Subscription], answers: list[int], existed: list[bool], read: int
@@ -353,7 +353,7 @@ class Subscribing:
         self._node.count("revoked_filters", len(names))
         if client.session:
             self._rights.judge_deliveries(client)
-            self._durable.unsubscribe(client, names, _Revoked(self, client, names), revoked=True)
+            self.durable.unsubscribe(client, names, _Revoked(self, client, names), revoked=True)
         else:
             self._clients.lifecycle.unsubscribed(client, self._remove(client, names))
             for name in names:
@@ -402,7 +402,7 @@ class Subscribing:
         if not client.session:
             self._asked.add(self._unsubscribing(client, packet))
             return
-        self._durable.unsubscribe(client, list(packet.topic_filters), _DurableUnsubscribe(self, client, packet))
+        self.durable.unsubscribe(client, list(packet.topic_filters), _DurableUnsubscribe(self, client, packet))
 
     def durable_unsubscribed(self, client: Client, packet: Unsubscribe, codes: list[int]) -> None:
         """Write UNSUBACK of a durable session."""

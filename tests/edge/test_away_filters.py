@@ -9,18 +9,29 @@ from msgspec.structs import replace
 from access.limits.bans import Ban
 from access.policy import commands as c
 from access.policy.records import Rule
-from edge.away_filters import ANSWER_S, REVOKED_AT_ONCE
+from edge.away_filters import ANSWER_S, LEFT_S, REVOKED_AT_ONCE
 from edge.rights.sources import RuleBook, Sources
-from tests.edge.edge_harness import PARTITIONS, cluster_map
+from mqtt.properties import PropertyId
+from tests.edge.edge_harness import PARTITIONS, Session, cluster_map
 from tests.edge.rights.ruled import roles
-from tests.edge.test_cluster_policy import HASH, Cluster
+from tests.edge.test_cluster_policy import CLOSED, HASH, Cluster
 from wire.messages.away import AwayListed, AwayRevoked, AwaySession, HeldFilter, ListAway, RevokeAway
 from wire.messages.map_pages import map_pages
+from wire.messages.sessions import (
+    FiltersListed,
+    ListFilters,
+    OpenSession,
+    SessionOpened,
+    SessionUnsubscribed,
+    Subscription,
+    UnsubscribeSession,
+)
 
 MAY = c.PutRole("device", (Rule(True, 0x1F, "down/%u/#"), Rule(True, 0x1F, "all")))
 ANN = c.AddUser("ann", HASH, roles=("device",))
 FEWER = c.PutRole("device", (Rule(True, 0x1F, "all"),))
 MINE = (0, 2)  # e0 and e1 are the edges
+DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60}
 
 
 class Away:
@@ -137,7 +148,12 @@ def test_who_becomes_a_partitions_edge_looks_at_all_of_it() -> None:
     del moved.nodes["e1"]
     away.edge.router(*map_pages(moved))
     asked = away.answer(replace(away.session, owner_made=away.made))
-    assert sorted(one.partition for one in asked) == [1, 3] and not any(one.users for one in asked)
+    assert sorted(one.partition for one in asked) == [0, 1, 2, 3] and not any(one.users for one in asked)
+    more = cluster_map(3)
+    more.nodes["e2"] = replace(more.nodes["e0"], node="e2")
+    del more.nodes["e1"]
+    away.edge.router(*map_pages(more))
+    assert not away.answer(), "one that comes takes partitions, and died over nothing"
 
 
 def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
@@ -156,3 +172,50 @@ def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
     away.edge.storage(AwayListed(asked[-1].request, [away.session]))
     away.cluster.run()
     assert [order.topic_filters for order in away.edge.take(RevokeAway)] == [["down/ann/x", "$share/g/down/ann/y"]]
+
+
+def resumed(away: Away, client_id: str, *told: str) -> Session:
+    """Return a connection of ann, whose session stood before; none told: its filters were too many."""
+    session = away.edge.accept(CLOSED)
+    away.edge.held |= {OpenSession, ListFilters, UnsubscribeSession}
+    session.connect(client_id, properties=DURABLE, clean_start=False, username="ann", password=b"good")
+    away.cluster.run()
+    (asked,) = away.edge.take(OpenSession)
+    filters = [Subscription(name, 1) for name in told]
+    number = asked.partition << 48 | 5
+    away.edge.storage(SessionOpened(asked.request, asked.partition, 1, 0, 9, number, True, subscriptions=filters))
+    return session
+
+
+@pytest.mark.parametrize("partition", range(PARTITIONS))
+@pytest.mark.parametrize("when", ["asked for", "told", "taken in pieces", "judged at once"])
+def test_who_leaves_before_its_filters_are_judged_is_looked_at(when: str, partition: int) -> None:
+    """While it was here the partition's edge passed it by; wherever the partition belongs, this edge looks."""
+    away = Away()
+    number = next(n for n in range(99) if away.edge.core.node.map.partition_for(f"c{n}") == partition)
+    tells = {"taken in pieces": [f"down/x/{at}" for at in range(40)], "judged at once": ["down/x"]}
+    session = resumed(away, f"c{number}", *tells.get(when, ()))
+    if when != "judged at once":
+        away.cluster.run()
+    asked, taken = away.edge.take(ListFilters), away.edge.take(UnsubscribeSession)
+    if when == "told":
+        away.edge.storage(FiltersListed(asked.pop().request, [Subscription("down/x", 1)]))
+    session.drop()
+    for one in asked:
+        away.edge.storage(FiltersListed(one.request, [Subscription("down/x", 1)]))
+    for one in taken:
+        away.edge.storage(SessionUnsubscribed(one.request, [0] * len(one.topic_filters)))
+    assert bool(asked) == (when == "asked for") and bool(taken) == (when == "taken in pieces")
+    away.cluster.run()
+    assert not away.edge.take(ListAway), "others that leave are gathered"
+    away.cluster.run(LEFT_S)
+    assert [(one.partition, one.users) for one in away.edge.take(ListAway)] == [(partition, ["ann"])]
+
+
+def test_who_leaves_when_all_is_judged_is_nobodys_business() -> None:
+    away = Away()
+    session = resumed(away, "c1", "all")
+    away.cluster.run()
+    session.drop()
+    away.cluster.run(2 * LEFT_S)
+    assert not away.edge.take(ListAway)

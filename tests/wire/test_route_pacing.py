@@ -1,5 +1,7 @@
 """An owner of shards gets a bounded number of routes at a time, however many filters come or go at once."""
 
+import pytest
+
 from wire.messages.cluster_map import ClusterMap, ShardEntry
 from wire.messages.control import Control
 from wire.messages.routes import AddRoutes, RemoveRoutes, RoutesAdded
@@ -127,3 +129,16 @@ def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
             owners.answer(message)
     assert asked == set(BROAD[:-1]) == owners.standing
     assert not owners.registrar.waits
+
+
+@pytest.mark.parametrize("shard", [-1, SHARDS, 10**9, -SHARDS])
+def test_an_answer_about_a_shard_that_is_none_or_another_changes_nothing(shard: int) -> None:
+    """NIST: protect. A router says so of a request that stands: nothing raises, and it goes on waiting for its own."""
+    owners = Owners()
+    owners.registrar.hold(["a/b"], 0.0)
+    (asked,) = owners.adds("r0") + owners.adds("r1")
+    owners.registrar.added(RoutesAdded(asked.request, shard, 1, 7))
+    owners.registrar.added(RoutesAdded(asked.request, (asked.shard + 2) % SHARDS, 1, 7))
+    assert not owners.registrar.stands("a/b") and owners.registrar.waits
+    owners.answer(asked)
+    assert owners.registrar.stands("a/b")

@@ -393,8 +393,9 @@ class RouteRegistrar:
     def added(self, answer: RoutesAdded) -> None:
         """An owner says that no edge holds a cached answer without these routes any more."""
         asked = self._asked.get(answer.request)
-        current = answer.sender_epoch == self._sender_epoch
-        if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+        if asked is None or answer.sender_epoch != self._sender_epoch or answer.shard != asked.shard:
+            return  # of an owner that was not asked for this: the number of a shard may be any
+        if self._map().shards[asked.shard].epoch != answer.shard_epoch:
             return
         answered = self._wanted(answer.request)
         self._take(answer.request)

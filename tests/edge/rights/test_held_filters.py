@@ -1,6 +1,6 @@
 """A session whose filters were too many for the answer to its CONNECT has them read in pages, judged, and taken."""
 
-from edge.held_filters import READ_AT_ONCE, WAITING_MIN
+from edge.held_filters import ANSWER_S, READ_AT_ONCE, WAITING_MIN
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_resumed_filters import DURABLE, taken
@@ -122,6 +122,32 @@ def test_a_partition_without_a_primary_holds_up_no_other_one() -> None:
     edge.router(*map_pages(moved))
     resumed(edge, other, 99)
     assert [one.partition for one in edge.take(ListFilters)] == [edge.core.node.map.partition_for(other)]
+
+
+def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
+    """Its primary is named and hangs: four of its sessions are asked about, and no more of it until it answers."""
+    edge = ruled(roles(device=LESS))
+    place = edge.core.node.map.partition_for
+    names = [f"anna{number}" for number in range(60)]
+    hung = place(names[0])
+    there = [name for name in names if place(name) == hung][: READ_AT_ONCE + 2]
+    others = [name for name in names if place(name) != hung][:2]
+    for number, name in enumerate((*there, others[0])):
+        resumed(edge, name, 5 + number)
+    asked = edge.take(ListFilters)
+    assert [one.partition for one in asked] == [hung] * READ_AT_ONCE
+    assert edge.core.held_filters.next_deadline() == edge.now + ANSWER_S
+    edge.turn(ANSWER_S)
+    assert [one.partition for one in edge.take(ListFilters)] == [place(others[0])]
+    resumed(edge, others[1], 99)
+    assert [one.partition for one in edge.take(ListFilters)] == [place(others[1])]
+    edge.storage(FiltersListed(asked[0].request, [Subscription("more/a", 1)]))
+    turns(edge)
+    assert taken(edge) == ["more/a"] and not edge.take(ListFilters), "three of it and two others are under way"
+    for one in asked[1:]:
+        edge.storage(FiltersListed(one.request))
+    turns(edge)
+    assert [one.partition for one in edge.take(ListFilters)] == [hung] * 2
 
 
 def test_a_session_without_filters_is_not_asked_for_them() -> None:
