@@ -17,7 +17,7 @@ TOPIC = "/".join("a" * 31)
 
 @pytest.mark.parametrize(("version", "refusal"), [(5, 0x97), (4, 0x80)])
 def test_hostile_filters_of_an_ephemeral_session(version: int, refusal: int) -> None:
-    """0x97, in 3.1.1 0x80; counted, and a topic that all of them meet is delivered by what was granted."""
+    """NIST: protect. 0x97, in 3.1.1 0x80; counted, and a topic that all of them meet is delivered by those granted."""
     edge = Edge()
     session = edge.client("hostile", version)
     found: list[int] = []

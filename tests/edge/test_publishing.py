@@ -134,16 +134,21 @@ def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() 
 def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
     """PUBREC after the record, PUBCOMP after its release [MQTT-4.3.3-8]; an unknown PUBREL is answered too.
 
-    NIST: protect.
+    NIST: protect. Nobody is given it before its record is on disk, and a repeat behind PUBREC is given to nobody.
     """
     edge = Edge()
-    session = edge.client("d", properties=DURABLE)
+    reader, session = edge.client("r"), edge.client("d", properties=DURABLE)
+    reader.subscribe("a")
+    reader.read()
     edge.held = {RecordInbound, ReleaseInbound}
     session.publish("a", b"x", 2, 5)
-    assert session.read() == []
+    assert session.read() == [] and publishes(reader) == []
     edge.held = {ReleaseInbound}
     edge.turn()
     assert [packet.packet_identifier for packet in said(session, Pubrec)] == [5]
+    assert [packet.payload for packet in publishes(reader)] == [b"x"]
+    session.publish("a", b"x", 2, 5, dup=True)
+    assert [packet.packet_identifier for packet in said(session, Pubrec)] == [5] and publishes(reader) == []
     session.send(ack(0x62, 5))
     assert session.read() == []
     edge.held = set()

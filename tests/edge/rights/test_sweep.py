@@ -114,11 +114,17 @@ def test_a_listener_that_the_rules_do_not_know_gives_nothing() -> None:
 @pytest.mark.parametrize(("owner", "fires"), [("anna", True), ("bert", False), ("", False)])
 def test_a_will_that_fires_is_judged_by_its_owner(owner: str, fires: bool) -> None:
     """NIST: protect."""
-    edge = ruled(acl("user anna\ntopic write gone\nuser bert\ntopic write else"))
+    edge = ruled(acl("user anna\ntopic write gone\nuser bert\ntopic write else\nuser reader\ntopic read #"))
+    reader = somebody(edge, "reader", "reader")
+    reader.subscribe("gone")
+    reader.read()
     edge.core.publishing.fire_will("s0", FireWill(7, 0, 1, 3, WillOfSession("gone", b"x", 0, False), "c", owner))
     told = [message for _, message in edge.core.told if isinstance(message, WillFired)]
     assert edge.core.counts.get("refused_will_fired", 0) == (0 if fires else 1)
     assert fires or [message.request for message in told] == [7]
+    edge.turn()
+    edge.turn(0.1)  # its route was asked for
+    assert [packet.topic_name for packet in reader.read()] == ["gone"] * fires
 
 
 def test_rights_that_went_while_the_session_was_opened_refuse_its_will() -> None:
