@@ -416,6 +416,10 @@ class Agent:
             return f"{name} is the agent that was asked"
         if self.overlay.distance(name) is not None:
             return f"{name} can be reached: stop it first"
+        is_member = any(state.names(name) for state in self.election.topics.values())
+        is_heard_of = name in self.overlay.agents or name in self.neighbours
+        if not is_heard_of and not is_member and not self.rows.owed_to(name):
+            return f"no agent {name} is known here: nothing is kept for it, and it is a member of no filter"
         return ""
 
     def graph(self) -> dict[str, Any]:

@@ -157,6 +157,10 @@ class Rows:
         for destination in stored.settled:
             self._parts.delete("settled", stored.key + destination.encode())
 
+    def owed_to(self, destination: str) -> int:
+        """Return how many messages a destination is owed."""
+        return sum(destination in each.owed for each in self.stored.values())
+
     def is_full(self, hops: int = 0) -> bool:
         """Return whether a message that made so many hops is not taken into custody now.
 

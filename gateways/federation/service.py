@@ -231,8 +231,9 @@ class _Process:
                 problem = self.agent.kept_from_forgetting(argument)
                 if problem:
                     return {"error": problem}
+                kept = self.agent.rows.owed_to(argument)
                 self.turns.put_event(Forget(argument))
-                return {"forgotten": argument}
+                return {"forgotten": argument, "messages_dropped": kept}
         return {"error": f"no such verb: {verb}"}
 
 

@@ -66,6 +66,12 @@ class TopicState:
     stored: frozenset[str] = frozenset()
     said: Topic | None = None  # this agent's own last word as core
 
+    def names(self, agent: str) -> bool:
+        """Return whether an agent is a member, present or absent, by anybody's word."""
+        return (
+            agent in self.members or agent in self.own or any(agent in each.members for each in self.records.values())
+        )
+
     def find_members(
         self, name: str, settled_s: float, now: float, is_reached: Callable[[str], bool]
     ) -> frozenset[str]:

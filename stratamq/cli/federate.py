@@ -81,9 +81,13 @@ def graph(
     config: ConfigOption = DEFAULT,
     settings: SetOption = None,
     dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print the agents and the links between them."""
     found = _ask(config, settings, "graph")
+    if output is OutputFormat.JSON:
+        print_result(found, output)
+        return
     if not dot:
         for one, other in found["links"]:
             typer.echo(f"{one} -- {other}")
@@ -133,8 +137,11 @@ def forget(
     settings: SetOption = None,
 ) -> None:
     """Give an agent up: messages that are kept for it are dropped, here and everywhere."""
-    _ask(config, settings, "forget", agent)
-    typer.echo(f"{agent} is forgotten; if it comes back, it is a new agent")
+    found = _ask(config, settings, "forget", agent)
+    typer.echo(
+        f"{agent} is forgotten; {found['messages_dropped']} messages that were kept here for it are dropped, and others "
+        "elsewhere; if it comes back, it is a new agent"
+    )
 
 
 def _neighbour(each: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ Shared by the adapters; each of them turns what its broker says into ``subscribe
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -21,6 +22,8 @@ __all__ = ["INTEREST_KIND", "NO_CLIENT", "Adapter", "Interest", "federated"]
 
 INTEREST_KIND = "interest"
 FILTER_CHARACTERS_MAX = 65_535
+AGENTS_MAX = 64  # others at the same broker that are remembered
+MARKER = re.compile(re.escape(MARKER_PREFIX) + r"[A-Za-z0-9._-]+/marker")  # which agents alone subscribe to
 NO_CLIENT = "\0"  # begins a name that stands for a file or a list: no client identifier has it [MQTT-1.5.4-2]
 
 
@@ -78,6 +81,9 @@ def federated(topic_filter: str) -> str:
 class Interest:
     """See the module.
 
+    A client that subscribes to the marker of an agent is one: it stands at the same broker, and captures what others
+    want elsewhere. Taken for a wish, two such agents would keep each other's filters for ever.
+
     Args:
         own: Client identifiers of the agent itself, which do not count.
         interest_s: How long a client with a kept session counts after it left.
@@ -95,6 +101,7 @@ class Interest:
         self._told: dict[str, int] = {}
         self._touched: set[str] = set()  # filters
         self._dirty: set[str] = set()  # clients
+        self._agents: set[str] = set()
 
     def __len__(self) -> int:
         """Return how many filters are wanted."""
@@ -118,9 +125,15 @@ class Interest:
 
     def subscribed(self, client: str, topic_filter: str, qos: int) -> None:
         """Note a subscription."""
-        topic_filter = federated(topic_filter)
         if client in self._own:
             return
+        if client not in self._agents and len(self._agents) < AGENTS_MAX and MARKER.fullmatch(topic_filter):
+            self._agents.add(client)
+            self.ended(client)
+        if client in self._agents:
+            self.counts["another_agent"] += 1
+            return
+        topic_filter = federated(topic_filter)
         if not topic_filter:
             self.counts["not_federated"] += 1
             return
@@ -213,8 +226,8 @@ class Interest:
                 self.subscribed(client, topic_filter, qos)
 
     def is_own(self, client: str) -> bool:
-        """Whether a client is the agent itself."""
-        return client in self._own
+        """Whether a client is the agent itself, or another one at this broker."""
+        return client in self._own or client in self._agents
 
     def filters_of(self, client: str) -> Mapping[str, int]:
         """Return what a client wants."""

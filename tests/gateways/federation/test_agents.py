@@ -312,6 +312,7 @@ def test_forget_does_not_end_what_the_own_broker_is_owed() -> None:
     simulation.kill("n1")
     simulation.run(20.0)
     assert not core.kept_from_forgetting("n1")
+    assert "no agent n11 is known" in core.kept_from_forgetting("n11"), "a slip of the pen is told"
 
 
 def test_two_agents_with_one_id_get_two() -> None:

@@ -76,6 +76,7 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
     assert ["captured", "by", "plant/#"] in why and ["to", "b", "distance", "1", "by", "b"] in why
     assert "can be reached" in site.ask("forget", "b")["error"]
     assert "was asked" in site.ask("forget", "a")["error"]
+    assert "no agent bb is known" in site.ask("forget", "bb")["error"]
     federation.sites["b"].kill("agent")
     until(lambda: not site.ask("status")["neighbours"][0]["up"], 30, "b to be away")
     for payload in payloads(5):

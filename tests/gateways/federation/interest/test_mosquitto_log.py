@@ -125,12 +125,26 @@ def test_a_cut_line() -> None:
 def test_what_never_federates() -> None:
     """Topics that begin with $, the agent's own, markers and filters that are none; of a shared one its filter."""
     log = Log()
-    for topic_filter in ("$SYS/#", "$share/g", "$share/g/$SYS/x", "a/#/b", "a+", "stratamq-federate/a/marker"):
+    for topic_filter in ("$SYS/#", "$share/g", "$share/g/$SYS/x", "a/#/b", "a+", "stratamq-federate/a/x"):
         log.say(SUBSCRIBE, f"c 1 {topic_filter}")
     log.say(SUBSCRIBE, "agent 2 own/#")
     assert log.change() == ({}, ())
     log.say(SUBSCRIBE, "c 1 $share/g/s/+")
     assert log.change() == ({"s/+": 1}, ())
+
+
+def test_another_agent_at_the_same_broker_wants_nothing() -> None:
+    """What it captures is what others want elsewhere: two such agents kept each other's filters for ever."""
+    log = Log()
+    log.say(SUBSCRIBE, "other 2 early/#")
+    assert log.change() == ({"early/#": 2}, ())
+    for topic_filter in ("stratamq-federate/b/marker", "plant/#"):
+        log.say(SUBSCRIBE, f"other 2 {topic_filter}")
+    assert log.change() == ({}, ("early/#",))
+    assert log.interest.counts["another_agent"] == 2
+    log.say(SUBSCRIBE, "victim 2 own/#")
+    log.say(SUBSCRIBE, "victim 0 stratamq-federate/q 1 b/marker")  # of a client with that name: not the victim's
+    assert "own/#" in log.change()[0] and log.interest.has("victim", "own/#")
 
 
 def test_two_clients_of_one_filter() -> None:

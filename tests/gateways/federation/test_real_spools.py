@@ -1,0 +1,89 @@
+"""The disk of a running agent's spool: it has no room for a while, or stores nothing any more; real programs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.gateways.federation.real_federation import INSTALLED, Federation, Publisher, Subscriber, running, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+
+FIRST, MORE = 50, 300
+LARGE = b"x" * 4_000
+
+
+@contextmanager
+def story(folder: Path) -> Iterator[tuple[Federation, Publisher, Subscriber]]:
+    """Two brokers, with so many messages delivered."""
+    federation = Federation(folder, ["a", "b"], [("a", "b")])
+    with running(federation):
+        federation.wait_overlay()
+        subscriber = Subscriber(federation.sites["b"].broker_port, "sub", "plant/#")
+        federation.wait_members("plant/x", {"b"})
+        publisher = Publisher(federation.sites["a"].broker_port, "pub")
+        for number in range(FIRST):
+            publisher.publish("plant/x", b"%d " % number)
+        until(lambda: len(subscriber.payloads) == FIRST, 30, "the first messages")
+        yield federation, publisher, subscriber
+        until(lambda: len(subscriber.payloads) == FIRST + MORE, 60, "all messages")
+        time.sleep(1)  # for what comes twice
+        assert set(subscriber.payloads.values()) == {1}
+        subscriber.close()
+        publisher.close()
+
+
+def test_a_disk_without_room(tmp_path: Path) -> None:
+    """The broker keeps what the agent cannot; with room again everything is delivered, once."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("needs root: a small disk is mounted")
+    disk = tmp_path / "a"
+    disk.mkdir(mode=0o700)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "spool", disk], check=False).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        with story(tmp_path) as (federation, publisher, subscriber):
+            a, b = federation.sites["a"], federation.sites["b"]
+            b.kill("agent")
+            for number in range(FIRST, FIRST + MORE):
+                publisher.publish("plant/x", b"%d " % number + LARGE)
+            until(lambda: "room in the spool" in page(a.page_port), 60, "no room")
+            assert a.agent is not None and a.agent.poll() is None
+            assert 0 < a.ask("status")["messages_kept"] < MORE and len(subscriber.payloads) == FIRST
+            subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+            b.start_agent()
+    finally:
+        subprocess.run(["umount", "-l", disk], check=False)
+
+
+def test_a_disk_that_stores_nothing_any_more(tmp_path: Path) -> None:
+    """As one that became read-only: the agent ends with one line, and what it did not store is the broker's still."""
+    with story(tmp_path) as (federation, publisher, subscriber):
+        a = federation.sites["a"]
+        assert a.agent is not None
+        resource.prlimit(a.agent.pid, resource.RLIMIT_FSIZE, (4_096, 4_096))
+        for number in range(FIRST, FIRST + MORE):
+            publisher.publish("plant/x", b"%d " % number)
+        assert a.agent.wait(60) == 1
+        (line,) = [each for each in a.agent_log.read_text().splitlines() if not each.startswith("{")]
+        assert line == f"stratamq: the spool {tmp_path}/a/spool cannot be written: disk I/O error"
+        assert len(subscriber.payloads) == FIRST
+        a.start_agent()
+
+
+def page(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
