@@ -138,10 +138,8 @@ def forget(
 ) -> None:
     """Give an agent up: messages that are kept for it are dropped, here and everywhere."""
     found = _ask(config, settings, "forget", agent)
-    typer.echo(
-        f"{agent} is forgotten; {found['messages_dropped']} messages that were kept here for it are dropped, and others "
-        "elsewhere; if it comes back, it is a new agent"
-    )
+    dropped = f"{found['messages_dropped']} messages that were kept for it here are dropped"
+    typer.echo(f"{agent} is forgotten; {dropped}, others elsewhere too; if it comes back, it is a new agent")
 
 
 def _neighbour(each: dict[str, Any]) -> str:
