@@ -114,6 +114,7 @@ def why(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print which filters, cores and ways a message would take from here."""
+    _check_topic(topic)
     found = _ask(config, settings, "why", topic)
     if output is OutputFormat.JSON:
         print_result(found, output)
@@ -138,8 +139,21 @@ def forget(
 ) -> None:
     """Give an agent up: messages that are kept for it are dropped, here and everywhere."""
     found = _ask(config, settings, "forget", agent)
-    dropped = f"{found['messages_dropped']} messages that were kept for it here are dropped"
+    dropped = f"{found.get('messages_dropped', 0)} messages that were kept for it here are dropped"
     typer.echo(f"{agent} is forgotten; {dropped}, others elsewhere too; if it comes back, it is a new agent")
+
+
+def _check_topic(topic: str) -> None:
+    from conf.errors import ExitCode, UserError
+    from mqtt.errors import MqttError
+    from mqtt.topics import validate_topic_name
+
+    try:
+        validate_topic_name(topic)
+    except MqttError as error:
+        raise UserError(f"{topic!r} is no topic of a message: {error}", ExitCode.USAGE) from None
+    if topic.startswith("$"):
+        raise UserError(f"{topic}: topics that begin with $ never leave their broker", ExitCode.USAGE)
 
 
 def _neighbour(each: dict[str, Any]) -> str:

@@ -74,6 +74,9 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
     assert row[1:3] == ["b", "b"]
     why = words_of(site, "why", "plant/x")
     assert ["captured", "by", "plant/#"] in why and ["to", "b", "distance", "1", "by", "b"] in why
+    for no_topic in ("plant/#", "$SYS/x"):
+        done = site.command("why", no_topic)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "can be reached" in site.ask("forget", "b")["error"]
     assert "was asked" in site.ask("forget", "a")["error"]
     assert "no agent bb is known" in site.ask("forget", "bb")["error"]
