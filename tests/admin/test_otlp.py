@@ -15,6 +15,7 @@ from admin.spans import QUIET_US, SpanBuilder
 from conf.errors import UserError
 from tests.admin.otlp_receiver import receiver
 from tests.admin.test_spans import way
+from tests.patience import PATIENCE_S
 
 pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not here: the extra otel")
 SPAN = SpanBuilder(lambda _reason, _count: None)
@@ -32,7 +33,7 @@ async def sending(endpoint: str) -> AsyncIterator[SpanSender]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while not condition():
             await trio.sleep(0.01)
 

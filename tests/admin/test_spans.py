@@ -12,6 +12,7 @@ from admin.queries import Cluster
 from admin.spans import LONGEST_US, QUIET_US, ROWS_MAX, Span, SpanBuilder
 from admin.traces import Row
 from conf.errors import UserError
+from tests.patience import PATIENCE_S
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
 ORIGIN = "e0/1/7"
@@ -140,7 +141,7 @@ async def test_looks_that_find_nobody_to_ask_are_counted(monkeypatch: pytest.Mon
     assert export.unread == 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(export.run)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while export.unread < 3:
                 await trio.sleep(0.001)
         nursery.cancel_scope.cancel()

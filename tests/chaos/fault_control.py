@@ -19,6 +19,7 @@ import trio
 
 from tests.chaos.fault_proxy import FaultProxy, TcpFaultProxy, UdpFaultProxy
 from tests.chaos.faults import DIRECTIONS, UnknownFault
+from tests.patience import PATIENCE_S
 
 LINE_BYTES_MAX = 65_536
 
@@ -99,7 +100,7 @@ class ControlClient:
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(10.0)
+        self._socket.settimeout(PATIENCE_S)
         self._socket.connect(str(path))
         self._file = self._socket.makefile("rwb")
 

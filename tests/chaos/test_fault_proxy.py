@@ -15,8 +15,8 @@ import trio
 from tests.chaos.fault_control import ControlClient, command, parse_link, serve_control
 from tests.chaos.fault_proxy import FaultProxy, TcpFaultProxy, UdpFaultProxy
 from tests.chaos.faults import Direction, Faults, UnknownFault, damaged, datagram_delays_s
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 5.0  # for what must happen
 SILENCE_S = 0.1  # for what must not
 
 
@@ -48,7 +48,7 @@ async def tcp_link(seed: int = 1) -> AsyncIterator[Link]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, hand_over, listeners)
         await nursery.start(proxy.run)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             yield Link(proxy, nursery, receive)
         nursery.cancel_scope.cancel()
 
@@ -245,7 +245,7 @@ async def udp_link(seed: int) -> AsyncIterator[tuple[UdpFaultProxy, Any, Any]]:
         async with trio.open_nursery() as nursery:
             await nursery.start(proxy.run)
             await client.connect(("127.0.0.1", proxy.port))
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 yield proxy, client, server
             nursery.cancel_scope.cancel()
 

@@ -18,10 +18,11 @@ from mqtt.packets import (
     SubscriptionRequest,
 )
 from tests.clients.packets import Splitter
+from tests.patience import PATIENCE_S
 
 __all__ = ["BlockingClient"]
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 READ_BYTES = 65_536
 
 

@@ -13,10 +13,12 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["CONTINUE", "REAUTHENTICATE", "SUCCESS", "PahoAuth"]
 
 SUCCESS, CONTINUE, REAUTHENTICATE = 0x00, 0x18, 0x19
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 PROPERTIES: Any = Properties  # paho has no types for it
 
 

@@ -11,11 +11,13 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["V3", "V5", "PahoClient"]
 
 V3, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
-TIMEOUT_S = 20.0
-MESSAGES_S = 30.0
+TIMEOUT_S = PATIENCE_S
+MESSAGES_S = PATIENCE_S
 
 
 class PahoClient:

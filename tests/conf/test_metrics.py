@@ -16,6 +16,7 @@ from conf.errors import UserError
 from conf.metrics import Metrics, PowersOfTwo, bind_health, bind_metrics, serve_metrics
 from conf.node_pages import NodePages
 from conf.node_settings import MetricsSettings
+from tests.patience import PATIENCE_S
 
 
 def example() -> Metrics:
@@ -202,7 +203,7 @@ async def test_page_is_served_and_readiness_follows_its_checks() -> None:
     address = listener.getsockname()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_metrics, metrics, listener)
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             assert "stratamq_connections 7.0" in await get(address, "/metrics")
             assert "200" in (await get(address, "/livez")).splitlines()[0]
             answer = await get(address, "/readyz?verbose")
@@ -247,7 +248,7 @@ async def test_health_alone_shows_no_figures() -> None:
     address = listener.getsockname()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_metrics, metrics, listener, True)
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             assert "200" in (await get(address, "/livez")).splitlines()[0]
             assert "503" in (await get(address, "/readyz")).splitlines()[0]
             assert "404" in (await get(address, "/metrics")).splitlines()[0]

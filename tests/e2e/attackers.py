@@ -1,8 +1,9 @@
 """One attack in a process of its own: ``python -m tests.e2e.attackers KIND PORTS COUNT SECONDS``, PORTS being JSON.
 
 Each of ``COUNT`` attackers is a coroutine with an address of loopback of its kind, so that what is refused to an
-address is refused to none of the honest ones. Prints ``ready``, waits for a line, and prints at the end as JSON how
-often each outcome was seen. Denial of service by authenticated and other strangers; the bars are in ``test_denial.py``.
+address is refused to none of the honest ones. Prints ``ready`` and begins at a line. Each further line is answered by
+how often each outcome was seen so far, as JSON, and the end of the lines ends all attackers. Denial of service by
+authenticated and other strangers; the bars are in ``test_denial.py``.
 """
 
 import collections
@@ -284,6 +285,7 @@ async def absent(ports: Ports, number: int, address: str) -> None:
         while (answer := await back.read()) is not None:
             if isinstance(answer, Publish):
                 note(f"left {number}")
+    note("read again")
     await trio.sleep_forever()
 
 
@@ -440,12 +442,11 @@ KINDS: dict[str, Kind] = {
     )
 }  # fmt: skip
 ONCE = {drip, drip_later, keep_alive}  # what becomes of each is what the test asks
-LATE_S = 25.0  # for which those are waited for on a machine that is busy
 BREAK_AT = 0.0  # when all connections that leave a will break
 
 
-async def attack(kind: str, ports: Ports, count: int, seconds: float) -> None:
-    """Let them all attack, again and again, for a while; or once, to the end."""
+async def attack(kind: str, ports: Ports, count: int) -> None:
+    """Let them all attack, again and again or once to the end, until the test has seen what it waits for."""
     run = KINDS[kind]
 
     async def again(number: int) -> None:
@@ -458,10 +459,12 @@ async def attack(kind: str, ports: Ports, count: int, seconds: float) -> None:
                 note("connection refused")
             await trio.sleep(AGAIN_S)
 
-    with trio.move_on_after(seconds + LATE_S if run in ONCE else seconds):
-        async with trio.open_nursery() as nursery:
-            for number in range(count):
-                nursery.start_soon(again, number)
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(again, number)
+        while await trio.to_thread.run_sync(sys.stdin.readline):
+            print(json.dumps(seen), flush=True)
+        nursery.cancel_scope.cancel()
 
 
 def main() -> None:
@@ -472,8 +475,7 @@ def main() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     BREAK_AT = time.monotonic() + seconds / 2
-    trio.run(attack, kind, ports, count, seconds)
-    print(json.dumps(seen), flush=True)
+    trio.run(attack, kind, ports, count)
 
 
 if __name__ == "__main__":

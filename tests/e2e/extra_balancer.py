@@ -12,11 +12,12 @@ from conf.errors import UserError
 from gateways.balancer.status import read_status
 from stratamq.toml_text import toml_document
 from tests.e2e.local_cluster import LocalCluster
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 
 __all__ = ["balancer", "status_of", "wait_until"]
 
-READY_S = 30.0
+READY_S = PATIENCE_S
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from stratamq.toml_text import toml_document
 from tests.e2e.local_cluster import LocalCluster
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 
 READY_S = 60.0
@@ -76,7 +77,7 @@ def extra_edge(
         os.close(reading)
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -18,6 +18,7 @@ from pathlib import Path
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect
 from tests.chaos.namespaces import Namespaces, enter_own
+from tests.patience import PATIENCE_S
 
 SHIPPED = Path(__file__).resolve().parents[2] / "docs" / "balancing" / "keepalived.conf"
 FLOATING = "10.77.0.83"
@@ -66,7 +67,7 @@ def main() -> int:
         for process in reversed(processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
-                process.wait(20)
+                process.wait(PATIENCE_S)
         spaces.close()
 
 

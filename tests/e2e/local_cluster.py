@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 READY_S = 60.0
 
 
@@ -101,7 +103,7 @@ class LocalCluster:
     @staticmethod
     def metrics_at(address: str) -> str:
         """Return the metrics page of an address."""
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as page:
             return str(page.read().decode())
 
     def events_at(self, address: str) -> dict[str, float]:
@@ -118,7 +120,7 @@ class LocalCluster:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGINT)
         try:
-            code = self.process.wait(30)
+            code = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             code = self.process.wait()

@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["PROMETHEUS", "PROMTOOL", "RealPrometheus", "real_prometheus"]
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus") or "", shutil.which("promtool") or ""
@@ -23,7 +25,7 @@ class RealPrometheus:
     """One that runs."""
 
     def __init__(self, port: int) -> None:
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=30)
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=PATIENCE_S)
 
     def ask(self, path: str, **query: str) -> Any:
         """Return the data of an answer."""
@@ -86,4 +88,4 @@ def real_prometheus(folder: Path, discovery: str, token: str) -> Iterator[RealPr
             yield RealPrometheus(port)
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE_S)

@@ -25,6 +25,7 @@ from mqtt.reasons import ReasonCode
 from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 SECRET = b"a secret of thirty-two bytes, or more"
 EXPIRY = {PropertyId.SESSION_EXPIRY_INTERVAL: 600}
@@ -141,7 +142,7 @@ def test_c7_an_absent_client_receives_nothing_by_a_right_that_is_gone(place: Pla
     with contextlib.closing(place.come(listener, user, acl[1])) as client:
         assert taken(client) == ["b/1", "end"]
         place.cluster.wait_for(lambda: place.refused() >= before + 2, "two counted refusals")
-        client.socket.settimeout(20)
+        client.socket.settimeout(PATIENCE_S)
         for topic in ("a/3", "b/3", "end"):
             publisher.publish(topic)
         assert taken(client) == ["b/3", "end"]

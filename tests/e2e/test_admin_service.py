@@ -14,6 +14,7 @@ from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
 from admin.http.mosquitto_handlers import UNCOUNTED
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 
 class Place(NamedTuple):
@@ -23,7 +24,7 @@ class Place(NamedTuple):
 
     def client(self, token: str = "") -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.base, headers=headers, timeout=30)
+        return httpx.Client(base_url=self.base, headers=headers, timeout=PATIENCE_S)
 
     def token(self, name: str, role: str) -> str:
         return str(self.cluster.admin("token", "create", name, "--role", role)["token"])
@@ -214,8 +215,8 @@ def test_a_token_is_told_once_and_written_nowhere(place: Place) -> None:
 def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_bytes: bytes, status: bytes) -> None:
     """A header of 200 KB, a body of 10 MiB, no JSON, no HTTP, paths outside: refused; the service goes on."""
     host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
-    with socket.create_connection((host, int(port)), 10) as stream:
-        stream.settimeout(10)
+    with socket.create_connection((host, int(port)), PATIENCE_S) as stream:
+        stream.settimeout(PATIENCE_S)
         stream.sendall(request_bytes)
         answer = b""
         while b"\r\n\r\n" not in answer and (more := stream.recv(65_536)):
@@ -228,8 +229,8 @@ def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_by
 def test_a_request_that_trickles_is_ended(place: Place) -> None:
     """Within a bound; others are served meanwhile."""
     host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
-    with socket.create_connection((host, int(port)), 10) as stream, place.client() as client:
-        stream.settimeout(30)
+    with socket.create_connection((host, int(port)), PATIENCE_S) as stream, place.client() as client:
+        stream.settimeout(PATIENCE_S)
         stream.sendall(b"GET /api/v1/version HTTP/1.1\r\nHost:")
         assert client.get("/version").status_code == 200
         began = time.monotonic()

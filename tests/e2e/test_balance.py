@@ -20,6 +20,7 @@ from mqtt.reasons import ReasonCode
 from tests.e2e.extra_balancer import balancer, status_of, wait_until
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.free_ports import free_port
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 
 PINGRESP = b"\xd0\x00"
@@ -50,7 +51,7 @@ def door(cluster: LocalCluster, listener: str = "plain") -> int:
 
 def connect(port: int, name: str, context: ssl.SSLContext | None = None) -> socket.socket:
     """Return the connection of a client that got CONNACK 0."""
-    client = socket.create_connection(("127.0.0.1", port), 10)
+    client = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
     if context is not None:
         client = context.wrap_socket(client, server_hostname="localhost")
     client.sendall(encode_packet(Connect(name), 5))
@@ -139,7 +140,7 @@ def test_a_relay_carries_tls_and_ends_in_order(cluster: LocalCluster) -> None:
         wait_until(lambda: not can_connect(ports["plain"]))
         assert alive(clients) == 7
         close(clients)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_mqtt_5_is_told_where_to_go(cluster: LocalCluster) -> None:
@@ -149,7 +150,7 @@ def test_mqtt_5_is_told_where_to_go(cluster: LocalCluster) -> None:
     with balancer(cluster, "redirects", None, None, listeners=listeners, connect_timeout_s=0.5, **ways) as (_, ports):
         known = {f"127.0.0.1:{cluster.port(number, 'plain')}" for number in range(3)}
         for name in ("a", "b", "c"):
-            with socket.create_connection(("127.0.0.1", ports["plain"]), 10) as client:
+            with socket.create_connection(("127.0.0.1", ports["plain"]), PATIENCE_S) as client:
                 client.sendall(encode_packet(Connect(name), 5))
                 [answer] = StreamDecoder(5).feed(client.recv(1000))
                 assert isinstance(answer, Connack) and answer.reason_code == ReasonCode.USE_ANOTHER_SERVER
@@ -169,13 +170,15 @@ def test_sockets_of_systemd_are_taken_by_name(cluster: LocalCluster) -> None:
             process.kill()
             process.wait()
             assert alive([client]) == 1
-            waiting = socket.create_connection(("127.0.0.1", port), 10)  # in the backlog of the one who comes next
+            waiting = socket.create_connection(
+                ("127.0.0.1", port), PATIENCE_S
+            )  # in the backlog of the one who comes next
             close([client, waiting])
 
 
 def refused(port: int, said: bytes) -> bool:
     """Return whether a connection is closed without a word."""
-    with socket.create_connection(("127.0.0.1", port), 10) as client:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
         client.sendall(said)
         try:
             return client.recv(10) == b""
@@ -212,7 +215,7 @@ def served(port: int) -> bytes:
     """Return the certificate that a handshake shows now."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as secure:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as plain, context.wrap_socket(plain) as secure:
         shown = secure.getpeercert(binary_form=True)
     assert shown is not None
     return shown

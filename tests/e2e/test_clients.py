@@ -12,10 +12,11 @@ from paho.mqtt.enums import MQTTProtocolVersion
 
 from tests.clients.paho_client import V3, V5, PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 TRANSPORTS = ("plain", "tls", "ws")
 VERSIONS = (V3, V5)
-TIMEOUT_S = 15.0
+TIMEOUT_S = PATIENCE_S
 NODE_MODULES = Path(os.environ.get("MQTT_NODE_MODULES", "node_modules"))
 
 JAVASCRIPT = """

@@ -14,6 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 mosquitto = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None, reason="mosquitto_pub is missing: apt install mosquitto-clients"
@@ -69,9 +70,11 @@ def test_mosquitto_clients_on_different_edges(cluster: LocalCluster, qos: int, v
         if "SUBACK" in line:
             break
     subprocess.run(
-        ["mosquitto_pub", *common, "-p", str(cluster.port(1)), "-t", topic, "-m", "Hello"], check=True, timeout=30
+        ["mosquitto_pub", *common, "-p", str(cluster.port(1)), "-t", topic, "-m", "Hello"],
+        check=True,
+        timeout=PATIENCE_S,
     )
-    output, _ = subscriber.communicate(timeout=30)
+    output, _ = subscriber.communicate(timeout=PATIENCE_S)
     assert f"{topic} Hello" in output.splitlines()
 
 
@@ -160,7 +163,7 @@ def test_will_fires_when_the_client_dies(cluster: LocalCluster) -> None:
     mortal.on_connect = lambda *_: opened.set()
     mortal.connect("localhost", cluster.port(0))
     mortal.loop_start()
-    assert opened.wait(20)
+    assert opened.wait(PATIENCE_S)
     mortal.loop_stop()
     sock = mortal.socket()
     assert sock is not None

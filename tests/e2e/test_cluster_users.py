@@ -24,6 +24,7 @@ from tests.clients.terminal import at_terminal
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, Outcome, code, come
+from tests.patience import PATIENCE_S
 
 PUBLISHER = shutil.which("mosquitto_pub") or ""
 LISTENERS = {"word": {"tls": False, "allow_anonymous": False, "cluster_users": True, "cluster_roles": True}}
@@ -81,7 +82,7 @@ def test_a_user_is_added_and_may_what_its_role_says(place: Place) -> None:
                 [*publisher, "-t", topic],
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=PATIENCE_S,
                 check=False,
             )
             assert (exit_code == 0) == ("Not authorized" not in said.stderr + said.stdout), (topic, said)
@@ -118,7 +119,7 @@ def test_a_disabled_user_is_out_everywhere_when_the_command_returns(place: Place
     place.done("user", "disable", "bob")
     took_s = time.monotonic() - began
     for client, outcome in clients:
-        assert outcome.gone.wait(1.0) and outcome.ended == 135
+        assert outcome.gone.wait(PATIENCE_S) and outcome.ended == 135
         client.loop_stop()
     for port in place.ports():
         assert code(port, user="bob", password="good") == 135
@@ -158,7 +159,7 @@ def test_bans_keep_out_and_end(place: Place) -> None:
     place.done("user", "add", "dora", "--role", "device", password="good")
     client, outcome = there(place.ports()[0], "dora", "good")
     place.done("ban", "add", "user", "dora", "--for", "1h", "--reason", "test")
-    assert outcome.gone.wait(1.0)
+    assert outcome.gone.wait(PATIENCE_S)
     client.loop_stop()
     for port in place.ports():
         assert code(port, user="dora", password="good") == 138
@@ -253,7 +254,7 @@ def test_a_client_is_kicked_wherever_it_is(place: Place) -> None:
     dry = place.order("client", "kick", "kim-1", "--dry-run", "-o", "json")
     assert [row["node"] for row in json.loads(dry.stdout)["nodes"]] == ["edge-9"] and not outcome.gone.is_set()
     place.done("client", "kick", "kim-1")
-    assert outcome.gone.wait(2.0) and outcome.ended == 0x98
+    assert outcome.gone.wait(PATIENCE_S) and outcome.ended == 0x98
     client.loop_stop()
     missing = place.order("client", "kick", "kim-1")
     assert missing.returncode == 1 and "no edge has a connection" in missing.stderr

@@ -10,6 +10,7 @@ from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_revocation_figures import order
+from tests.patience import PATIENCE_S
 
 EXPIRY = {17: 300}
 QUIET_S = 0.4
@@ -22,7 +23,7 @@ class Place(NamedTuple):
     edge: ExtraEdge
 
     def come(self, user: str, client_id: str = "", **options: object) -> BlockingClient:
-        client = BlockingClient(self.edge.port("parts"), timeout_s=10.0)
+        client = BlockingClient(self.edge.port("parts"), timeout_s=PATIENCE_S)
         client.open(client_id or user, username=user, password=b"good", **options)
         return client
 
@@ -51,7 +52,7 @@ def received(client: BlockingClient, *, acknowledge: bool = True) -> list[str]:
                     client.send(Puback(packet.packet_identifier))
     except TimeoutError:
         pass
-    client.socket.settimeout(10.0)
+    client.socket.settimeout(PATIENCE_S)
     return found
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def test_an_interrupted_drain_is_taken_back(cluster: LocalCluster) -> None:
         cluster.wait_for(lambda: drained(cluster)["told"] >= before + 3, "some are gone", TIMEOUT_S)
         process.send_signal(signal.SIGINT)
         assert re.search(r"stopped: \d+ of 20 clients have stayed at edge-1", process.stderr.read())
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE_S) == 130
     cluster.wait_for(lambda: readiness(cluster)[0] == 200 and not is_refused(cluster), "open again", TIMEOUT_S)
     for stream in streams:
         stream.close()

@@ -9,8 +9,9 @@ from mqtt.packets import Disconnect, Publish, Will
 from mqtt.properties import PropertyId
 from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")

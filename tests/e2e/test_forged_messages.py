@@ -17,6 +17,7 @@ from tests.clients import packets
 from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
+from tests.patience import PATIENCE_S
 from wire.messages.batches import Push, encode_publish_ack, encode_push
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, encode_control
@@ -42,7 +43,7 @@ def link(cluster: LocalCluster, node: str, tier: str, name: str) -> ssl.SSLSocke
     connection = connect(cluster, node, files)
     connection.sendall(encode_hello(NodeIdentity(CLUSTER, name, tier, LIFE, "127.0.0.1:1")))
     if tier != "operator":
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_S)
         assert connection.recv(HEADER_BYTES)[4] == FrameKind.HELLO  # taken in: what follows is judged by what it says
     return connection
 
@@ -137,7 +138,7 @@ def test_a_forged_acknowledgement_is_none(cluster: LocalCluster, tier: str) -> N
             assert tier == "storage" or is_closed(stolen)
         finally:
             os.kill(cluster.pid("storage-0"), signal.SIGCONT)
-        client.socket.settimeout(20)
+        client.socket.settimeout(PATIENCE_S)
         assert PUBACK in [client.next_bytes() for _ in range(2)]  # the other one is the message
 
 

@@ -12,6 +12,7 @@ import pytest
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Pingreq
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 from wire.clock import boot_time
 from wire.messages.hand_over import Answer, encode_hand_over
 
@@ -27,13 +28,13 @@ def cluster() -> Iterator[LocalCluster]:
 def accepted() -> tuple[socket.socket, socket.socket]:
     """Return both ends of a new connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname(), 10)
+        client = socket.create_connection(server.getsockname(), PATIENCE_S)
         return client, server.accept()[0]
 
 
 def balancer(cluster: LocalCluster) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(10)
+    connection.settimeout(PATIENCE_S)
     connection.connect(str(cluster.data / "edge-0" / "hand-over.sock"))
     return connection
 
@@ -52,7 +53,7 @@ def test_clients_stay_when_the_balancer_is_gone(cluster: LocalCluster) -> None:
     with balancer(cluster) as process:
         for number, listener in enumerate(("plain", "tls", "plain")):
             client, given = accepted()
-            client.settimeout(10)
+            client.settimeout(PATIENCE_S)
             with given:
                 assert offer(process, given, listener) is Answer.TAKEN
             if listener == "tls":

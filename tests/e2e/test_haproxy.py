@@ -11,8 +11,9 @@ import pytest
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_clients import VERSIONS, connected
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 LISTENERS = ("plain", "tls", "ws", "wss")
 ROUTES = tuple((listener, version) for listener in LISTENERS for version in ("send-proxy", "send-proxy-v2"))
 
@@ -67,7 +68,7 @@ def balanced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Balanced]:
             yield Balanced(cluster, edge, ports)
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE_S)
             for one in sockets:
                 one.close()
 

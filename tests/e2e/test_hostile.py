@@ -16,6 +16,7 @@ import pytest
 from tests.clients.blocking import BlockingClient
 from tests.e2e.hostile_clients import KINDS, publish
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 from tests.turn_time import assert_within, timed
 
 CLIENTS = "tests.e2e.hostile_clients"
@@ -27,7 +28,7 @@ class Pair:
     """A publisher and a subscriber that behave."""
 
     def __init__(self, port: int) -> None:
-        self.publisher, self.subscriber = BlockingClient(port, 5, 10), BlockingClient(port, 5, 10)
+        self.publisher, self.subscriber = BlockingClient(port, 5, PATIENCE_S), BlockingClient(port, 5, PATIENCE_S)
         self.publisher.open("honest-0")
         self.subscriber.open("honest-1")
         self.subscriber.subscribe("honest/+", qos=0)

@@ -14,6 +14,7 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Subscribe, SubscriptionRequest
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles, link_contexts
 from wire.messages.control import encode_control
@@ -43,7 +44,7 @@ def authority(cluster: LocalCluster) -> DevelopmentAuthority:
 def connect(cluster: LocalCluster, node: str, files: CertificateFiles) -> ssl.SSLSocket:
     """Open a connection to a node's port of links."""
     host, port = cluster.state["nodes"][node]["addresses"]["link"].rsplit(":", 1)
-    plain = socket.create_connection((host, int(port)), 10)
+    plain = socket.create_connection((host, int(port)), PATIENCE_S)
     return link_contexts(files).client.wrap_socket(plain, server_hostname="stratamq")
 
 
@@ -128,7 +129,9 @@ def test_strangers_have_bounds_of_their_own(cluster: LocalCluster) -> None:
         held = []
         for node in NODES:
             host, port = cluster.state["nodes"][node]["addresses"]["link"].rsplit(":", 1)
-            came = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(STRANGERS)]
+            came = [
+                stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S)) for _ in range(STRANGERS)
+            ]
             cluster.wait_for(lambda node=node: refused(cluster, node) > 0, f"strangers refused by {node}", 10)  # type: ignore[misc]
             places = came
 
@@ -171,7 +174,7 @@ def test_what_opens_links_is_no_mqtt_client(cluster: LocalCluster, tmp_path: Pat
         ):
             context = ssl.create_default_context(cafile=cluster.authority)
             context.load_cert_chain(files.certificate, files.key)
-            plain = socket.create_connection(("127.0.0.1", edge.port("mutual")), 10)
+            plain = socket.create_connection(("127.0.0.1", edge.port("mutual")), PATIENCE_S)
             with context.wrap_socket(plain, server_hostname="localhost") as caller:
                 caller.sendall(encode_packet(Connect(name), 5))
                 answers[name] = caller.recv(100)[3]

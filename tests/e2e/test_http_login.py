@@ -21,6 +21,7 @@ from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
 from tests.e2e.test_login_figures import beside, logged_in, p99_of_pair
+from tests.patience import PATIENCE_S
 
 SERVER = """
 import http.server, json, pathlib, sys, time
@@ -217,7 +218,7 @@ def test_c7_an_absent_client_receives_nothing_by_rules_that_the_answer_has_no_mo
         return {"body": {**ALLOW, "acl": allowed}, "headers": {"Cache-Control": "max-age=0"}}
 
     def back(user: str = "away") -> BlockingClient:
-        client = BlockingClient(place.port, timeout_s=10.0)
+        client = BlockingClient(place.port, timeout_s=PATIENCE_S)
         expiry = {PropertyId.SESSION_EXPIRY_INTERVAL: 600}
         client.open(user, username=user, password=b"x", clean_start=False, properties=expiry)
         return client

@@ -14,6 +14,7 @@ import pytest
 from admin.http.gate import STREAMS_MAX
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_prometheus import served
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +95,9 @@ def test_the_service_is_killed(cluster: LocalCluster, token: str) -> None:
             with contextlib.suppress(httpx.HTTPError):
                 asked = {"kind": "user", "value": name}
                 keyed = {**headers, "Idempotency-Key": name}
-                answers.append(httpx.post(f"{served(cluster)}/bans", json=asked, headers=keyed, timeout=30).status_code)
+                answers.append(
+                    httpx.post(f"{served(cluster)}/bans", json=asked, headers=keyed, timeout=PATIENCE_S).status_code
+                )
 
         thread = threading.Thread(target=post, args=(name, answers))
         thread.start()
@@ -133,22 +136,22 @@ def test_a_thousand_streams_at_once(cluster: LocalCluster, token: str) -> None:
     host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")
     cookie = httpx.post(f"{base}/login", json={"token": token}).headers["set-cookie"].partition(";")[0]
     asked = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n\r\n".encode()
-    streams = [socket.create_connection((host, int(port)), 30) for _ in range(STREAMS)]
+    streams = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(STREAMS)]
     try:
         for stream in streams:
-            stream.settimeout(30)
+            stream.settimeout(PATIENCE_S)
             stream.sendall(asked)
         statuses = [stream.recv(16).split(b" ")[1] for stream in streams]
         assert statuses.count(b"200") == STREAMS_MAX and statuses.count(b"503") == STREAMS - STREAMS_MAX
         for path in ("/me", "/clients", "/overview"):
-            answer = httpx.get(f"{base}{path}", headers={"Cookie": cookie}, timeout=10)
+            answer = httpx.get(f"{base}{path}", headers={"Cookie": cookie}, timeout=PATIENCE_S)
             assert answer.is_success, answer.text
     finally:
         for stream in streams:
             stream.close()
 
     def is_free() -> bool:
-        with httpx.stream("GET", f"{base}/live", headers={"Cookie": cookie}, timeout=10) as stream:
+        with httpx.stream("GET", f"{base}/live", headers={"Cookie": cookie}, timeout=PATIENCE_S) as stream:
             return stream.status_code == 200
 
     cluster.wait_for(is_free, "free again")

@@ -25,11 +25,12 @@ from paho.mqtt.reasoncodes import ReasonCode
 from access.operators.audit_file import read_lines
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 from tests.wire.revocation_lists import revocation_list
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 PUBLISHER = shutil.which("mosquitto_pub") or ""
 MAKER = shutil.which("mosquitto_passwd") or ""
 
@@ -253,7 +254,7 @@ def test_a_certificate_that_the_cluster_revokes(place: Place) -> None:
     client, outcome = come(port, shown=shown, trusted=trusted)
     assert outcome.wait(TIMEOUT_S) and outcome.code == 0
     assert place.cluster.admin("revoke", "--certificate", str(shown.certificate))["settled"]
-    assert outcome.gone.wait(1.0) and outcome.ended == 0x87
+    assert outcome.gone.wait(PATIENCE_S) and outcome.ended == 0x87
     assert code(port, shown=shown, trusted=trusted) == 0x87
     place.cluster.admin("unrevoke", "--certificate", str(shown.certificate))
     assert code(port, shown=shown, trusted=trusted) == 0

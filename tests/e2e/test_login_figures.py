@@ -24,6 +24,7 @@ from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_revocation_figures import order
+from tests.patience import PATIENCE_S
 
 FLOOD_S = 30
 FLOOD_RATE = 500  # wrong passwords per second
@@ -49,7 +50,7 @@ def place() -> Iterator[tuple[LocalCluster, ExtraEdge]]:
 
 
 def logged_in(port: int, client_id: str) -> BlockingClient:
-    client = BlockingClient(port, timeout_s=10.0)
+    client = BlockingClient(port, timeout_s=PATIENCE_S)
     client.open(client_id, username="ann", password=b"good")
     return client
 
@@ -95,7 +96,7 @@ def honest_logins(port: int, rate: float, name: str = "honest") -> Iterator[dict
         yield outcome
     finally:
         over.set()
-        thread.join(20)
+        thread.join(PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -119,7 +120,7 @@ def mosquitto(folder: Path) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 @pytest.mark.slow
@@ -147,7 +148,7 @@ def beside(module: str, *words: object) -> Iterator[None]:
 
 
 def anonymous(port: int, client_id: str) -> BlockingClient:
-    client = BlockingClient(port, timeout_s=10.0)
+    client = BlockingClient(port, timeout_s=PATIENCE_S)
     client.open(client_id)
     return client
 

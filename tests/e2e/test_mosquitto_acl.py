@@ -13,8 +13,9 @@ from tests.access.rules import test_mosquitto as table
 from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import local_cluster
+from tests.patience import PATIENCE_S
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 MAKER = shutil.which("mosquitto_passwd") or ""
 PASSWORD = b"any"
 # user ("" anonymous) and client ID; those of the table whose names a file of passwords can have

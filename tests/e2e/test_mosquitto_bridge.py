@@ -16,9 +16,10 @@ import pytest
 
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 EACH = 5
 
 
@@ -51,7 +52,7 @@ def bridge(folder: Path, ours: int, version: str, clean: bool, more: str = "noti
         yield port
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 class Client(PahoClient):

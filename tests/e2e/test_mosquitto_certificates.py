@@ -18,10 +18,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 from tests.wire.revocation_lists import revocation_list
 from wire.links.authority import DevelopmentAuthority
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 PUBLISHER = shutil.which("mosquitto_pub") or ""
 NOT_AUTHORIZED = 0x87  # mosquitto_pub ends with the reason code of CONNACK
 DAY = datetime.timedelta(days=1)

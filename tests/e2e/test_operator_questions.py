@@ -21,6 +21,7 @@ from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.output import OutputFormat
 from stratamq.cli.router_lists import COLUMNS
 from tests.e2e.operated_cluster import WAIT_S, OperatedCluster, operated_cluster
+from tests.patience import PATIENCE_S
 
 QUEUE_MAX = 5
 LEASE_S = 8  # so long a stopped node is asked and named; then the map says that it is dead
@@ -112,7 +113,7 @@ def test_a_listener_is_paused_and_resumed(place: OperatedCluster) -> None:
         done = place.ask("listener", "pause", "plain", "--node", "edge-0")
         assert done.code == 0 and done.shown["nodes"][0]["lines"][0] == "state paused"
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", place.cluster.port(0, "plain")), 5)
+            socket.create_connection(("127.0.0.1", place.cluster.port(0, "plain")), PATIENCE_S)
         place.come("paused-elsewhere", 1)
         assert here.is_connected()
         states = {row["node"]: row["state"] for row in place.rows("listener", "list", "--filter", "listener=plain")}
@@ -416,15 +417,19 @@ def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
     """It draws nodes and slow clients on a terminal, and Ctrl-C ends it; a pipe gets lines of JSON."""
     socket = ["tmux", "-S", str(tmp_path / "tmux")]
     command = [*place.cluster.command_line(), "top", "--every", "1", "--data", str(place.cluster.data)]
-    subprocess.run([*socket, "new-session", "-d", "-x", "110", "-y", "30", shlex.join(command)], check=True, timeout=20)
+    subprocess.run(
+        [*socket, "new-session", "-d", "-x", "110", "-y", "30", shlex.join(command)], check=True, timeout=PATIENCE_S
+    )
 
     def screen() -> str:
-        shown = subprocess.run([*socket, "capture-pane", "-p"], capture_output=True, text=True, timeout=20, check=False)
+        shown = subprocess.run(
+            [*socket, "capture-pane", "-p"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
         return shown.stdout
 
     place.cluster.wait_for(lambda: "Ctrl-C ends it" in screen(), "drawn", WAIT_S)
     assert all(f"{tier}-0" in screen() for tier in ("edge", "router", "storage"))
-    subprocess.run([*socket, "send-keys", "C-c"], check=True, timeout=20)
+    subprocess.run([*socket, "send-keys", "C-c"], check=True, timeout=PATIENCE_S)
     place.cluster.wait_for(lambda: not screen(), "ended", WAIT_S)
     with subprocess.Popen([*command], stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stdout is not None

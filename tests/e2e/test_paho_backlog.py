@@ -12,10 +12,11 @@ from paho.mqtt.properties import Properties
 
 from tests.clients.paho_client import V3, V5, PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 MESSAGES = 200
 IN_FLIGHT = 60  # of them are sent before the edge dies
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 DRAINED_S = 20.0  # after the reconnect; 0.1 s for QoS 1 and 1.4 s for QoS 2 where the machine does nothing else
 
 

@@ -30,6 +30,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 SHAPE = ("--routers", "3", "--storages", "3", "--edges", "2")
 V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
@@ -176,7 +177,7 @@ class Subscriber:
             self.paho.subscribe("kills/#", options=SubscribeOptions(2))
         else:
             self.paho.subscribe("kills/#", 2)
-        assert ready.wait(30.0)
+        assert ready.wait(PATIENCE_S)
 
     def _on_log(self, _client: object, _data: object, _level: object, line: str) -> None:
         self.journal.note(line)

@@ -12,6 +12,7 @@ import pytest
 from tests.clients.paho_client import V5, PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.real_prometheus import PROMETHEUS, PROMTOOL, RealPrometheus, real_prometheus
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(
     not (PROMETHEUS and PROMTOOL), reason="prometheus is not here: Debian's package prometheus"
@@ -104,7 +105,7 @@ def test_a_real_prometheus_sees_a_cluster_through_a_kill(tmp_path: Path) -> None
                 for process in again:
                     process.terminate()
                 for process in again:
-                    process.wait(30)
+                    process.wait(PATIENCE_S)
 
 
 def boards_have_data(prometheus: RealPrometheus) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 
 OPTIONS = ("--routers", "3", "--storages", "3", "--edges", "2")
 SETTINGS = ("cluster_users=true", "cluster_roles=true")
@@ -107,10 +108,10 @@ def disabled(cluster: LocalCluster, user: str) -> tuple[float, int, int]:
     order(cluster, "user", "disable", user)
     returned = time.monotonic()
     for publisher in publishers:
-        publisher.thread.join(10)
+        publisher.thread.join(PATIENCE_S)
         assert not publisher.thread.is_alive()
     watch.socket.close()
-    reader.join(10)
+    reader.join(PATIENCE_S)
     behind = sum(at > returned for publisher in publishers for at in publisher.acknowledged)
     return returned - began, behind, sum(at > returned for at in published)
 

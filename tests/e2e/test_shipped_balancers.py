@@ -19,6 +19,7 @@ from tests.e2e.extra_balancer import balancer
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.free_ports import free_port
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 
 SHIPPED = Path(__file__).resolve().parents[2] / "docs" / "balancing"
@@ -83,13 +84,13 @@ def running(command: list[str], port: int, package: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def connect(port: int, name: str, context: ssl.SSLContext) -> int:
     """Return the answer to a CONNECT through TLS; -1 where the connection ends before."""
     try:
-        plain = socket.create_connection(("127.0.0.1", port), 10)
+        plain = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         with context.wrap_socket(plain, server_hostname="localhost") as client:
             client.sendall(encode_packet(Connect(name), 5))
             answer = client.recv(100)
@@ -165,7 +166,7 @@ def test_haproxy_ends_tls_and_names_the_client(cluster: LocalCluster, edges: lis
         assert [connect(port, "always-me", context) for _ in range(6)] == [0] * 6
         assert connect(port, "no-certificate", nobody) == -1
         with context.wrap_socket(
-            socket.create_connection(("127.0.0.1", port), 10), server_hostname="localhost"
+            socket.create_connection(("127.0.0.1", port), PATIENCE_S), server_hostname="localhost"
         ) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
             with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from tests.e2e.extra_balancer import balancer, status_of, wait_until
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.free_ports import free_port
+from tests.patience import PATIENCE_S
 
 LISTENERS = {"alone": {"tls": False}}
 
@@ -27,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 def is_refused(port: int) -> bool:
     """Return whether nothing listens."""
     try:
-        socket.create_connection(("127.0.0.1", port), 5).close()
+        socket.create_connection(("127.0.0.1", port), PATIENCE_S).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -35,7 +36,7 @@ def is_refused(port: int) -> bool:
 
 def readiness(address: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as page:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=PATIENCE_S) as page:
             return page.status, page.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
 from wire.messages.cluster_map import partition_of
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: apt install gcc")
@@ -93,7 +94,7 @@ def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDis
             assert time.monotonic() - at < SOON_S
             if time.monotonic() < begun + seconds:
                 assert not waiting.is_published(), "acknowledged before it was synced"
-        waiting.wait_for_publish(20)
+        waiting.wait_for_publish(PATIENCE_S)
         assert waiting.is_published()
         assert time.monotonic() - begun >= seconds
     finally:
@@ -116,7 +117,7 @@ def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(cluster: LocalC
     cluster.wait_for(lambda: cluster.is_started_again("storage-0", before) or waiting.is_published(), "ended")
     assert not waiting.is_published(), "acknowledged by a node whose sync failed"
     disk.set()
-    waiting.wait_for_publish(20)
+    waiting.wait_for_publish(PATIENCE_S)
     assert waiting.is_published()
     stored.wait(lambda: {bytes(message.payload) for message in stored.messages} == {b"one", b"two"}, "both came")
     assert "fdatasync" in (cluster.data / "logs" / "storage-0.log").read_text()

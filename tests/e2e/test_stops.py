@@ -22,6 +22,7 @@ from mqtt.packets import Disconnect
 from stratamq.cli.asking import ask_links
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_endings import connected
+from tests.patience import PATIENCE_S
 
 SHAPE = ("--storages", "3", "--edges", "2")
 SETTINGS = ("--set", "router.partitions=32", "--set", "router.replicas=3", "--set", "router.min_in_sync=2")
@@ -85,7 +86,7 @@ def readiness(cluster: LocalCluster, node: str) -> int:
     """Return what /readyz answers."""
     address = cluster.state["nodes"][node]["addresses"]["metrics"]
     try:
-        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5) as page:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=PATIENCE_S) as page:
             return int(page.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.operated_cluster import WAIT_S, OperatedCluster, operated_cluster
+from tests.patience import PATIENCE_S
 
 TRACES_MAX = 16
 
@@ -119,7 +120,7 @@ def test_tail_ends_with_the_trace(place: OperatedCluster) -> None:
         publisher.publish("tail/1", b"x", qos=1).wait_for_publish(WAIT_S)
         publisher.publish("tail/2", b"x", qos=1).wait_for_publish(WAIT_S)
         assert place.run("trace", "stop", "tail")[0] == 0
-        shown, _ = running.communicate(timeout=30)
+        shown, _ = running.communicate(timeout=PATIENCE_S)
     assert "received" in shown and "tail/1" in shown
     (row,) = [row for row in _traces(place, "tail") if row["node"] == "edge-0"]
     assert (row["state"], row["events"]) == ("events", 2)

@@ -16,6 +16,7 @@ import pytest
 
 from stratamq.local_plan import NodePlan, UpOptions, make_plan
 from tests.e2e.local_cluster import LocalCluster
+from tests.patience import PATIENCE_S
 
 LINE = "256 partitions have no place: 3 copies wanted, 1 storage node"
 WAIT_S = 60.0
@@ -25,7 +26,7 @@ def readyz(plan: NodePlan) -> str:
     """Return a node's /readyz, "" while nobody listens."""
     port = tomllib.loads(plan.config.read_text())["metrics"]["port"]
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_S) as page:
             return str(page.read().decode())
     except urllib.error.HTTPError as error:
         assert error.code == 503
@@ -65,7 +66,7 @@ class Nodes:
         for process in self.running:
             process.terminate()
         for process in self.running:
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE_S) == 0
         os.close(self._ours)
         os.close(self._lifeline)
 

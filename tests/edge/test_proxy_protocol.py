@@ -20,6 +20,7 @@ from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHe
 from tests.clients.packets import connect
 from tests.edge.hot.conftest import load
 from tests.edge.hot.test_loop import Client, certificates, running
+from tests.patience import PATIENCE_S
 
 __all__ = ["certificates"]
 
@@ -227,7 +228,7 @@ async def test_the_loop_reads_it_before_tls(certificates: Path, tls: bool, form:
                 stream: Any = await trio.open_tcp_stream("127.0.0.1", edge.port)
                 await stream.send_all(header[:cut])
                 if 0 < cut < len(header):
-                    with trio.fail_after(10):
+                    with trio.fail_after(PATIENCE_S):
                         while not first or not first[-1].header.begun:
                             await trio.sleep(0.001)
                 await stream.send_all(header[cut:] + (b"" if tls else connect()))
@@ -238,6 +239,6 @@ async def test_the_loop_reads_it_before_tls(certificates: Path, tls: bool, form:
                 assert first[-1].source == (None if header[13:14] == b"\x00" else ("192.0.2.7", 5555))
         stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
         await stream.send_all(v2(0, b"", command=0))
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             assert await stream.receive_some(100) == b""
         assert first[-1].outcome == "proxy_checks" and not edge.handler.errors

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import EXECUTABLE, INSTALLED
 from wire.links.authority import DevelopmentAuthority
 
@@ -51,7 +52,7 @@ async def mosquitto_doors(folder: Path, *lines: str) -> AsyncIterator[Doors]:
         [EXECUTABLE, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             for port in ports:
                 while True:
                     try:

@@ -31,6 +31,7 @@ from mqtt.packets import (
 )
 from mqtt.properties import Properties, PropertyId
 from tests.gateways.mosquitto_doors import INSTALLED, mosquitto_doors
+from tests.patience import PATIENCE_S
 
 FILTERS = (SubscriptionRequest("a/#", 2),)
 
@@ -75,7 +76,7 @@ class User:
         return len(self.messages) == messages and len(self.answers) == answers
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not condition():
                 await self.changed.wait()
 
@@ -134,7 +135,7 @@ async def test_each_way_of_bytes_carries_messages_both_ways(tmp_path: Path) -> N
             client = client_of(user, address, authority=doors.authority if secure else None, version=5 - number % 2)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.run)
-                with trio.fail_after(10):
+                with trio.fail_after(PATIENCE_S):
                     await user.standing.wait()
                 for qos in (0, 1, 2):
                     assert client.publish(Publish(f"a/{qos}", b"x" * size, qos), qos)
@@ -154,7 +155,7 @@ async def test_a_stranger_is_not_believed_and_the_next_address_is_tried(tmp_path
         client = client_of(user, doors.addresses["mqtts"], "mqtt://127.0.0.1:1", doors.addresses["mqtt"])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 await user.standing.wait()
             nursery.cancel_scope.cancel()
         assert "certificate" in user.partings[0] and len(user.partings) == 2
@@ -172,7 +173,7 @@ async def test_a_refused_filter_ends_the_client_with_one_line() -> None:
     async with broker(refuse) as address:
         with (
             pytest.raises(RefusedFilter, match=r"refuses the filter a/#: not authorized \(0x87\)"),
-            trio.fail_after(10),
+            trio.fail_after(PATIENCE_S),
         ):
             await client_of(User(), address).run()
 
@@ -190,7 +191,7 @@ async def test_an_answer_to_fewer_filters_ends_the_client_with_one_line() -> Non
 
     two = (*FILTERS, SubscriptionRequest("b/#", 1))
     async with broker(forget) as address:
-        with pytest.raises(RefusedFilter, match="answers 1 of 2 filters"), trio.fail_after(10):
+        with pytest.raises(RefusedFilter, match="answers 1 of 2 filters"), trio.fail_after(PATIENCE_S):
             await client_of(User(), address, filters=two).run()
 
 

@@ -13,6 +13,7 @@ import pytest
 from gateways.spool import SpoolFile
 from tests.chaos.node_disk import NodeDisk, build_shim, can_preload
 from tests.gateways.spool_child import FAILED_EXIT, LAST, expected_rows
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 BOUND = 1 << 30
@@ -54,7 +55,7 @@ def kill_at(tmp_path: Path, shim: Path, point: str, counts: Iterable[int]) -> No
         child = start(folder / "file", disk.environment())
         assert child.stdout is not None
         acked = max([int(line) for line in child.stdout] or [0])
-        assert child.wait(20) == -signal.SIGKILL
+        assert child.wait(PATIENCE_S) == -signal.SIGKILL
         assert disk.crashed()
         last = check(folder / "file", max(acked, last))
 
@@ -84,7 +85,7 @@ def lose_power(tmp_path: Path, shim: Path, rounds: int) -> None:
         child = start(folder / "file", disk.environment())
         assert child.stdout is not None
         acked = max([int(line) for line in child.stdout] or [0])
-        assert child.wait(30) == -signal.SIGKILL
+        assert child.wait(PATIENCE_S) == -signal.SIGKILL
         disk.lose_power(rng)
         last = check(folder / "file", max(acked, last))
 
@@ -112,5 +113,5 @@ def test_a_sync_that_fails_ends_the_process(tmp_path: Path, shim: Path) -> None:
         acked = int(line)
         if acked == 20:
             disk.fail_next_sync()
-    assert child.wait(20) == FAILED_EXIT
+    assert child.wait(PATIENCE_S) == FAILED_EXIT
     check(folder / "file", acked)

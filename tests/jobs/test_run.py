@@ -21,6 +21,7 @@ from jobs.selection import Policy
 from jobs.spark import SMALL_ROWS, fit_to_size
 from tests.free_ports import free_port
 from tests.jobs.generator import NOW_MS, generate
+from tests.patience import PATIENCE_S
 from wire.sstable.manifest import ManifestExists, next_manifest, read_manifest
 from wire.sstable.run_reader import verify_manifest
 
@@ -158,7 +159,7 @@ def test_spark_submit_unchanged(tmp_path: Path) -> None:
     finally:
         for daemon in daemons:
             daemon.terminate()
-            daemon.wait(20)
+            daemon.wait(PATIENCE_S)
     assert verify_manifest(tmp_path / "out") == []
     assert [f.level for f in read_manifest(tmp_path / "out").files] == [1, 1]
     assert (tmp_path / "out" / "report" / "report.html").stat().st_size > 5_000

@@ -25,6 +25,7 @@ from membership.members import Members, MemberView
 from membership.metadata import NodeMetadata
 from membership.packets import Address
 from membership.settings import MembershipSettings
+from tests.patience import PATIENCE_S
 
 KEY = generate_key()
 
@@ -97,7 +98,7 @@ async def test_other_cluster_and_other_key_do_not_join() -> None:
         gossiping("b", address_of(first), cluster="d") as other_cluster,
         gossiping("e", address_of(first), key=generate_key()) as other_key,
     ):
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not (first.counters()["dropped_wrong_cluster"] and first.counters()["dropped_unknown_key"]):
                 await trio.sleep(0.01)  # a poll of counters, bounded above
         assert [len(each.members()) for each in (first, other_cluster, other_key)] == [1, 1, 1]
@@ -128,7 +129,7 @@ async def test_udp_garbage_changes_nothing() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hostile:
             for size in (0, 1, 56, 57, 500, 1400, 1401, 9000):
                 hostile.sendto(os.urandom(size), address_of(first))
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while sum(count for name, count in first.counters().items() if name.startswith("dropped_")) < 8:
                 await trio.sleep(0.01)  # a poll of counters, bounded above
         assert first.counters()["dropped_oversized"] == 2
@@ -140,7 +141,7 @@ async def test_udp_garbage_changes_nothing() -> None:
 async def answer_to(address: Address, data: bytes) -> bytes:
     """Send bytes over TCP; return what comes back until the other side closes."""
     received = b""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         stream = await trio.open_tcp_stream(*address)
         async with stream:
             await stream.send_all(data)

@@ -35,6 +35,7 @@ from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry
 from router.raft.node import RaftNode
 from router.settings import RouterSettings
+from tests.patience import PATIENCE_S
 from tests.router.random_commands import commands
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.control import encode_control
@@ -214,7 +215,7 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 if incarnation == 1:
                     while not node.is_leader:
                         await trio.sleep(0.005)

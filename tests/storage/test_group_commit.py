@@ -19,6 +19,7 @@ from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
 from storage.store.store_sync import StoreSync
+from tests.patience import PATIENCE_S
 from tests.simulation.model_store import ModelDisk, ModelStore
 from wire.links.early_reads import early_reads
 
@@ -257,7 +258,7 @@ async def test_batches_become_durable_in_order(disk: ModelDisk) -> None:
             assert committer.submit(_row(number)) == number + 1
             if number % 7 == 0:
                 await trio.lowlevel.checkpoint()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await committer.wait_durable(500)
     assert announced == sorted(announced)
     assert announced[-1] == 500
@@ -275,7 +276,7 @@ async def test_a_failed_sync_leaves_run_and_announces_nothing(disk: ModelDisk) -
         with pytest.raises(StoreFailed):
             await committer.wait_durable(1)
 
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             with pytest.raises(SyncFailed):
@@ -291,7 +292,7 @@ async def test_a_sync_that_fails_at_once_announces_nothing(disk: ModelDisk, monk
     monkeypatch.setattr(store, "begin_sync", lambda **_: StoreSync(store.transaction_no, os.dup(ends[1]), None))
     committer = GroupCommitter(store, announced.append)
     committer.submit(_row(1))
-    with trio.fail_after(5), pytest.raises(SyncFailed, match="Invalid argument"):
+    with trio.fail_after(PATIENCE_S), pytest.raises(SyncFailed, match="Invalid argument"):
         await committer.run()
     assert announced == []
     for end in ends:
@@ -313,7 +314,7 @@ async def test_the_thread_syncs_files_one_after_the_other(
             for number in range(200):
                 committer.submit(_row(number))
                 await trio.lowlevel.checkpoint()
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 await committer.wait_durable(200)
             assert announced == sorted(set(announced)) and announced[-1] == 200
             assert store.acked_up_to == store.transaction_no
@@ -329,7 +330,7 @@ async def test_a_sync_that_fails_later_ends_the_committer(disk: ModelDisk, monke
     with early_reads(lambda *_: None) as reads:
         committer = GroupCommitter(store, announced.append, syncs=log_syncs.LogSyncs(reads))
         committer.submit(_row(1))
-        with trio.fail_after(5), pytest.raises(SyncFailed, match="Invalid argument"):
+        with trio.fail_after(PATIENCE_S), pytest.raises(SyncFailed, match="Invalid argument"):
             await committer.run()
     assert announced == []
     for end in ends:
@@ -344,7 +345,7 @@ async def test_an_unknown_batch_is_looked_up_and_written_once(disk: ModelDisk, p
     disk.poison = poison
     async with _running(committer):
         committer.submit(_row(1))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await committer.wait_durable(1)
     assert disk.durable_transaction_no == 2
     assert store.get(b"k000001") == b"v"
@@ -362,7 +363,7 @@ async def test_a_batch_that_fails_twice_is_fatal(disk: ModelDisk, monkeypatch: p
     monkeypatch.setattr(store, "write", poisoned)
     committer = _committer(store, lambda _: None)
     committer.submit(_row(1))
-    with trio.fail_after(5), pytest.raises(StoreFatal, match="twice"):
+    with trio.fail_after(PATIENCE_S), pytest.raises(StoreFatal, match="twice"):
         await committer.run()
 
 
@@ -374,7 +375,7 @@ async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: p
     real = disk.sync
 
     def slow(transaction_no: int) -> None:
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         real(transaction_no)
 
     monkeypatch.setattr(disk, "sync", slow)
@@ -385,7 +386,7 @@ async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: p
             await trio.lowlevel.checkpoint()
         assert committer.congested
         gate.set()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await committer.room()
             await committer.wait_durable(300)
     assert len(disk.durable) == 300
@@ -402,10 +403,10 @@ async def test_batches_of_a_busy_loop_are_written_together(disk: ModelDisk) -> N
             await trio.testing.wait_all_tasks_blocked()
         assert committer.commits == 0
         committer.submit(_row(8), more=True)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while committer.durable < GATHERED_MAX:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         assert committer.commits == 1
         last = committer.submit(_row(9), more=True)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await committer.wait_durable(last)

@@ -15,6 +15,7 @@ from storage.store.errors import StoreShort, StoreUnavailable, StoreUnproven
 from storage.store.put_aside import QUARANTINED_MAX, quarantine
 from storage.store.scrub import Scrub
 from storage.store.store import Store
+from tests.patience import PATIENCE_S
 from tests.storage.commit_child import SETTINGS, SYNC_FAILED_EXIT, expected_rows
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ def _run_child(
         acked = int(line)
         if count == acks:
             child.send_signal(signal.SIGKILL)  # it is committing further ones right now
-    return acked, child.wait(10)
+    return acked, child.wait(PATIENCE_S)
 
 
 def _check(path: Path, acked: int) -> int:

@@ -68,7 +68,7 @@ class Shell:
         for process, _ in self._running:
             process.terminate()
         for process, _ in self._running:
-            process.wait(30)
+            process.wait(60)
 
     def _start(self, line: str, node: str) -> None:
         log = self.folder / f"terminal-{len(self._running)}.log"
@@ -90,10 +90,10 @@ class Shell:
     def _subscribed(self) -> bool:
         front = self.network.command("edge-0") if self.network is not None else []
         ask = (
-            "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9749/metrics', timeout=10).read().decode())"
+            "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9749/metrics', timeout=60).read().decode())"
         )
         if not front:
-            with urllib.request.urlopen("http://127.0.0.1:9749/metrics", timeout=10) as page:
+            with urllib.request.urlopen("http://127.0.0.1:9749/metrics", timeout=60) as page:
                 text = str(page.read().decode())
         else:
             text = subprocess.run(

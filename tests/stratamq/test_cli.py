@@ -21,6 +21,7 @@ import typer
 from access.operators.verbs import VERBS, Role
 from stratamq.cli.main import ROOMS, application
 from stratamq.cli.output import OutputFormat, render
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 from wire.links.request import Unanswered, _exchange, request
 from wire.links.tls import CertificateFiles, link_contexts
@@ -218,7 +219,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, "s
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                assert process.wait(30) == 0
+                assert process.wait(PATIENCE_S) == 0
             finally:
                 process.kill()
 

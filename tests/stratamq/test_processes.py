@@ -14,6 +14,7 @@ import trio
 from conf.errors import UserError
 from stratamq.local_plan import NodePlan
 from stratamq.processes import STOP_TIMEOUTS_S, Nodes
+from tests.patience import PATIENCE_S
 
 # A node that says it is ready and waits; "fail" and "stubborn" are what their names say.
 NODE = """
@@ -54,7 +55,7 @@ class Cluster:
         self.changed = trio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             while not condition():
                 await self.changed.wait()
 
@@ -68,7 +69,7 @@ async def test_ready_killed_started_again_and_stopped(tmp_path: Path) -> None:
     """A killed node is started again, and that is said; stop leaves nothing behind."""
     cluster = Cluster(tmp_path, "good", "good")
     async with trio.open_nursery() as nursery:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await nursery.start(cluster.nodes.run)
         assert cluster.nodes.describe()["good-0"]["addresses"] == {"link": "good"}
         first = cluster.pid("good-0")
@@ -77,7 +78,7 @@ async def test_ready_killed_started_again_and_stopped(tmp_path: Path) -> None:
         assert cluster.lines[0] == "good-0 was killed (SIGKILL); starting it again"
         assert cluster.pid("good-0") != first
         pids = [cluster.pid(name) for name in cluster.kinds]
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             await cluster.nodes.stop()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
@@ -122,7 +123,7 @@ async def test_a_node_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: 
     cluster = Cluster(tmp_path, "stubborn")
     async with trio.open_nursery() as nursery:
         await nursery.start(cluster.nodes.run)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await cluster.nodes.stop()
     assert cluster.lines == ["1 edge did not stop within 0.2 s: killed"]
 

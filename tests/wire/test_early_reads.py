@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.patience import PATIENCE_S
 from tests.wire.test_service import CONTROL, Node, certificates, linked
 from wire.links.early_reads import EarlyReads, early_reads
 from wire.trio_epoll import ready_tasks
@@ -85,7 +86,7 @@ async def test_what_concerns_no_task_costs_no_turn_of_trio() -> None:
             trio.lowlevel.add_instrument(ticks)
             thread = threading.Thread(target=ask)
             thread.start()
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 await enough.wait()
             trio.lowlevel.remove_instrument(ticks)
             await trio.to_thread.run_sync(thread.join)
@@ -103,7 +104,7 @@ async def test_a_task_that_a_reader_wakes_runs_at_once() -> None:
             read.set()
 
         async with reading((ours, wake)):
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 threading.Timer(0.05, theirs.send, (b"x",)).start()
                 await read.wait()
 
@@ -119,10 +120,10 @@ async def test_timers_ring_while_links_are_read_all_the_time() -> None:
             looks += 1
 
         async with reading((ours, look)):
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 await trio.sleep(0.05)
             before = looks
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 await trio.to_thread.run_sync(lambda: None)
         assert looks > before > 10
 
@@ -132,7 +133,7 @@ async def test_links_are_read_while_tasks_never_rest() -> None:
         data: list[bytes] = []
         async with reading((ours, lambda: data.append(ours.recv(100)))):
             theirs.send(b"x")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 while not data:
                     await trio.lowlevel.checkpoint()
         assert data == [b"x"]
@@ -151,10 +152,10 @@ async def test_what_a_reader_raises_ends_its_own_link() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reads.reading, second.fileno(), lambda: data.append(second.recv(100)))
                 to_first.send(b"x")
-                with trio.fail_after(5), pytest.raises(ValueError, match="bad frame"):
+                with trio.fail_after(PATIENCE_S), pytest.raises(ValueError, match="bad frame"):
                     await reads.reading(first.fileno(), fail)
                 to_second.send(b"y")
-                with trio.fail_after(5):
+                with trio.fail_after(PATIENCE_S):
                     while not data:
                         await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()

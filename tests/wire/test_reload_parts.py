@@ -10,6 +10,7 @@ import trio
 
 from conf.errors import UserError
 from conf.settings import NodeConfig, load
+from tests.patience import PATIENCE_S
 from tests.wire.test_tls import handshake
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles, link_contexts, peer_identity
@@ -116,7 +117,7 @@ async def test_wishes_that_come_together_become_one_reload(nursery: trio.Nursery
     nursery.start_soon(reloading.run)
     for _ in range(10):
         reloading.want()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not reloading.reload.outcomes["done"]:
             await trio.sleep(0.001)
     assert len(reads) == 1

@@ -13,6 +13,7 @@ from conf.errors import UserError
 from conf.metrics import Metrics
 from conf.node_settings import NodeSettings
 from conf.settings import load
+from tests.patience import PATIENCE_S
 from tests.wire.revocation_lists import revocation_list
 from tests.wire.test_service import Node, certificates, linked, start
 from wire.links.authority import DevelopmentAuthority
@@ -66,7 +67,7 @@ async def test_a_revoked_peer_is_refused_before_its_hello(site: Site, tier: str)
     site.lists(mine)
     router, peer = Node("router", "router-0", contexts=mine), Node(tier, "it", contexts=theirs)
     async with linked(router, peer, up=False):
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not router.hub.refusals["certificate"]:
                 await trio.sleep(0.01)
         assert not router.log
@@ -80,7 +81,7 @@ async def test_a_node_dials_no_revoked_one(site: Site, caplog: pytest.LogCapture
     router, peer = Node("router", "router-0", contexts=theirs), Node("storage", "storage-0", contexts=mine)
     with caplog.at_level(logging.INFO, "wire.links.hub"):
         async with linked(router, peer, up=False):
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 while not mine.revoked.refused:
                     await trio.sleep(0.01)
             assert not router.log
@@ -105,7 +106,7 @@ async def test_a_link_that_stands_is_cut_and_others_stay(site: Site) -> None:
         assert not looked(lists)
         await router.until(lambda: len(router.hub.connected()) == 1)
         assert [peer.node for peer in router.hub.connected()] == ["good"]
-        with trio.fail_after(10):  # it dials again, and is refused
+        with trio.fail_after(PATIENCE_S):  # it dials again, and is refused
             while not router.hub.refusals["certificate"]:
                 await trio.sleep(0.01)
         assert mine.revoked.cut == 1
@@ -132,7 +133,7 @@ async def test_a_link_that_stands_outlives_the_age_of_its_list(site: Site) -> No
         async with trio.open_nursery() as nursery:
             await start(nursery, late)
             late.hub.set_seeds([router.hub.identity.address])
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 while not mine.revoked.refused:
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()

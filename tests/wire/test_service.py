@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from conf.errors import ExitCode, UserError
+from tests.patience import PATIENCE_S
 from tests.wire.test_hello import hello_of_version
 from wire.links.admission import check_hello
 from wire.links.authority import DevelopmentAuthority
@@ -68,7 +69,7 @@ class Node:
         self.changed = trio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not condition():
                 await self.changed.wait()
 
@@ -173,7 +174,7 @@ async def test_a_certificate_of_another_node_tier_or_cluster_is_refused(
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
     liar = Node(tier, name, contexts=certificates(tmp_path, "storage", "storage-0"), cluster=cluster)
     async with linked(router, liar, up=False):
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while router.hub.connections_refused == 0:
                 await trio.sleep(0.01)
         assert router.log == []
@@ -189,7 +190,7 @@ async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) 
         stranger.hub.set_peers({"router-0": ("router", address, 0)})
         stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
         await stream.send_all(encode_hello(NodeIdentity("test", "storage-0", "storage", 1)))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while router.hub.connections_refused < 2:
                 await trio.sleep(0.01)
         assert router.log == []
@@ -202,7 +203,7 @@ async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
     async with linked(router, edge):
         edge.hub.send("router-0", FrameKind.RAFT, b"vote for me")
         await router.until(lambda: ("down", "edge-0", 1) in router.log)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while router.hub.connections_refused == 0:
                 await trio.sleep(0.01)
         assert router.frames == []
@@ -281,7 +282,7 @@ async def test_an_address_that_none_can_dial_ends_nobody(address: str, caplog: p
     with pytest.raises((UserError, OSError)):
         await open_stream(address)
     router, storage = Node("router", "r1"), Node("storage", "s1")
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             dialled = await start(nursery, router)
             await start(nursery, storage)
@@ -375,7 +376,7 @@ async def test_another_protocol_version_is_one_line_on_both_sides(
             address = await start(nursery, router)
             stream = await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
             await stream.send_all(hello_of_version(2, "edge-0", "edge", readable=readable))
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 answer = bytes(await stream.receive_some(4096))
                 assert await stream.receive_some() == b""
             assert HEADER.unpack_from(answer)[1:4] == (FrameKind.HELLO, 0, PROTOCOL_VERSION)
@@ -399,7 +400,7 @@ async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptu
             nursery.start_soon(trio.serve_listeners, old_router, [listener])
             await start(nursery, edge)
             edge.hub.set_seeds([f"127.0.0.1:{listener.socket.getsockname()[1]}"])
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 while not any("cannot link" in record.getMessage() for record in caplog.records):
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from conf.metrics import Metrics
+from tests.patience import PATIENCE_S
 from wire.node import signals
 from wire.node.signals import LINE_CHARS_MAX, LINES_MAX, obey_signals, state_lines
 
@@ -43,7 +44,7 @@ class Heard:
     async def send(self, number: signal.Signals, times: int) -> None:
         """Send a signal, and wait until it was counted so often."""
         os.kill(os.getpid(), number)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while self.counts.get(number.name, 0) < times:
                 await trio.sleep(0.001)
 
@@ -85,7 +86,7 @@ async def test_int_ends_at_once(heard: Heard) -> None:
 async def test_a_stop_that_hangs_is_ended(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "STOP_S_MAX", 0.01)
     await heard.send(signal.SIGTERM, 1)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         await heard.ended.wait()
 
 

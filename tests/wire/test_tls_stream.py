@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import link_contexts, peer_identity
 from wire.links.tls_stream import TlsStream
@@ -52,7 +53,7 @@ async def joined(folder: Path) -> AsyncIterator[tuple[TlsStream, TlsStream, Cabl
         nursery.start_soon(Cable().carry, pairs[1][0], pairs[0][1])
         first = TlsStream(pairs[0][0], contexts[0].client, server_side=False)
         second = TlsStream(pairs[1][1], contexts[1].server, server_side=True)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as handshakes:
                 handshakes.start_soon(first.do_handshake)
                 handshakes.start_soon(second.do_handshake)

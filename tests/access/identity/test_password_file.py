@@ -12,6 +12,7 @@ from access.files import AccessFileError
 from access.identity.password_file import parse_password_file, read_password_file
 from access.identity.passwords import verify
 from tests.access.identity.test_passwords import KNOWN
+from tests.patience import PATIENCE_S
 
 GOOD = KNOWN["sha512"][0]
 FILE = Path("passwd")
@@ -106,7 +107,7 @@ def test_a_file_made_by_mosquitto_passwd(tmp_path: Path) -> None:
     ):
         create = [] if path.exists() else ["-c"]
         command = ["mosquitto_passwd", *flags, *create, "-b", str(path), name, f"{name} pässword"]
-        if subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0:
+        if subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False).returncode == 0:
             made.append(name)  # an older program knows no argon2id
     path.chmod(0o600)
     assert {"six", "seven", "own"} <= set(made)

@@ -14,6 +14,7 @@ from access.operators.audit_file import AuditFile, read_lines
 from access.operators.audit_service import LINES_MAX, AuditService
 from conf.errors import UserError
 from conf.node_settings import NodeSettings
+from tests.patience import PATIENCE_S
 from wire.node.reload import Reloaded
 
 
@@ -41,7 +42,7 @@ async def test_a_write_is_told_when_it_is_on_the_disk(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
         audit.write(AuditRecord("verb", "done", actor="ann"), then)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await done.wait()
         nursery.cancel_scope.cancel()
     assert said == [("", 2)]  # behind the line of the start
@@ -87,7 +88,7 @@ async def test_a_disk_that_was_full_for_a_moment_refuses_verbs_no_longer(
         raise full
 
     async def until(condition: Callable[[], bool]) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not condition():
                 await trio.sleep(0.01)
 

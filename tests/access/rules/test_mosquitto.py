@@ -14,9 +14,10 @@ from access.rules.acl_file import AclFile, read_acl_file
 from access.rules.rules import Action, Policy, Who
 from mqtt.packets import Pingreq, Pingresp, Publish
 from tests.clients.blocking import BlockingClient
+from tests.patience import PATIENCE_S
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 NOT_AUTHORIZED = 0x87
 OWNER = "owner"  # may write everything, so that reads of others can be seen
 
@@ -115,7 +116,7 @@ def mosquitto(folder: Path, acl: Path) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def client(port: int, user: str, client_id: str) -> BlockingClient:

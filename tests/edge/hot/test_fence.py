@@ -10,6 +10,7 @@ import pytest
 from tests.clients.packets import connect, publish, subscribe
 from tests.edge.hot.harness import Broker
 from tests.edge.hot.test_loop import Edge
+from tests.patience import PATIENCE_S
 
 SOON_NS = 200_000_000
 
@@ -86,7 +87,7 @@ class Served:
     def written(self) -> bytes:
         """Return what the subscriber was written until its connection ended."""
         self.edge.loop.run(0)
-        self.subscriber.settimeout(10)
+        self.subscriber.settimeout(PATIENCE_S)
         data = b""
         while more := self._received():
             data += more

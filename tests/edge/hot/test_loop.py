@@ -18,6 +18,7 @@ import trio
 from bench.toy_broker import ToyHandler
 from edge.hot.host import LoopFailed, host
 from tests.clients.packets import ack, connect, publish, split, subscribe
+from tests.patience import PATIENCE_S
 from wire.messages.frames import HEADER
 from wire.trio_epoll import trio_epoll_fd
 
@@ -66,7 +67,7 @@ class Client:
         await self.stream.send_all(data)
 
     async def packets(self, count: int) -> list[bytes]:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     found = split(self.data)
@@ -137,7 +138,7 @@ async def test_a_plain_client_on_a_tls_port_is_dropped(hot: Any, certificates: P
     async with running(hot, tls=context) as edge:
         stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
         await stream.send_all(connect())
-        with trio.fail_after(5), pytest.raises((trio.BrokenResourceError, EOFError)):
+        with trio.fail_after(PATIENCE_S), pytest.raises((trio.BrokenResourceError, EOFError)):
             while await stream.receive_some(1000):
                 pass
             raise EOFError
@@ -171,7 +172,7 @@ async def test_work_that_a_handler_schedules_wakes_trio(hot: Any) -> None:
         edge.handler.closed = closed  # type: ignore[method-assign]
         it = await client(edge)
         await it.stream.aclose()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await woken.wait()
 
 
@@ -186,7 +187,7 @@ async def test_last_packet_arrives_although_the_client_goes_on_sending(hot: Any)
         edge.handler.error = refuse  # type: ignore[method-assign]
         await it.send(b"\x36\x05\x00\x01t\x00\x01" + publish(b"t", bytes(100_000)))
         assert await it.packets(1) == [b"\xe0\x01\x81"]
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert await it.stream.receive_some(10) == b""
         await it.stream.aclose()
 
@@ -218,11 +219,11 @@ async def test_subscriber_that_does_not_read_gets_everything_later(hot: Any) -> 
         total = 1200
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pub.send, packet * total)
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 while edge.hot.counters()["parked_slow"] == 0:
                     await trio.sleep(0.01)
             got = bytearray()
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while len(got) < len(packet) * total:
                     got += await sub.stream.receive_some(1 << 20)
             assert got == packet * total
@@ -242,7 +243,7 @@ def test_parked_client_that_goes_on_sending_wakes_the_loop_once(hot: Any) -> Non
 
     edge.handler.packet = park  # type: ignore[method-assign]
     with socket.create_connection(("127.0.0.1", edge.port)) as stream:
-        stream.settimeout(5)
+        stream.settimeout(PATIENCE_S)
 
         def says_more() -> bool:
             return bool(select.select([edge.loop.epoll_fd], [], [], 0)[0])
@@ -338,7 +339,7 @@ async def test_connections_leave_nothing_behind(hot: Any) -> None:
         for _ in range(20):
             it = await client(edge)
             await it.stream.aclose()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while edge.hot.counters()["connections"]:
                 await trio.sleep(0.01)
 
@@ -350,7 +351,7 @@ async def test_a_failing_loop_is_told_not_swallowed(hot: Any) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with running(hot) as edge:
             edge.handler.packet = explode  # type: ignore[method-assign]
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 await client(edge)
     assert caught.group_contains(LoopFailed, depth=1)
 
@@ -391,12 +392,12 @@ async def test_a_filter_stands_between_socket_and_packets(hot: Any) -> None:
         await stream.send_all(code.wrap(connect() + subscribe(b"t") + publish(b"t", b"x" * 70_000)))
         expected = len(b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00" + publish(b"t", b"x" * 70_000))
         got = b""
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while len(got) < expected:
                 got += await stream.receive_some(100_000)
         assert [p[0] for p in split(code.wrap(got))] == [0x20, 0x90, 0x30]
         await stream.send_all(b"END")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert await stream.receive_some(10) == b""
 
 
@@ -472,7 +473,7 @@ async def test_a_packet_that_has_begun_on_a_socket_has_its_time(hot: Any, secure
     async with running(hot, tls=contexts[0]) as edge:
         it = await client(edge, contexts[1])
         await it.send(publish(b"t", b"x" * 3_000)[:100])
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while not edge.hot.counters()["held_bytes"]:
                 await trio.sleep(0.01)
         now_ns = edge.modules.descriptors.boot_ns()

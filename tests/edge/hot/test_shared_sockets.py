@@ -7,6 +7,7 @@ import trio
 
 from tests.clients.packets import PINGREQ, connect
 from tests.edge.hot.test_loop import Client, running
+from tests.patience import PATIENCE_S
 
 
 async def test_an_end_is_told_though_a_copy_is_open(hot: Any) -> None:
@@ -32,7 +33,7 @@ async def test_an_end_is_told_though_a_copy_is_open(hot: Any) -> None:
             await client.send(PINGREQ)
             assert await client.packets(1) == [b"\xd0\x00"]
             await client.send(connect(b"again"))  # [MQTT-3.1.0-2]: it is closed
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 while await client.stream.receive_some(100):
                     pass
             await client.stream.aclose()

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.clients.packets import connect
 from tests.edge.hot.test_loop import Edge
+from tests.patience import PATIENCE_S
 
 
 def test_what_waits_unread_is_no_silence(hot: Any) -> None:
@@ -28,7 +29,7 @@ def test_what_waits_unread_is_no_silence(hot: Any) -> None:
             clients.append(other)
             for _ in range(3):
                 edge.loop.run(0)
-            client.settimeout(5)
+            client.settimeout(PATIENCE_S)
             assert client.recv(4) == b"\x20\x02\x00\x00"
     edge.loop.close()
     edge.listener.close()

@@ -16,6 +16,7 @@ import trio.testing
 
 from edge.listeners.hand_over import HandOverDesk, Offer
 from edge.listeners.hand_over_socket import HandOverSocket
+from tests.patience import PATIENCE_S
 from wire.clock import boot_time
 from wire.messages.hand_over import HAND_OVER, Answer, decode_hand_over, encode_hand_over
 
@@ -57,7 +58,7 @@ class Balancer:
     async def offer(self, data: bytes, *descriptors: int) -> Answer:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in descriptors))]
         await self.socket.sendmsg([data], rights if descriptors else [])
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             answer = await self.socket.recv(2)
         assert len(answer) == 1
         return Answer(answer[0])
@@ -67,7 +68,7 @@ class Balancer:
 async def balancer(edge: Edge) -> AsyncIterator[Balancer]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(edge.socket.run)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not edge.path.exists() or not os.access(edge.path, os.W_OK):
                 await trio.testing.wait_all_tasks_blocked()
         one = Balancer(edge.path)

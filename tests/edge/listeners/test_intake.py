@@ -15,6 +15,7 @@ from edge.listeners.intake import Intake, Seat
 from edge.listeners.listeners import Listener
 from edge.service import EdgeService
 from tests.edge.edge_harness import Edge
+from tests.patience import PATIENCE_S
 
 
 def intake(trusted: tuple[str, ...] = ("127.0.0.0/8",), **limits: Any) -> Intake:
@@ -120,7 +121,7 @@ class Doors:
         self.service.core = self.edge.core
 
     def connect(self, first: bytes = b"") -> socket.socket:
-        ours = socket.create_connection(self.listener.socket.getsockname(), timeout=10)
+        ours = socket.create_connection(self.listener.socket.getsockname(), timeout=PATIENCE_S)
         if first:
             ours.sendall(first)
         accepted, peer = self.listener.socket.accept()

@@ -11,6 +11,7 @@ from access.identity.principal import Credentials
 from conf.settings import ListenerSettings
 from edge.login.job_desk import JobDesk
 from edge.login.key_refresh_service import KeyRefresh
+from tests.patience import PATIENCE_S
 
 OK = b"HTTP/1.1 200 OK\r\n"
 ANSWERS = {
@@ -49,7 +50,7 @@ async def test_a_wrong_answer_is_a_failure(kind: str, caplog: pytest.LogCaptureF
         desk.came = refresh.came
         desk.put(7, Ticket(Credentials("set", "192.0.2.1", "c"), 0, FetchKeys(), 1, None))
         nursery.start_soon(refresh.run)
-        with trio.fail_after(20):  # a loaded machine sends 20 000 headers slowly
+        with trio.fail_after(PATIENCE_S):  # a loaded machine sends 20 000 headers slowly
             while not done:
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()

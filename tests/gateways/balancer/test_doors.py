@@ -10,6 +10,7 @@ import trio.testing
 from conf.balance_settings import BalanceListener
 from conf.errors import UserError
 from gateways.balancer.doors import Door, activated_sockets
+from tests.patience import PATIENCE_S
 
 
 def port_of(door: Door) -> int:
@@ -17,7 +18,7 @@ def port_of(door: Door) -> int:
 
 
 async def came(events: list[str], count: int) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while len(events) < count:
             await trio.sleep(0.001)
 
@@ -51,7 +52,7 @@ async def test_a_shut_door_refuses_and_opens_again(chosen: bool) -> None:
             door.shut()
             await trio.testing.wait_all_tasks_blocked()
         door.close()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             nursery.cancel_scope.cancel()
     assert port_of(door) == number and events == ["127.0.0.1"] * 3
 

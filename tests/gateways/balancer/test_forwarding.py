@@ -15,6 +15,7 @@ from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory, DirectoryRules, Wanted
 from gateways.balancer.forwarding import Forwarding
 from gateways.balancer.no_room import is_no_room
+from tests.patience import PATIENCE_S
 from wire.clock import boot_time
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 
@@ -49,7 +50,7 @@ async def forwarded(edge: socket.socket, **settings: object) -> AsyncIterator[tu
         chosen = BalanceSettings(listeners=(PLAIN,), **settings)  # type: ignore[arg-type]
         made = Forwarding(chosen, directory, nursery.start_soon)
         nursery.start_soon(made.run)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             yield made, directory
         nursery.cancel_scope.cancel()
 
@@ -89,7 +90,7 @@ async def test_clients_that_are_told_where_to_go_are_held_and_bounded(edge: sock
             made.forward(first)
             made.forward(second)
             assert made.held == 1 and made.refused == {"full": 1}
-            late.settimeout(5)
+            late.settimeout(PATIENCE_S)
             assert await trio.to_thread.run_sync(late.recv, 100) == b""
             assert (await trio.to_thread.run_sync(stays.recv, 100))[3] == 0x9C
             while made.held:

@@ -11,6 +11,7 @@ import trio
 
 from gateways.balancer import hand_over
 from gateways.balancer.hand_over import EdgeSocket
+from tests.patience import PATIENCE_S
 from wire.clock import boot_time
 from wire.messages.hand_over import Answer
 
@@ -26,12 +27,12 @@ class Edge:
         self.got = 0
 
     async def accept(self) -> socket.socket:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await trio.lowlevel.wait_readable(self.listening)
         return self.listening.accept()[0]
 
     async def take(self, connection: socket.socket) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await trio.lowlevel.wait_readable(connection)
         _, descriptors, _, _ = socket.recv_fds(connection, 512, 4)
         for fd in descriptors:
@@ -57,7 +58,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[tuple[Edge, EdgeSocket, list[A
 
 
 async def until(told: list[Answer | None], count: int) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while len(told) < count:
             await trio.sleep(0.001)
 

@@ -11,6 +11,7 @@ from gateways.balancer.first_bytes import WrongFirstBytes, read_connect
 from gateways.balancer.reading import peek_connect
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Pingreq
+from tests.patience import PATIENCE_S
 
 WHOLE = encode_packet(Connect("slow", username="u" * 40), 5)
 
@@ -41,7 +42,7 @@ async def test_a_connect_byte_by_byte(
     async def look() -> None:
         found.append(await peek_connect(accepted, 65_536))
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(look)
             for byte in WHOLE:
@@ -63,7 +64,7 @@ async def test_a_connect_byte_by_byte(
 async def test_a_client_that_leaves_before(ends: tuple[socket.socket, socket.socket], said: bytes) -> None:
     client, accepted = ends
     client.send(said)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, client.close)
             assert await peek_connect(accepted, 65_536) is None
@@ -80,5 +81,5 @@ async def test_silence_is_bounded_by_who_waits(ends: tuple[socket.socket, socket
 async def test_what_is_too_long_is_refused_when_its_length_is_known(ends: tuple[socket.socket, socket.socket]) -> None:
     client, accepted = ends
     client.send(b"\x10\xff\xff\x7f")
-    with trio.fail_after(10), pytest.raises(WrongFirstBytes, match="too_large"):
+    with trio.fail_after(PATIENCE_S), pytest.raises(WrongFirstBytes, match="too_large"):
         await peek_connect(accepted, 65_536)

@@ -13,6 +13,7 @@ import trio
 from gateways.balancer import relay, tls_relay
 from gateways.balancer.relay import Pump
 from gateways.balancer.tls_relay import SecuredPump, secure
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 
 
@@ -42,7 +43,7 @@ async def pumping() -> AsyncIterator[Pump]:
     pump = Pump()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pump.run)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             yield pump
         nursery.cancel_scope.cancel()
 
@@ -190,7 +191,7 @@ async def test_a_tls_client_that_does_not_read_after_its_edge_has_closed(tmp_pat
         outer, ssl.create_default_context(cafile=str(authority.certificate)), server_hostname="localhost"
     )
     pump, over = SecuredPump(), trio.Event()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
 
             async def serve() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from conf.errors import UserError
 from gateways.balancer.render import KINDS, render, targets
+from tests.patience import PATIENCE_S
 
 SHIPPED = Path(__file__).resolve().parents[3] / "docs" / "balancing"
 NODES: list[dict[str, object]] = [
@@ -27,7 +28,7 @@ def check(program: str, *command: str) -> None:
     package = {"nginx": "nginx with libnginx-mod-stream"}.get(program, program)
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (Debian: {package})")
-    ended = subprocess.run([program, *command], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([program, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if "ngx_stream_module" in ended.stderr and "cannot open shared object" in ended.stderr:
         pytest.skip(f"NGINX has no module for streams (Debian: {package})")
     assert ended.returncode == 0, ended.stdout + ended.stderr

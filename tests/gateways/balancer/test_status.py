@@ -16,6 +16,7 @@ from edge.listeners.hand_over_socket import HandOverSocket
 from gateways.balancer.status import StatusSocket
 from gateways.bridges.report import Rates
 from gateways.bridges.service import STATUS_SOCKET, _serve_status
+from tests.patience import PATIENCE_S
 from wire.messages.hand_over import Answer
 
 Serve = Callable[[], Awaitable[None]]
@@ -46,7 +47,7 @@ def no_descriptors() -> Iterator[None]:
 
 async def answered(path: Path) -> bytes:
     """Connect, and return what comes first."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not path.exists():
             await trio.sleep(0.01)
         async with await trio.open_unix_socket(path) as stream:
@@ -74,7 +75,7 @@ async def test_without_a_descriptor_it_waits(kind: str, tmp_path: Path) -> None:
     kind_of_socket = socket.SOCK_SEQPACKET if kind == "hand-over" else socket.SOCK_STREAM
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not path.exists():
                 await trio.sleep(0.01)
         await trio.sleep(0.05)
@@ -85,7 +86,7 @@ async def test_without_a_descriptor_it_waits(kind: str, tmp_path: Path) -> None:
             asker.setblocking(False)
             if kind == "hand-over":
                 asker.send(b"nonsense")
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 await trio.lowlevel.wait_readable(asker)
             assert asker.recv(1)
         nursery.cancel_scope.cancel()

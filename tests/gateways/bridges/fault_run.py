@@ -31,11 +31,12 @@ from stratamq.history.history import read_history
 from stratamq.history.operations import Header, Kind
 from stratamq.history.verdict import Verdict
 from stratamq.history.writer import HistoryWriter
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import Mosquitto, running_mosquitto
 
 __all__ = ["BridgeProcess", "Clock", "Outcome", "fault_run"]
 
-READY_S = 30.0
+READY_S = PATIENCE_S
 DRAIN_S = 20.0  # without anything new
 MOVED_S_MAX = 10.0  # for the bridge to move something between two kills
 TOPICS = 4
@@ -59,14 +60,14 @@ class BridgeProcess:
     def kill(self, number: int = signal.SIGKILL) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE_S)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what `bridge status` would; nothing while the process does not answer."""
         received = b""
         try:
             with socket.socket(socket.AF_UNIX) as asking:
-                asking.settimeout(5)
+                asking.settimeout(PATIENCE_S)
                 asking.connect(str(self.folder / "data" / "status.sock"))
                 while data := asking.recv(65_536):
                     received += data

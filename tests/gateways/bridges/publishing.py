@@ -13,6 +13,7 @@ from gateways.client import GatewayClient, GatewayClientOptions
 from mqtt.client_session import Accepted
 from mqtt.packets import Connect, Publish, SubscriptionRequest
 from mqtt.properties import PropertyId
+from tests.patience import PATIENCE_S
 
 __all__ = ["Gatherer", "gathering", "publish_all"]
 
@@ -77,7 +78,7 @@ async def gathering(port: int, name: str, *filters: str, version: int = 5, login
     user.client = GatewayClient(options, user, Random(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(user.client.run)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await user.client.granted.wait()
         yield user
         nursery.cancel_scope.cancel()
@@ -87,7 +88,7 @@ async def publish_all(port: int, packets: list[Publish], version: int = 5, login
     """Publish at a broker, and wait until each is acknowledged."""
     async with gathering(port, "publisher", version=version, login=login) as user:
         assert user.client is not None
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await user.standing.wait()
             for token, packet in enumerate(packets):
                 while not user.client.has_room:

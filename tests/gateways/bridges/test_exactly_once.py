@@ -23,6 +23,7 @@ from mqtt.packets import Publish
 from tests.gateways.bridges.fault_run import BridgeProcess, fault_run, settings
 from tests.gateways.bridges.publishing import gathering, publish_all
 from tests.gateways.bridges.test_mqtt_bridge import command
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
@@ -197,7 +198,7 @@ def fill_up(ballast: Path) -> None:
 
 async def row_of(bridge: BridgeProcess, key: str, wanted: str) -> None:
     """Wait until the status of the exactly-once bridge has a text."""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while True:
             rows = {row["bridge"]: row for row in await trio.to_thread.run_sync(bridge.rows)}
             if rows and wanted in rows["under"][key]:

@@ -15,6 +15,7 @@ from mqtt.properties import PropertyId
 from tests.gateways.bridges import kafka_mock
 from tests.gateways.bridges.fault_run import BridgeProcess
 from tests.gateways.bridges.publishing import gathering, publish_all
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = [
@@ -36,7 +37,7 @@ def read_topic(mock: kafka_mock.KafkaMock, topic: str, distinct: int, timeout_s:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": mock.bootstraps, "group.id": "reader", "log_level": 0})
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     records: list[Any] = []
     deadline = time.monotonic() + timeout_s
@@ -113,7 +114,7 @@ async def test_a_sink_loses_nothing_and_keeps_the_order_of_keys(tmp_path: Path, 
             records = await trio.to_thread.run_sync(read_topic, kafka, "upload", 600)
             copies = await trio.to_thread.run_sync(read_topic, kafka, "all", 120)
             rejected = tmp_path / "rejected.jsonl"
-            with trio.fail_after(40):
+            with trio.fail_after(PATIENCE_S):
                 while not rejected.exists() or rejected.read_bytes().count(b"\n") < 3:
                     await trio.sleep(0.1)
         finally:

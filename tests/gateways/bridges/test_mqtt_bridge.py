@@ -13,6 +13,7 @@ import trio
 
 from tests.chaos.fault_proxy import TcpFaultProxy
 from tests.gateways.bridges.fault_run import BridgeProcess, fault_run, settings
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
@@ -75,7 +76,7 @@ async def test_it_is_ready_when_its_filters_are_granted(tmp_path: Path) -> None:
             proxy.to_client.set(byte_budget=12)  # CONNACK, and a part of what follows
             bridge = BridgeProcess(tmp_path, settings(port, far.port, "notifications = false"))
             bridge.start()
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while True:
                     rows = await trio.to_thread.run_sync(bridge.rows)
                     if rows and "has not answered SUBSCRIBE" in rows[0]["waits_for"]:
@@ -101,7 +102,7 @@ async def test_one_that_waits_leaves_the_other_alone(tmp_path: Path) -> None:
         )
         bridge = BridgeProcess(tmp_path, text + broken)
         bridge.start()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 rows = {row["bridge"]: row for row in await trio.to_thread.run_sync(bridge.rows)}
                 if rows and not rows["under"]["waits_for"] and "remote" in rows["broken"]["waits_for"]:

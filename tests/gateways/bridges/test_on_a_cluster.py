@@ -23,6 +23,7 @@ from tests.gateways.bridges.fault_run import BridgeProcess, settings
 from tests.gateways.bridges.publishing import gathering, publish_all
 from tests.gateways.bridges.test_kafka import read_topic
 from tests.gateways.bridges.test_standby import until
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 from wire.links.authority import DevelopmentAuthority
 
@@ -139,7 +140,7 @@ brokers = ["{kafka.bootstraps}"]
         await bridge.ready()
         async with gathering(edge.port("clear"), "device") as user:
             assert user.client is not None
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 await user.standing.wait()
                 for asked in (Subscribe(0, [SubscriptionRequest("a/+", 1)]), Unsubscribe(0, ["a/+"])):
                     answered = trio.Event()

@@ -24,6 +24,7 @@ from gateways.bridges.webhook import build_webhook
 from mqtt.packets import Publish
 from tests.gateways.bridges.fault_run import BridgeProcess
 from tests.gateways.bridges.publishing import gathering, publish_all
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
@@ -182,7 +183,7 @@ async def test_a_look_at_a_webhook_that_speaks_without_end(tmp_path: Path, hook:
         map=(MapSettings(filter="u/#"),),
     )
     bridge = build_webhook("hook", made, GatewaySettings(id="bridge-1", data_dir=tmp_path))
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         [found] = await bridge.checks[1]()
     assert found.ok and "status 200" in found.text
 
@@ -194,7 +195,7 @@ async def running_redis(folder: Path) -> AsyncIterator[int]:
     command = [str(REDIS), "--port", str(port), "--save", "", "--dir", str(folder)]
     process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
@@ -230,7 +231,7 @@ async def test_redis_streams_both_ways(tmp_path: Path) -> None:
             await publish_all(broker.port, packets(100, 200))
             payloads = await reader.payloads(200)
             client = redis.Redis(port=port)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while await trio.to_thread.run_sync(lambda: client.xpending("stream", "g")["pending"]):
                     await trio.sleep(0.05)
             entries = client.xrange("stream")
@@ -262,7 +263,7 @@ async def test_files_have_what_was_done_also_after_a_kill(tmp_path: Path) -> Non
                 tables = [pyarrow.parquet.read_table(path) for path in sorted(folder.glob("*.parquet"))]
                 return [(row["topic"], int(row["payload"])) for table in tables for row in table.to_pylist()]
 
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 while len({value for _, value in await trio.to_thread.run_sync(rows)}) < 200:
                     await trio.sleep(0.1)
             found = rows()
@@ -287,7 +288,7 @@ async def test_files_of_a_killed_process_are_turned_over_without_a_message(tmp_p
         def open_files() -> list[Path]:
             return sorted(folder.glob("under-*.arrows.open"))
 
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while sum(row["delivered"] for row in await trio.to_thread.run_sync(bridge.rows)) < 90:
                 await trio.sleep(0.05)
         bridge.kill()
@@ -297,7 +298,7 @@ async def test_files_of_a_killed_process_are_turned_over_without_a_message(tmp_p
         bridge.file.write_text(bridge.file.read_text().replace("shares = 3\n", ""))
         bridge.start()
         try:
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 while open_files() != [other]:
                     await trio.sleep(0.05)
         finally:

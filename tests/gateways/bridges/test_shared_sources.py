@@ -13,6 +13,7 @@ from tests.gateways.bridges import kafka_mock
 from tests.gateways.bridges.fault_run import BridgeProcess
 from tests.gateways.bridges.publishing import gathering
 from tests.gateways.bridges.test_other_sinks import running_redis, settings
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
@@ -107,7 +108,7 @@ async def test_entries_of_a_dead_consumer_are_taken_over(tmp_path: Path) -> None
         bridge.start()
         try:
             payloads = await reader.payloads(20)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while await trio.to_thread.run_sync(lambda: client.xpending("stream", "g")["pending"]) > 10:
                     await trio.sleep(0.05)
             (left,) = client.xpending("stream", "g")["consumers"]

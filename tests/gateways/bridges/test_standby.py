@@ -15,6 +15,7 @@ from gateways.presence import Presence
 from mqtt.packets import Publish
 from tests.gateways.bridges.fault_run import BridgeProcess, settings
 from tests.gateways.bridges.publishing import gathering, publish_all
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 
@@ -37,7 +38,7 @@ def state(process: BridgeProcess) -> str:
 
 
 async def until(process: BridgeProcess, wanted: str) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         while await trio.to_thread.run_sync(state, process) != wanted:
             await trio.sleep(0.02)
 

@@ -14,6 +14,7 @@ import trio
 from mqtt.packets import Publish
 from tests.gateways.bridges.fault_run import BridgeProcess, settings
 from tests.gateways.bridges.publishing import gathering, publish_all
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, Mosquitto, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
@@ -30,7 +31,7 @@ async def brokers(folder: Path) -> AsyncIterator[tuple[Mosquitto, Mosquitto]]:
 
 async def waits(bridge: BridgeProcess, wanted: str, window: int) -> None:
     """Wait until the only bridge of a process says why it waits, with so many messages open."""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while True:
             rows = await trio.to_thread.run_sync(bridge.rows)
             if rows and rows[0]["window"] == window and wanted in rows[0]["waits_for"]:
@@ -97,7 +98,7 @@ filter = "u/#"
         bridge.start()
         await bridge.ready()
         await publish_all(near.port, [Publish("u/1", b"%d" % number, 1) for number in range(count)])
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while len(found := await trio.to_thread.run_sync(rows)) < count:
                 await trio.sleep(0.1)
         assert sorted(found) == list(range(count)), "each once"
@@ -107,7 +108,7 @@ filter = "u/#"
         await publish_all(near.port, [Publish("u/1", b"%d" % number, 1) for number in range(count, 2 * count)])
         bridge.kill()
         bridge.start()
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while set(await trio.to_thread.run_sync(rows)) != set(range(2 * count)):
                 await trio.sleep(0.1)
         assert await trio.to_thread.run_sync(bridge.kill, signal.SIGTERM) == 0

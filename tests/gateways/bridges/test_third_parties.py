@@ -20,6 +20,7 @@ from tests.gateways.bridges import kafka_mock
 from tests.gateways.bridges.fault_run import BridgeProcess
 from tests.gateways.bridges.publishing import gathering, publish_all
 from tests.gateways.bridges.third_parties import BROKERS, javascript, library, running_tansu
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
@@ -104,7 +105,7 @@ protocol = "3.1.1"
             bridge.start()
             try:
                 await bridge.ready()
-                with trio.fail_after(30):
+                with trio.fail_after(PATIENCE_S):
                     while not any(packet.payload == b"probe" for packet in here.messages):  # its filter is granted
                         await publish_all(port, [Publish("f/probe", b"probe", 1)], version=4, login=login)
                 for half in (0, 1):

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.free_ports import free_port
+from tests.patience import PATIENCE_S
 
 __all__ = ["BROKERS", "NODE_MODULES", "javascript", "library", "running_tansu"]
 
@@ -71,7 +72,7 @@ def _running(command: list[str], environment: dict[str, str], port: int, log: Pa
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

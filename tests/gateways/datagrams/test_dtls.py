@@ -18,6 +18,7 @@ from gateways.datagrams.sockets import bind_udp
 from gateways.datagrams.subscribers import Peer
 from tests.gateways.datagrams.device_authority import LOOPBACK, Authority
 from tests.gateways.datagrams.test_processes import ROOT, command, node_process
+from tests.patience import PATIENCE_S
 
 pytest.importorskip("OpenSSL", reason="package pyOpenSSL is not installed")
 
@@ -52,7 +53,7 @@ async def pair(node_files: DtlsFiles, device_files: DtlsFiles) -> AsyncIterator[
         await nursery.start(node.port.run)
         await nursery.start(device.port.run)
         try:
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 yield node, device
         finally:
             nursery.cancel_scope.cancel()
@@ -157,4 +158,4 @@ def test_nodes_and_devices_as_processes(tmp_path: Path) -> None:
                 line = command("pub", "--topic", topic, "--node", address, *shown("pump", "--{}={}"))
                 done = subprocess.run(line, cwd=ROOT, input="1\n2\n", text=True, capture_output=True, timeout=60)
                 assert done.returncode == code, done.stderr
-            assert panel.communicate(timeout=20)[0].splitlines() == ["west/t 1", "west/t 2"]
+            assert panel.communicate(timeout=PATIENCE_S)[0].splitlines() == ["west/t 1", "west/t 2"]

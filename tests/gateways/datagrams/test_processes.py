@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateways.mosquitto_doors import INSTALLED, mosquitto_doors
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("pump", "panel", "west")
@@ -68,7 +69,7 @@ def node_process(folder: Path, name: str, *settings: str) -> Iterator[tuple[str,
         yield ready["addresses"]["udp"], process
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def west(keys: Path, parent: str) -> tuple[str, ...]:
@@ -111,9 +112,9 @@ async def test_devices_and_mqtt_clients_share_topics(keys: Path, tmp_path: Path)
                 assert publish(keys, address, "west/t", "1\n").returncode == 0
                 assert publish(keys, address, "east", "2\n").returncode == 0
                 subprocess.run(["mosquitto_pub", *mqtt, "-q", "1", "-t", "north", "-m", "3"], check=True)
-                out, _ = panel.communicate(timeout=20)
+                out, _ = panel.communicate(timeout=PATIENCE_S)
                 assert sorted(out.splitlines()) == ["east 2", "north 3", "west/t 1"]
-                said = heard.communicate(timeout=20)[0]
+                said = heard.communicate(timeout=PATIENCE_S)[0]
                 assert sorted(said.splitlines()) == [b"east 2", b"north 3", b"west/t 1"]
             refused = publish(keys, address, "south", "4\n")
             assert refused.returncode == 1 and "line 1: not_authorized" in refused.stderr
@@ -136,7 +137,7 @@ def test_a_dead_node_is_replaced(keys: Path) -> None:
         began = time.monotonic()
         assert publish(keys, address, "west/t", "2\n").returncode == 0
         assert time.monotonic() - began < 30
-        out, _ = panel.communicate(timeout=20)
+        out, _ = panel.communicate(timeout=PATIENCE_S)
         assert out.splitlines() == ["west/t 1", "west/t 2"]
 
 
@@ -151,7 +152,9 @@ def test_a_dead_node_is_replaced(keys: Path) -> None:
     ],
 )
 def test_a_wrong_argument_is_told_at_once(arguments: tuple[str, ...]) -> None:
-    result = subprocess.run(command(*arguments), cwd=ROOT, input="x", capture_output=True, text=True, timeout=20)
+    result = subprocess.run(
+        command(*arguments), cwd=ROOT, input="x", capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
 
 
@@ -178,7 +181,7 @@ def test_mistakes_are_one_line(keys: Path, settings: list[str], text: str) -> No
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
     assert result.returncode == 2 and text in result.stderr and "Traceback" not in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -28,12 +28,13 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from stratamq.federate_folder import make_folder
 from tests.free_ports import free_ports
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 INSTALLED = Path(MOSQUITTO).exists()
 FEDERATION = "test"
-START_S = 30.0
+START_S = PATIENCE_S
 STALL_S = 30.0  # without a message, after which the rest is lost
 
 GRID = [(f"{n}", f"{n + 1}") for n in (1, 2, 4, 5, 7, 8)] + [(f"{n}", f"{n + 3}") for n in range(1, 7)]
@@ -110,7 +111,7 @@ class Site:
         """Return the agent's answer; None while it does not answer."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(5)
+                connection.settimeout(PATIENCE_S)
                 connection.connect(str(self.folder / self.name / "status.sock"))
                 connection.sendall(json.dumps({"verb": verb, "argument": argument}).encode() + b"\n")
                 data = b""
@@ -147,7 +148,7 @@ class Site:
         if self.agent is not None:
             self.agent.terminate()
             try:
-                self.agent.wait(5)
+                self.agent.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self.kill("agent")
         self.kill("broker")

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Iterable
 
+from tests.patience import PATIENCE_S
+
 CHUNK_BYTES = 65_536
 STALL_S = (0.3, 3.0)
 LOOK_S = 0.01
@@ -62,7 +64,7 @@ class Relays:
             except OSError:
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", target), timeout=5)
+                server = socket.create_connection(("127.0.0.1", target), timeout=PATIENCE_S)
                 server.settimeout(None)
             except OSError:
                 client.close()

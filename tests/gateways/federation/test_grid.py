@@ -16,6 +16,7 @@ from tests.gateways.federation.real_federation import (
     running,
     until,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")
 
@@ -50,7 +51,7 @@ def test_two_brokers(tmp_path: Path) -> None:
         publisher = restart_empty(federation.sites["a"])
         for payload in payloads(20):
             publisher.publish("plant/x", b"again" + payload)
-        publisher.wait(30)
+        publisher.wait(PATIENCE_S)
         until(lambda: len(subscriber.payloads) == 120, 30, "what was published behind it")
         assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
@@ -84,7 +85,7 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
     until(lambda: not site.ask("status")["neighbours"][0]["up"], 30, "b to be away")
     for payload in payloads(5):
         publisher.publish("plant/x", b"late" + payload)
-    publisher.wait(30)
+    publisher.wait(PATIENCE_S)
     until(lambda: site.ask("status")["messages_kept"] == 5, 30, "messages that are kept")
     done = site.command("forget", "")  # the empty name stands for the agent's own broker inside
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "not empty" in done.stderr

@@ -13,13 +13,14 @@ import trio
 
 from gateways.federation.events import Event, LinkDown, LinkUp, Received, Send
 from gateways.federation.links import TIER_FEDERATE, Links, LinksOptions
+from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 from wire.links.connection import open_stream, wrap_tls
 from wire.links.tls import CertificateFiles, link_contexts
 from wire.messages.hello import LinkError, NodeIdentity, encode_hello
 
 NOW = datetime.datetime.now(datetime.UTC)
-WAIT_S = 30
+WAIT_S = PATIENCE_S
 
 
 class Site:

@@ -21,6 +21,7 @@ from tests.gateways.federation.real_federation import (
     Subscriber,
     until,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
 
@@ -86,7 +87,7 @@ def test_what_was_subscribed_before_the_agent_came(tmp_path: Path) -> None:
         a.start_broker()
         b.start_broker()
         subscriber = Subscriber(b.broker_port, "before", "plant/#")
-        assert subscriber.subscribed.wait(10)
+        assert subscriber.subscribed.wait(PATIENCE_S)
         other = Subscriber(a.broker_port, "other", "office/#")
         a.start_agent()
         b.start_agent()
@@ -100,7 +101,7 @@ def test_what_was_subscribed_before_the_agent_came(tmp_path: Path) -> None:
         assert b.ask("status")["list_of_subscriptions"] == "whole"
         subscriber.client.unsubscribe("plant/#")
         until(lambda: not a.ask("why", "plant/x")["to"], 30, "nobody wants plant/x any more")
-        other.subscribed.wait(10)
+        other.subscribed.wait(PATIENCE_S)
         other.client.subscribe("office/+/late", 1)
         until(lambda: "b" not in str(_members(b, "office/#")), 5, "the capture of office/# is not b's interest")
         subscriber.close()

@@ -19,6 +19,7 @@ from tests.gateways.federation.real_federation import (
 )
 from tests.gateways.federation.slow_relay import Relays
 from tests.gateways.federation.test_evaluation import breadth_first
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
 
@@ -98,7 +99,7 @@ def test_two_subscribers_contend_for_a_core(tmp_path: Path) -> None:
             ends = [
                 Subscriber(federation.sites[name].broker_port, f"s{name}", TOPIC, waits=True) for name in ("22", "243")
             ]
-            assert all(each.connected.wait(10) for each in ends)
+            assert all(each.connected.wait(PATIENCE_S) for each in ends)
             begun = time.monotonic()
             for each in ends:
                 each.subscribe()

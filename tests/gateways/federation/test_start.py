@@ -31,6 +31,7 @@ from mqtt.packets import Connack, Disconnect, Packet, Suback, Subscribe
 from mqtt.reasons import ReasonCode
 from stratamq.federate_folder import make_folder
 from tests.gateways.test_client import broker
+from tests.patience import PATIENCE_S
 
 
 def load(folder: Path, *flags: str) -> GatewayConfig[FederateSettings]:
@@ -201,7 +202,7 @@ async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: P
     async with broker(refuse) as address:
         host = host_of(address, tmp_path, put_event)
         text = r"refuses the filter a/# \(0x87\): the agent does not run half"
-        with pytest.raises(RefusedFilter, match=text), trio.fail_after(30):
+        with pytest.raises(RefusedFilter, match=text), trio.fail_after(PATIENCE_S):
             await host.lanes[0].client.run()
 
 
@@ -222,7 +223,7 @@ async def test_a_broker_that_disconnects_the_agent_is_asked_again(tmp_path: Path
     async with broker(leave) as address, trio.open_nursery() as nursery:
         host = host_of(address, tmp_path, events.append)
         nursery.start_soon(host.lanes[0].client.run)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while [type(each) for each in events] != [HostUp, HostDown, HostUp, HostDown, HostUp]:
                 await trio.sleep(0.01)
         assert host.is_up and host.counts["connections"] == 3

@@ -13,6 +13,7 @@ from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import Configuration, Entry, InstallSnapshot, Message, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
+from tests.patience import PATIENCE_S
 
 
 class Register:
@@ -117,7 +118,7 @@ async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) ->
     group.create("a")
     async with trio.open_nursery() as nursery:
         await group.start(nursery, "a", ("a",))
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             assert await group.propose(b"one") == 1
             assert await group.nodes["a"].read_index() >= 2
         group.stop("a")
@@ -151,7 +152,7 @@ async def test_three_nodes_elect_and_replicate(tmp_path: Path) -> None:
     group = Group(tmp_path)
     async with trio.open_nursery() as nursery:
         peers = await group.start_all(nursery)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             first = await group.leader()
         with pytest.raises(NotLeader):
             await next(node for node in group.nodes.values() if node is not first).propose(b"x")
@@ -159,10 +160,10 @@ async def test_three_nodes_elect_and_replicate(tmp_path: Path) -> None:
             await group.propose(b"%d" % at)
         await until(lambda: all(len(register.values) == 20 for register in group.registers.values()))
         group.stop(first.core.id)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await group.propose(b"after")
         follower = next(node for node in group.nodes.values() if not node.is_leader)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await follower.read_index()
         assert group.registers[follower.core.id].values[-1] == b"after"
         await group.start(nursery, first.core.id, peers)
@@ -183,7 +184,7 @@ async def test_a_late_node_gets_a_snapshot_and_joins_as_learner(tmp_path: Path) 
         await group.start(nursery, "b", ())
         await group.nodes["a"].change_membership(ChangeMembership("add_learner", "b"))
         await until(lambda: len(group.registers["b"].values) == 100)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await group.nodes["a"].change_membership(ChangeMembership("promote", "b"))
         assert await group.propose(b"last") == 101
         await until(lambda: group.registers["b"].values == group.registers["a"].values)
@@ -213,7 +214,7 @@ async def test_a_node_that_lost_its_disk_counts_for_nothing_until_added_again(tm
             raise AssertionError("the lost disk was counted")
         group.cut.clear()
         for action in ("remove", "add_learner", "promote"):
-            with trio.fail_after(10):
+            with trio.fail_after(PATIENCE_S):
                 while True:
                     try:
                         await (await group.leader()).change_membership(ChangeMembership(action, lost))
@@ -307,9 +308,9 @@ async def test_a_deposed_leader_reports_an_unknown_fate(tmp_path: Path) -> None:
         await group.propose(b"first")
         leader = await group.leader()
         group.cut.add(leader.core.id)
-        with pytest.raises(Unavailable, match="unknown"), trio.fail_after(10):
+        with pytest.raises(Unavailable, match="unknown"), trio.fail_after(PATIENCE_S):
             await leader.propose(b"alone")
-        with pytest.raises(Unavailable), trio.fail_after(10):
+        with pytest.raises(Unavailable), trio.fail_after(PATIENCE_S):
             await leader.read_index()
         nursery.cancel_scope.cancel()
 

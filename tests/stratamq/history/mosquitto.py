@@ -12,10 +12,11 @@ from pathlib import Path
 import trio
 
 from tests.free_ports import free_ports
+from tests.patience import PATIENCE_S
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 INSTALLED = Path(EXECUTABLE).exists()
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = PATIENCE_S
 
 __all__ = ["INSTALLED", "Mosquitto", "running_mosquitto"]
 

@@ -15,6 +15,7 @@ from stratamq.history.operations import Kind
 from stratamq.history.recorder import RecordSettings, record
 from stratamq.history.run import Run
 from tests.chaos.fault_proxy import TcpFaultProxy
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 
@@ -57,7 +58,7 @@ async def test_a_healthy_broker_behind_a_bad_network_is_clean(tmp_path: Path) ->
 
             await record(settings, sinks[workload], faults)
 
-        with trio.fail_after(40):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as runs:
                 for number, workload in enumerate(sinks):
                     runs.start_soon(run_workload, number, workload)

@@ -20,6 +20,7 @@ from stratamq.history.recorder import RecordSettings, parse_address, record
 from stratamq.history.run import Faults, Run
 from stratamq.history.verdict import Verdict
 from stratamq.history.workloads import WORKLOADS
+from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, Mosquitto, running_mosquitto
 
 needs_mosquitto = pytest.mark.skipif(not INSTALLED, reason="Mosquitto is not installed")
@@ -39,7 +40,7 @@ async def recorded(
         prepare_s=1.0,
     )
     sink = io.BytesIO()
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         await record(settings, sink, faults)
     history = parse_history(sink.getvalue())
     doors = {connect.invoke.target for connect in history.of_kind(Kind.CONNECT)}
@@ -166,7 +167,7 @@ async def test_who_was_cut_off_asks_again() -> None:
 async def test_without_a_broker_the_run_ends_and_says_so(tmp_path: Path) -> None:
     """Every wait of the recorder is bounded."""
     broker = Mosquitto(tmp_path, persistence=False)  # never started
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         verdict = await recorded(broker, "queue", 0.3, drain_s=0.3)
     assert verdict.reports["unavailability"].found > 0
     assert not verdict.clean

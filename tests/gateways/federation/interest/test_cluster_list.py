@@ -22,6 +22,7 @@ from gateways.federation.interest.interest import Interest
 from gateways.federation.interest.static import StaticFilters, want_configured
 from gateways.federation.interest.stratamq import PREFIX, ClusterEvents
 from stratamq.federate_folder import make_folder
+from tests.patience import PATIENCE_S
 
 TOKEN = "smq_token"
 OWN = "stratamq-federate-a"
@@ -204,7 +205,7 @@ def reader(folder: Path, api: str) -> tuple[Story, ClusterList]:
 
 async def until_said(found: ClusterList, words: str) -> None:
     """Run a reader until it says why no list is whole; "" for a whole one."""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(found.run)
             while not (found.why == words if not words else words in found.why):

@@ -1,0 +1,216 @@
+"""A place that is attacked: attackers in a process of their own, honest clients beside, and what became of both.
+
+An attack lasts until the attackers have met what a test waits for, so that a slow machine takes longer and finds the
+same. The rows that attack stand in ``test_denial.py``.
+"""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.clients.blocking import BlockingClient
+from tests.e2e.extra_edge import ExtraEdge
+from tests.e2e.local_cluster import LocalCluster
+from tests.turn_time import assert_within
+
+__all__ = ["DRIPPING", "LATE_S", "MIB", "Outcome", "Place", "p99_ms"]
+
+MIB = 1024 * 1024
+LATE_S = 60.0  # for which attackers are waited for on a machine that is busy
+LOOK_S = 0.2  # between two looks at what they have met
+DRIPPING = 20  # clients whose PUBLISH drips beside all other attacks
+
+
+@dataclass
+class Outcome:
+    """What became of an attack."""
+
+    seen: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    trips_s: list[float] = field(default_factory=list)  # of the honest pair
+    calm_ms: float = 0.0  # P99 of the same before the attack
+    connects_s: list[float] = field(default_factory=list)  # of honest newcomers
+    refused: list[str] = field(default_factory=list)  # what honest newcomers met: when, and for how long they had tried
+    growth: int = 0  # bytes of the edge
+    cpu_s: float = 0.0  # of the edge
+    took_s: float = 0.0
+
+    @property
+    def p99_ms(self) -> float:
+        """Of the honest pair's messages."""
+        return p99_ms(self.trips_s)
+
+    def total(self, *beginnings: str) -> int:
+        """Return how often one of these was seen, whatever comes behind."""
+        return sum(count for name, count in self.seen.items() if name.startswith(beginnings))
+
+
+Until = Callable[[Outcome], bool]
+
+
+def p99_ms(times_s: list[float]) -> float:
+    """Return what 99 of 100 of the times stay below."""
+    return sorted(times_s)[len(times_s) * 99 // 100] * 1e3
+
+
+class Place:
+    """The cluster and its edge."""
+
+    def __init__(self, cluster: LocalCluster, edge: ExtraEdge) -> None:
+        self.cluster, self.edge = cluster, edge
+        self.ports = {name: edge.port(name) for name in ("plain", "tls", "ws", "rated")}
+        self.dripping = self._begin("drip_later", DRIPPING, 14.0)
+        assert self.dripping.stdout is not None and self.dripping.stdout.readline() == "ready\n"
+        _go(self.dripping)
+
+    def dripped(self) -> Counter[str]:
+        """Wait until each connection whose PUBLISH drips has ended; return what was seen."""
+        deadline = time.monotonic() + LATE_S
+        while (seen := _asked(self.dripping))["publish ended"] < DRIPPING and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return seen
+
+    def _begin(self, kind: str, count: int, seconds: float) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "tests.e2e.attackers", kind, json.dumps(self.ports), str(count), str(seconds)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def _resident(self) -> int:
+        status = Path(f"/proc/{self.edge.process}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+    def _cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.edge.process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+    def _counts(self) -> dict[str, float]:
+        """Return events of the edge, and ``dropped_<reason>``."""
+        page = self.cluster.metrics_at(self.edge.addresses["metrics"])
+        dropped = re.findall(r'stratamq_messages_dropped_total\{reason="(\w+)"\} (\S+)', page)
+        return self.edge.events(self.cluster) | {f"dropped_{reason}": float(amount) for reason, amount in dropped}
+
+    def _told(self, before: dict[str, float]) -> str:
+        """Return what the edge counted since then, and the end of its log."""
+        log = (self.cluster.data / "edge-9.txt").read_text()[-2000:]
+        try:
+            return f"edge: {self._since(before)}\n{log}"
+        except OSError as error:
+            return f"edge: no page of metrics: {error}\n{log}"
+
+    def _since(self, before: dict[str, float]) -> Counter[str]:
+        """Return what the edge counted since then."""
+        return Counter({name: int(more) for name, now in self._counts().items() if (more := now - before.get(name, 0))})
+
+    def attack(self, kind: str, count: int, seconds: float, until: Until, port: str = "plain") -> Outcome:
+        """Let so many attack for so long, and until they met what is waited for; honest clients come meanwhile."""
+        before = self._counts()
+        outcome = Outcome()
+        with self._begin(kind, count, seconds) as attackers, _ends(attackers, seconds):
+            assert attackers.stdin is not None and attackers.stdout is not None
+            assert attackers.stdout.readline() == "ready\n"
+            with Honest(self.ports[port], outcome) as honest:
+                honest.serve(min(3.0, seconds / 4))
+                resident, cpu_s, outcome.calm_ms = self._resident(), self._cpu_s(), outcome.p99_ms
+                outcome.trips_s.clear()
+                _go(attackers)
+                began = time.monotonic()
+                try:
+                    honest.serve(seconds)
+                    while outcome.took_s < seconds + LATE_S:
+                        outcome.growth, outcome.cpu_s = self._resident() - resident, self._cpu_s() - cpu_s
+                        outcome.seen = _asked(attackers)
+                        outcome.events, outcome.took_s = self._since(before), time.monotonic() - began
+                        if until(outcome):
+                            break
+                        honest.serve(LOOK_S)
+                    attackers.stdin.close()
+                    honest.serve(0.1)  # still, when they have gone
+                except OSError as error:
+                    raise AssertionError(f"the honest pair: {error}\n{self._told(before)}") from error
+        p50, slowest = statistics.median(outcome.trips_s) * 1e3, max(outcome.connects_s) * 1e3
+        print(
+            f"{kind}: {dict(outcome.seen)} within {outcome.took_s:.1f} s,"
+            f" honest p50 {p50:.1f} ms, p99 {outcome.calm_ms:.1f} -> {outcome.p99_ms:.1f},"
+            f" connects to {slowest:.0f} ms, memory {outcome.growth / MIB:+.1f} MiB, {dict(outcome.events)}"
+        )
+        assert not outcome.refused, "\n".join([*outcome.refused, self._told(before)])
+        assert_within(f"half of the honest messages beside {kind}", statistics.median(outcome.trips_s) * 1e3, 50)
+        assert_within(f"an honest message beside {kind}", max(outcome.trips_s) * 1e3, 2_000)
+        assert_within(f"an honest connect beside {kind}", max(outcome.connects_s) * 1e3, 2_000)
+        assert outcome.growth < 50 * MIB, f"{outcome.growth / MIB:.0f} MiB"
+        return outcome
+
+
+class Honest:
+    """A client that sends itself messages, and newcomers that connect, from another address than the attackers'."""
+
+    def __init__(self, port: int, outcome: Outcome) -> None:
+        self._port, self._outcome, self._numbers = port, outcome, 0
+        self._client = BlockingClient(port)
+        self._next_connect = 0.0
+
+    def __enter__(self) -> "Honest":
+        self._client.open("honest")
+        self._client.subscribe("honest/#", qos=0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def serve(self, seconds: float) -> None:
+        """Exchange a message each 20 ms and connect each 100 ms for a while."""
+        end, began = time.monotonic() + seconds, 0.0
+        while began < end:
+            began = time.monotonic()
+            self._numbers += 1
+            payload = b"%d" % self._numbers
+            self._client.publish("honest/x", payload)
+            while self._client.published().payload != payload:
+                pass
+            self._outcome.trips_s.append(time.monotonic() - began)
+            if began > self._next_connect:
+                self._next_connect = began + 0.1
+                self._connect()
+            time.sleep(max(0.0, began + 0.02 - time.monotonic()))
+
+    def _connect(self) -> None:
+        began = time.monotonic()
+        try:
+            newcomer = BlockingClient(self._port)
+            newcomer.open(f"newcomer-{self._numbers}")
+            newcomer.close()
+        except (OSError, AssertionError) as error:
+            tried_s = time.monotonic() - began
+            self._outcome.refused.append(f"{type(error).__name__} {error} behind {tried_s:.2f} s, at {began:.1f}")
+        self._outcome.connects_s.append(time.monotonic() - began)
+
+
+def _go(attackers: "subprocess.Popen[str]") -> None:
+    assert attackers.stdin is not None
+    attackers.stdin.write("\n")
+    attackers.stdin.flush()
+
+
+def _asked(attackers: "subprocess.Popen[str]") -> Counter[str]:
+    """Return how often the attackers saw each outcome so far."""
+    _go(attackers)
+    assert attackers.stdout is not None
+    return Counter(json.loads(attackers.stdout.readline()))
+
+
+@contextmanager
+def _ends(process: "subprocess.Popen[str]", seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds + 2 * LATE_S, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
