@@ -88,7 +88,6 @@ def test_what_is_taken_ends_and_keeps_out(place: Place) -> None:
             assert prove(client, f"bob-{number}", "bob", "good").code == 0
         place.done(*words, password=password)
         for client in clients:
-            client.socket.settimeout(2.0)
             ended = client.read()
             assert ended is not None and getattr(ended, "reason_code", None) == 0x87
             client.socket.close()

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.operated_cluster import OperatedCluster, operated_cluster
+from tests.patience import PATIENCE_S
 
 QUESTIONS = """client list --filter state=open --columns client_id
 client show shown
@@ -202,7 +203,8 @@ def test_what_show_api_prints_of_a_question_is_answered(place: OperatedCluster, 
     place.subscribe(place.come("shown", 0, expiry_s=60), "shown/#")
     place.ask("msg", "send", "shown/kept", "x", "--retain")
     token = by_api.file("admin").read_text()
-    with httpx.Client(base_url=by_api.url, headers={"Authorization": f"Bearer {token}"}) as service:
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=by_api.url, headers=headers, timeout=PATIENCE_S) as service:
         described = service.get("/api/v1/openapi.json").json()["paths"]
         for line in QUESTIONS.split("\n"):
             code, shown, said = by_api.run(*line.split(), "--show-api")

@@ -104,7 +104,7 @@ def test_the_service_is_killed(cluster: LocalCluster, token: str) -> None:
         thread.join(rng.uniform(0.0, 0.06))
         kill_and_wait(cluster, "admin")
         thread.join()
-        cluster.wait_for(lambda: httpx.get(f"{served(cluster)}/version").is_success, "served again")
+        cluster.wait_for(lambda: httpx.get(f"{served(cluster)}/version", timeout=PATIENCE_S).is_success, "served again")
         assert not answers or (answers == [200] and name in banned(cluster)), answers
         post(name, answers)
         assert answers[-1] == 200
@@ -134,7 +134,8 @@ def test_a_thousand_streams_at_once(cluster: LocalCluster, token: str) -> None:
     """So many as there may be are served, the others are refused at once, others are served, and places come back."""
     base = served(cluster)
     host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")
-    cookie = httpx.post(f"{base}/login", json={"token": token}).headers["set-cookie"].partition(";")[0]
+    cookie = httpx.post(f"{base}/login", json={"token": token}, timeout=PATIENCE_S).headers["set-cookie"]
+    cookie = cookie.partition(";")[0]
     asked = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n\r\n".encode()
     streams = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(STREAMS)]
     try:

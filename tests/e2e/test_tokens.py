@@ -126,8 +126,14 @@ def test_mosquitto_pub_with_a_token(place: Place) -> None:
 
 
 def test_a_connection_ends_with_its_token(place: Place) -> None:
-    client, outcome = come(place.port("secret"), user="x", password=token(SECRET, "HS256", exp=int(time.time()) + 3))
-    assert outcome.wait(TIMEOUT_S) and outcome.code == 0
+    for life_s in (3, 10, 60):  # longer on a machine that needs so long until it is connected
+        until = int(time.time()) + life_s
+        client, outcome = come(place.port("secret"), user="x", password=token(SECRET, "HS256", exp=until))
+        assert outcome.wait(TIMEOUT_S)
+        if outcome.code == 0:
+            break
+        client.loop_stop()
+    assert outcome.code == 0
     assert outcome.gone.wait(TIMEOUT_S) and outcome.ended == 0x87
     client.loop_stop()
 
@@ -138,11 +144,14 @@ def test_paho_logs_in_and_renews_by_auth(place: Place) -> None:
     def until(seconds: float) -> bytes:
         return token(SECRET, "HS256", exp=time.time() + seconds).encode()
 
-    ends_at = time.time() + 3.0
-    client = PahoAuth(place.port("secret"), "JWT", until(3.0))
-    assert client.code == 0
-    client.send_auth(REAUTHENTICATE, until(600.0))
-    assert client.renewed.wait(TIMEOUT_S) and not client.gone.wait(ends_at + 1.0 - time.time())
+    for life_s in (3.0, 10.0, 60.0):  # longer on a machine that needs so long until it is connected
+        ends_at = time.time() + life_s
+        client = PahoAuth(place.port("secret"), "JWT", until(life_s))
+        client.send_auth(REAUTHENTICATE, until(600.0))
+        if client.code == 0 and client.renewed.wait(TIMEOUT_S):
+            break
+        client.close()
+    assert client.code == 0 and not client.gone.wait(max(0.0, ends_at + 1.0 - time.time()))
     client.send_auth(REAUTHENTICATE, token(b"another secret of thirty-two bytes", "HS256").encode())
     assert client.gone.wait(TIMEOUT_S) and client.ended == 0x87
     client.close()
@@ -155,17 +164,20 @@ def test_keys_of_an_address_rotate_die_and_lie(place: Place) -> None:
     """A new key is fetched for the first token that names it; what the server says wrong changes nothing."""
     port, one, two, bad = place.port("set"), *(ed25519.Ed25519PrivateKey.generate() for _ in range(3))
     place.serve("good", one=one)
-    deadline = time.monotonic() + 40  # the empty set of the start was a failure: asked again in 30 s, or for a login
+    deadline = (
+        time.monotonic() + 30 + TIMEOUT_S
+    )  # the empty set of the start was a failure: asked again in 30 s, or for a login
     while code(port, user="x", password=token(one, "EdDSA", "one")) != 0:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     place.serve("lie", one=one, two=two)
     assert code(port, user="x", password=token(two, "EdDSA", "two")) == 0x86
     assert code(port, user="x", password=token(one, "EdDSA", "one")) == 0
-    asked = len((place.folder / "asked").read_text())
+    asked, began = len((place.folder / "asked").read_text()), time.monotonic()
     for _ in range(20):
         assert code(port, user="x", password=token(bad, "EdDSA", "unknown")) == 0x86
-    assert len((place.folder / "asked").read_text()) - asked <= 1, "a fetch in 30 s, whoever asks"
+    fetches = len((place.folder / "asked").read_text()) - asked
+    assert fetches <= 1 + (time.monotonic() - began) / 30, "a fetch in 30 s, whoever asks"
     os.kill(place.server.pid, signal.SIGSTOP)
     assert code(port, user="x", password=token(one, "EdDSA", "one")) == 0
     assert code(port, user="x", password=token(bad, "EdDSA", "one")) == 0x86
