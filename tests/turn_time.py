@@ -14,7 +14,7 @@ import msgspec
 
 from tests.memory import without_collector
 
-__all__ = ["assert_within", "slowness", "timed"]
+__all__ = ["TRIES", "assert_within", "slowness", "timed"]
 
 TRIES = 6
 CALIBRATIONS = 15

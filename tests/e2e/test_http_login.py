@@ -101,9 +101,7 @@ class Place(NamedTuple):
     def outcomes(self) -> dict[str, float]:
         """Return how many logins the listener answered how."""
         text = self.cluster.metrics_at(self.edge.addresses["metrics"])
-        found = re.findall(
-            r'^stratamq_\w*http\w*_total\{[^}]*\blistener="asks"[^}]*outcome="(\w+)"\} (\S+)', text, re.M
-        )
+        found = re.findall(r'^stratamq_http_logins_total\{.*listener="asks".*outcome="(\w+)".*\} (\S+)', text, re.M)
         return {outcome: float(count) for outcome, count in found}
 
     def closed(self) -> None:

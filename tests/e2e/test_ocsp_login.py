@@ -89,7 +89,7 @@ class Place(NamedTuple):
     def at_once(self, listener: str) -> float:
         """Return how many logins of a listener were answered without asking, since its breaker is open."""
         page = self.cluster.metrics_at(self.edge.addresses["metrics"])
-        row = rf'^stratamq_\w*ocsp\w*_total\{{[^}}]*\blistener="{listener}"[^}}]*outcome="breaker_open"\}} (\S+)'
+        row = rf'^stratamq_ocsp_logins_total\{{.*listener="{listener}".*outcome="breaker_open".*\}} (\S+)'
         return sum(map(float, re.findall(row, page, re.M)))
 
     def asked(self, name: str) -> int:

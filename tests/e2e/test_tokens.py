@@ -164,9 +164,8 @@ def test_keys_of_an_address_rotate_die_and_lie(place: Place) -> None:
     """A new key is fetched for the first token that names it; what the server says wrong changes nothing."""
     port, one, two, bad = place.port("set"), *(ed25519.Ed25519PrivateKey.generate() for _ in range(3))
     place.serve("good", one=one)
-    deadline = (
-        time.monotonic() + 30 + TIMEOUT_S
-    )  # the empty set of the start was a failure: asked again in 30 s, or for a login
+    # The empty set of the start was a failure: asked again in 30 s, or for a login.
+    deadline = time.monotonic() + 30 + TIMEOUT_S
     while code(port, user="x", password=token(one, "EdDSA", "one")) != 0:
         assert time.monotonic() < deadline
         time.sleep(0.5)

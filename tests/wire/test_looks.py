@@ -301,9 +301,9 @@ def test_patterns_match_as_their_expression_does() -> None:
 
 @pytest.mark.parametrize("pattern", ["*a" * 5_000 + "*b", "a?*" * 2_000 + "b", "*" * 65_535, "?" * 65_535])
 def test_a_hostile_pattern_costs_no_more_than_its_length(pattern: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     matcher(pattern)("a" * 10_000)
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0
 
 
 def test_only_two_signs_mean_something() -> None:

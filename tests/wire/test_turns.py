@@ -5,6 +5,7 @@ import time
 import pytest
 import trio
 
+from tests.turn_time import TRIES
 from wire.node.turns import WINDOW_S, Longest, Steps, Turns
 
 
@@ -25,32 +26,43 @@ def test_the_longest_of_this_window_and_the_one_before(monkeypatch: pytest.Monke
 
 
 async def test_a_task_that_computes_for_long_is_seen() -> None:
-    turns = Turns()
-    trio.lowlevel.add_instrument(turns)
-    await trio.sleep(0.3)
-    idle_s = turns.longest_s()
-    end = time.monotonic() + 0.05
-    while time.monotonic() < end:
-        pass
-    await trio.sleep(0.001)
-    trio.lowlevel.remove_instrument(turns)
-    assert turns.longest_s() >= 0.05
-    assert idle_s < 0.3  # what a task waits is no part of a turn
+    idle_s = []
+    for _ in range(TRIES):
+        turns = Turns()
+        trio.lowlevel.add_instrument(turns)
+        await trio.sleep(0.1)
+        idle_s.append(turns.longest_s())
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            pass
+        await trio.sleep(0.001)
+        trio.lowlevel.remove_instrument(turns)
+        assert turns.longest_s() >= 0.05
+        if idle_s[-1] < 0.1:
+            break
+    assert (
+        min(idle_s) < 0.1
+    )  # what a task waits is no part of a turn; that the processor was elsewhere is, now and then
 
 
 async def test_a_step_of_one_task_is_noted() -> None:
     """Ten tasks of one turn are ten steps."""
-    longest = Longest()
-    steps = Steps(longest)
 
     async def compute() -> None:
-        end = time.monotonic() + 0.05
+        end = time.monotonic() + 0.02
         while time.monotonic() < end:
             pass
 
-    trio.lowlevel.add_instrument(steps)
-    async with trio.open_nursery() as nursery:
-        for _ in range(10):
-            nursery.start_soon(compute)
-    trio.lowlevel.remove_instrument(steps)
-    assert 0.05 <= longest.longest_s() < 0.5
+    found = []
+    for _ in range(TRIES):
+        longest = Longest()
+        steps = Steps(longest)
+        trio.lowlevel.add_instrument(steps)
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(compute)
+        trio.lowlevel.remove_instrument(steps)
+        found.append(longest.longest_s())
+        if found[-1] < 0.2:
+            break
+    assert 0.02 <= min(found) < 0.2

@@ -148,11 +148,10 @@ async def test_a_plain_client_on_a_tls_port_is_dropped(hot: Any, certificates: P
 async def test_trio_goes_on_beside_the_loop(hot: Any) -> None:
     """Timers, other tasks and thread results are not held up by a loop that has nothing to do."""
     async with running(hot):
-        start = trio.current_time()
-        for _ in range(5):
-            await trio.sleep(0.01)
-        assert await trio.to_thread.run_sync(lambda: 7) == 7
-        assert trio.current_time() - start < 2
+        with trio.fail_after(PATIENCE_S):
+            for _ in range(5):
+                await trio.sleep(0.01)
+            assert await trio.to_thread.run_sync(lambda: 7) == 7
         event = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(event.wait)
