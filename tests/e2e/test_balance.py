@@ -147,7 +147,7 @@ def test_mqtt_5_is_told_where_to_go(cluster: LocalCluster) -> None:
     """One that cannot be told is closed, and so is one that does not say who it is in time."""
     listeners = {"plain": {"port": free_port(), "opaque": False, "redirect": True}}
     ways: dict[str, Any] = {"forward": "redirect", "policy": "sticky"}
-    with balancer(cluster, "redirects", None, None, listeners=listeners, connect_timeout_s=0.5, **ways) as (_, ports):
+    with balancer(cluster, "redirects", None, None, listeners=listeners, connect_timeout_s=2.0, **ways) as (_, ports):
         known = {f"127.0.0.1:{cluster.port(number, 'plain')}" for number in range(3)}
         for name in ("a", "b", "c"):
             with socket.create_connection(("127.0.0.1", ports["plain"]), PATIENCE_S) as client:

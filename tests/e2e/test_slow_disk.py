@@ -1,5 +1,6 @@
 """A disk whose syncs take long or fail, under a real cluster: only what waits for the disk waits; nothing is lost."""
 
+import itertools
 import shutil
 import struct
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.patience import PATIENCE_S
+from tests.turn_time import assert_within, timed
 from wire.messages.cluster_map import partition_of
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: apt install gcc")
@@ -19,7 +21,8 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is miss
 SOURCE = Path(__file__).parent / "shim" / "slow_disk.c"
 CONTROL = struct.Struct("=qq")  # microseconds per sync, syncs that fail
 PARTITIONS = 8
-SOON_S = 1.5  # on a busy machine, what does not wait for a sync of 3 s
+SOON_MS = 1_500  # what does not wait for a sync of 3 s
+SERIAL = itertools.count()  # of a try, which has names of its own
 
 
 class SlowDisk:
@@ -68,9 +71,10 @@ def client(cluster: LocalCluster, client_id: str = "", *, expiry_s: int = 0) -> 
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 3.0])
+@timed
 def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDisk, seconds: float) -> None:
     """CONNECTs, retained reads and QoS 0 go on during a sync; a PUBACK comes behind it; no lease is lost (3.0 > L)."""
-    name = f"s{seconds}"
+    name = f"s{seconds}-{next(SERIAL)}-"
     retained, reads = elsewhere(name, f"{name}/retained", f"{name}-reads")
     stored, subscriber, publisher = client(cluster, name, expiry_s=1), client(cluster), client(cluster)
     stored.subscribe(f"{name}/kept", 1)
@@ -80,7 +84,7 @@ def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDis
     before = cluster.pid("storage-0")
     disk.set(seconds)
     try:
-        begun = time.monotonic()
+        begun, longest_s = time.monotonic(), 0.0
         waiting = publisher.paho.publish(f"{name}/kept", "late", 1)
         while time.monotonic() < begun + max(seconds, 0.5):
             at = time.monotonic()
@@ -91,9 +95,9 @@ def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDis
             reader.subscribe(retained, 0)
             assert reader.wait_for(1) == [f"{retained} there"]
             reader.close()
-            assert time.monotonic() - at < SOON_S
-            if time.monotonic() < begun + seconds:
-                assert not waiting.is_published(), "acknowledged before it was synced"
+            longest_s = max(longest_s, time.monotonic() - at)
+            is_published = waiting.is_published()
+            assert not is_published or time.monotonic() >= begun + seconds, "acknowledged before it was synced"
         waiting.wait_for_publish(PATIENCE_S)
         assert waiting.is_published()
         assert time.monotonic() - begun >= seconds
@@ -104,6 +108,7 @@ def test_only_what_waits_for_the_disk_waits(cluster: LocalCluster, disk: SlowDis
     assert "this incarnation" not in (cluster.data / "logs" / "storage-0.log").read_text()
     for one in (stored, subscriber, publisher):
         one.close()
+    assert_within("what does not wait for the disk", longest_s * 1e3, SOON_MS)
 
 
 def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(cluster: LocalCluster, disk: SlowDisk) -> None:
@@ -114,8 +119,14 @@ def test_a_failed_sync_ends_the_process_and_acknowledges_nothing(cluster: LocalC
     before = cluster.pid("storage-0")
     disk.set(0.3, failures=1)
     waiting = publisher.paho.publish("failed/kept", "two", 1)
-    cluster.wait_for(lambda: cluster.is_started_again("storage-0", before) or waiting.is_published(), "ended")
-    assert not waiting.is_published(), "acknowledged by a node whose sync failed"
+
+    def is_started_again() -> bool:
+        is_published = waiting.is_published()  # looked at first: the next process may acknowledge it at once
+        found = cluster.is_started_again("storage-0", before)
+        assert found or not is_published, "acknowledged by a node whose sync failed"
+        return found
+
+    cluster.wait_for(is_started_again, "ended")
     disk.set()
     waiting.wait_for_publish(PATIENCE_S)
     assert waiting.is_published()

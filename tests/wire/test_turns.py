@@ -40,9 +40,7 @@ async def test_a_task_that_computes_for_long_is_seen() -> None:
         assert turns.longest_s() >= 0.05
         if idle_s[-1] < 0.1:
             break
-    assert (
-        min(idle_s) < 0.1
-    )  # what a task waits is no part of a turn; that the processor was elsewhere is, now and then
+    assert min(idle_s) < 0.1  # what a task waits is no part of a turn
 
 
 async def test_a_step_of_one_task_is_noted() -> None:
