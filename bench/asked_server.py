@@ -9,13 +9,7 @@ least. The first part is what a question costs anyway.
 """
 
 import argparse
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 
 import trio
 
@@ -25,24 +19,18 @@ from access.identity.principal import Credentials
 from edge.login.asking_service import Asking, Server
 from edge.login.bounded_http import tls_context
 from edge.login.job_desk import JobDesk
+from tests.clients.http_child import http_child
 
-SERVER = """
-import http.server
-class Answers(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+ANSWERS = """
+class Answers(Quiet):
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.body()
         body = b'{"result": "allow"}'
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-print(server.server_port, flush=True)
-server.serve_forever()
 """
 
 
@@ -105,29 +93,17 @@ async def measured(port: int, rate: float, seconds: float) -> tuple[int, float, 
     return asked, time.thread_time() - cpu, sorted(turns.took), {" ".join(k[1:]): v for k, v in asking.outcomes.items()}
 
 
-@contextlib.contextmanager
-def server() -> Iterator[tuple[int, int]]:
-    """Run the server; yield its port and its process."""
-    process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield int(process.stdout.readline()), process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
 def main() -> None:
     """Measure both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=40.0, help="logins per second")
     parser.add_argument("--seconds", type=float, default=14.0, help="of each part")
     options = parser.parse_args()
-    with server() as (port, process):
+    with http_child(ANSWERS) as server:
         for name in ("answers", "hangs"):
             if name == "hangs":
-                os.kill(process, signal.SIGSTOP)
-            asked, cpu, turns, outcomes = trio.run(measured, port, options.rate, options.seconds)
+                server.stand_still()
+            asked, cpu, turns, outcomes = trio.run(measured, server.port, options.rate, options.seconds)
             longest = ", ".join(f"{1e3 * took:.1f}" for took in turns[:-6:-1])
             p99_ms = 1e3 * turns[len(turns) * 99 // 100]
             print(f"{name}: {asked} logins, {1e3 * cpu / asked:.2f} ms each; turns P99 {p99_ms:.2f} ms,", end=" ")

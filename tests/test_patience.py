@@ -14,7 +14,7 @@ MAY_BE_SHORT = {"tests/router/raft/test_processes.py"}
 
 
 def short_waits(text: str) -> Iterator[tuple[int, float]]:
-    """Yield line and seconds of each wait that fails so soon: ``fail_after``, and ``timeout=`` of processes and pages."""
+    """Yield line and seconds of each wait that fails so soon: `fail_after`, and `timeout=` of processes and pages."""
     for call in ast.walk(ast.parse(text)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue

@@ -11,8 +11,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
 
+from tests.clients.paho_outcome import Outcome
 from tests.patience import PATIENCE_S
 
 __all__ = ["CONTINUE", "REAUTHENTICATE", "SUCCESS", "PahoAuth"]
@@ -32,23 +32,18 @@ class PahoAuth(paho.Client):
         prove: Returns the answer to the server's data.
 
     Attributes:
-        code: Of CONNACK.
-        final: Data of CONNACK.
-        ended: Of DISCONNECT.
+        outcome: CONNACK and the end.
+        renewed: Set when the server has answered REAUTHENTICATE with SUCCESS.
     """
 
     def __init__(self, port: int, method: str, first: bytes, prove: Callable[[bytes], bytes] = bytes) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         self.method, self.prove = method, prove
-        self.code = self.ended = -1
-        self.final = b""
-        self.gone = threading.Event()
+        self.outcome = Outcome(self)
         self.renewed = threading.Event()
-        self._there = threading.Event()
-        self.on_connect, self.on_disconnect = self._connected, self._disconnected
         self.connect("127.0.0.1", port, properties=self._said(PacketTypes.CONNECT, first))
         self.loop_start()
-        assert self._there.wait(TIMEOUT_S)
+        assert self.outcome.wait(TIMEOUT_S)
 
     def send_auth(self, code: int, data: bytes) -> None:
         """Send AUTH; may be called by any thread."""
@@ -79,17 +74,3 @@ class PahoAuth(paho.Client):
             assert packet[0] == SUCCESS
             self.renewed.set()
         return MQTTErrorCode.MQTT_ERR_SUCCESS
-
-    def _connected(
-        self, client: object, data: object, flags: object, code: ReasonCode, more: Properties | None
-    ) -> None:
-        del client, data, flags
-        self.code, self.final = code.value, getattr(more, "AuthenticationData", b"")
-        self._there.set()
-
-    def _disconnected(
-        self, client: object, data: object, flags: object, code: ReasonCode, more: Properties | None
-    ) -> None:
-        del client, data, flags, more
-        self.ended = code.value
-        self.gone.set()

@@ -61,7 +61,7 @@ def test_paho_proves_itself_by_auth(place: Place) -> None:
     for password, expected in (("good", 0), ("bad", 0x87)):
         first, prove = client_first("pia"), partial(client_final, "pia", password)
         client = PahoAuth(place.ports()[0], "SCRAM-SHA-256", first, prove)
-        assert client.code == expected and client.final.startswith(b"v=") == (not expected)
+        assert client.outcome.code == expected and client.outcome.final.startswith(b"v=") == (not expected)
         client.close()
 
 

@@ -20,10 +20,11 @@ import pytest
 from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
 from conf.errors import ExitCode
+from tests.clients.paho_outcome import Outcome
 from tests.clients.terminal import at_terminal
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_login import TIMEOUT_S, Outcome, code, come
+from tests.e2e.test_login import TIMEOUT_S, code, come
 from tests.patience import PATIENCE_S
 
 PUBLISHER = shutil.which("mosquitto_pub") or ""

@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,19 +16,17 @@ import pytest
 
 from mqtt.properties import PropertyId
 from tests.clients.blocking import BlockingClient
+from tests.clients.http_child import HttpChild, http_child
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
 from tests.e2e.test_login_figures import beside, logged_in, p99_of_pair
 from tests.patience import PATIENCE_S
 
-SERVER = """
-import http.server, json, pathlib, sys, time
-folder = pathlib.Path(sys.argv[1])
-class Answers(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+ANSWERS = """
+class Answers(Quiet):
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = json.loads(self.body())
         said = json.loads((folder / "said").read_text())
         mode = said.get(asked["username"], {"body": {"result": "ignore"}})
         with (folder / "asked").open("a") as log:
@@ -56,15 +52,6 @@ class Answers(http.server.BaseHTTPRequestHandler):
             sent += self.wfile.write(b" " * 65536)
         if mode.get("cut"):
             self.close_connection = True
-    def log_message(self, *_):
-        pass
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    def handle_error(self, *_):
-        pass
-server = Server(("127.0.0.1", 0), Answers)
-print(server.server_port, flush=True)
-server.serve_forever()
 """
 ALLOW: dict[str, Any] = {"result": "allow"}
 RULES = [{"permission": "allow", "action": "publish", "topic": "up/%u"}]
@@ -76,8 +63,7 @@ class Place(NamedTuple):
     cluster: LocalCluster
     edge: ExtraEdge
     folder: Path
-    server: "subprocess.Popen[str]"
-    address: int
+    server: HttpChild
 
     @property
     def port(self) -> int:
@@ -120,22 +106,15 @@ def place() -> Iterator[Place]:
         (folder / "said").write_text("{}")
         roles = cluster.data / "roles.toml"
         roles.write_text('[roles.boss]\npublish = ["boss/#"]\n')
-        server = subprocess.Popen([sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        address = int(server.stdout.readline())
-        url = f"http://127.0.0.1:{address}/auth"
-        shared = {"tls": False, "allow_anonymous": False, "http_url": url}
-        tables = {
-            "asks": {**shared, "http_acl": True},
-            "boss": {**shared, "roles_file": str(roles), "http_superuser_role": "boss"},
-            "plain": {**shared, "roles_file": str(roles)},
-        }
-        try:
+        with http_child(ANSWERS, str(folder)) as server:
+            shared = {"tls": False, "allow_anonymous": False, "http_url": server.url("/auth")}
+            tables = {
+                "asks": {**shared, "http_acl": True},
+                "boss": {**shared, "roles_file": str(roles), "http_superuser_role": "boss"},
+                "plain": {**shared, "roles_file": str(roles)},
+            }
             with extra_edge(cluster, tables) as edge:
-                yield Place(cluster, edge, folder, server, address)
-        finally:
-            server.kill()
-            server.wait()
+                yield Place(cluster, edge, folder, server)
 
 
 def publishes(port: int, user: str, topic: str) -> int:
@@ -260,7 +239,7 @@ def test_hostile_answers_are_no_answers_and_disturb_nobody(place: Place) -> None
     """
     place.says(
         ann={"body": {**ALLOW, "acl": RULES}},
-        moved={"status": 307, "headers": {"Location": f"http://127.0.0.1:{place.address}/other"}, "body": ALLOW},
+        moved={"status": 307, "headers": {"Location": place.server.url("/other")}, "body": ALLOW},
         huge={"body": ALLOW, "length": 1 << 30},
         slow={"body": {**ALLOW, "more": "x" * 100}, "drip": True},
         half={"body": ALLOW, "length": 100, "cut": True},
@@ -287,7 +266,7 @@ def test_a_server_that_hangs(place: Place) -> None:
     place.says(ann={"body": {**ALLOW, "acl": RULES}})
     stands, standing = come(place.port, user="ann", password="x")
     assert standing.wait(TIMEOUT_S) and standing.code == 0
-    os.kill(place.server.pid, signal.SIGSTOP)
+    place.server.stand_still()
     try:
         clients = [come(place.port, user=f"u{number}", password="x") for number in range(8)]
         for client, outcome in clients:
@@ -299,7 +278,7 @@ def test_a_server_that_hangs(place: Place) -> None:
             assert code(place.port, user="ann", password="x") == 0x88
         stands.publish("up/ann", "m", 1).wait_for_publish(TIMEOUT_S)
     finally:
-        os.kill(place.server.pid, signal.SIGCONT)
+        place.server.go_on()
     place.closed()
     assert code(place.port, user="ann", password="x") == 0
     assert not place.is_open() and not standing.gone.is_set()
@@ -321,12 +300,12 @@ def test_clients_that_stand_beside_a_server_that_hangs(place: Place) -> None:
             key = f"{name}{turn}"
             pair = logged_in(place.port, f"{key}-w"), logged_in(place.port, f"{key}-r")
             if name == "hangs":
-                os.kill(place.server.pid, signal.SIGSTOP)
+                place.server.stand_still()
             try:
                 with beside("login_flood", place.port, rate, int(seconds) + 2, 50):
                     found[key] = p99_of_pair(pair, seconds, key)
             finally:
-                os.kill(place.server.pid, signal.SIGCONT)
+                place.server.go_on()
     place.closed()
     calm = p99_of_pair((logged_in(place.port, "calm-w"), logged_in(place.port, "calm-r")), seconds, "calm")
     answers, hangs = (statistics.median(found[f"{name}{turn}"] for turn in range(3)) for name in ("answers", "hangs"))

@@ -10,7 +10,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,9 @@ from typing import NamedTuple
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
 
 from access.operators.audit_file import read_lines
+from tests.clients.paho_outcome import Outcome
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.patience import PATIENCE_S
@@ -72,31 +70,6 @@ def place() -> Iterator[Place]:
         }
         with extra_edge(cluster, tables) as edge:
             yield Place(cluster, edge, users, authority, other.client("mallory"))
-
-
-class Outcome(threading.Event):
-    """A paho client's CONNACK, and how its connection ended."""
-
-    def __init__(self, client: paho.Client) -> None:
-        super().__init__()
-        self.code = self.ended = -1
-        self.gone = threading.Event()
-        client.on_connect = self._connected
-        client.on_disconnect = self._disconnected
-
-    def _connected(
-        self, client: object, data: object, flags: object, code: ReasonCode, more: Properties | None
-    ) -> None:
-        del client, data, flags, more
-        self.code = code.value
-        self.set()
-
-    def _disconnected(
-        self, client: object, data: object, flags: object, code: ReasonCode, more: Properties | None
-    ) -> None:
-        del client, data, flags, more
-        self.ended = code.value
-        self.gone.set()
 
 
 def come(

@@ -2,11 +2,7 @@
 
 import datetime
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,24 +10,24 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.clients.http_child import HttpChild, http_child
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles
 
-RESPONDER = """
-import datetime, http.server, json, pathlib, sys
+ANSWERS = """
+import datetime
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509 import ocsp
-folder, authority = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+authority = pathlib.Path(sys.argv[2])
 issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
 key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
-class Answers(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Answers(Quiet):
     def do_POST(self):
-        asked = ocsp.load_der_ocsp_request(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = ocsp.load_der_ocsp_request(self.body())
         name = json.loads((folder / "names").read_text())[str(asked.serial_number)]
         with (folder / "asked").open("a") as log:
             log.write(name + "\\n")
@@ -53,11 +49,6 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.send_header("Location", "/other")
         self.end_headers()
         self.wfile.write(body)
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-print(server.server_port, flush=True)
-server.serve_forever()
 """
 
 
@@ -68,7 +59,7 @@ class Place(NamedTuple):
     edge: ExtraEdge
     folder: Path
     authority: DevelopmentAuthority
-    responder: "subprocess.Popen[str]"
+    responder: HttpChild
 
     def says(self, **said: str) -> None:
         (self.folder / "next").write_text(json.dumps(said))
@@ -106,18 +97,11 @@ def place() -> Iterator[Place]:
         folder.mkdir()
         (folder / "said").write_text("{}")
         (folder / "names").write_text("{}")
-        command = [sys.executable, "-c", RESPONDER, str(folder), str(cluster.data / "devices")]
-        responder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert responder.stdout is not None
-        url = f"http://127.0.0.1:{int(responder.stdout.readline())}/"
-        shared = {"tls": True, "allow_anonymous": False, "client_ca": client_ca, "ocsp_url": url}
-        tables = {mode: {**shared, "ocsp": mode} for mode in ("soft", "require")}
-        try:
+        with http_child(ANSWERS, str(folder), str(cluster.data / "devices")) as responder:
+            shared = {"tls": True, "allow_anonymous": False, "client_ca": client_ca, "ocsp_url": responder.url("/")}
+            tables = {mode: {**shared, "ocsp": mode} for mode in ("soft", "require")}
             with extra_edge(cluster, tables) as edge:
                 yield Place(cluster, edge, folder, authority, responder)
-        finally:
-            responder.kill()
-            responder.wait()
 
 
 def test_good_and_revoked(place: Place) -> None:
@@ -151,7 +135,7 @@ def test_a_responder_that_hangs(place: Place) -> None:
     trusted = place.cluster.data / "tls" / "ca.pem"
     stands, standing = come(place.edge.port("require"), shown=known, trusted=trusted)
     assert standing.wait(TIMEOUT_S) and standing.code == 0
-    os.kill(place.responder.pid, signal.SIGSTOP)
+    place.responder.stand_still()
     try:
         for listener, expected in (("require", 0x88), ("soft", 0)):
             clients = [come(place.edge.port(listener), shown=shown, trusted=trusted) for shown in fresh]
@@ -165,7 +149,7 @@ def test_a_responder_that_hangs(place: Place) -> None:
                 client.loop_stop()
         assert place.code("require", known) == 0
     finally:
-        os.kill(place.responder.pid, signal.SIGCONT)
+        place.responder.go_on()
     deadline = time.monotonic() + TIMEOUT_S
     while place.code("require", fresh[0]) != 0:
         assert time.monotonic() < deadline

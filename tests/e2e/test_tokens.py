@@ -1,13 +1,9 @@
 """Tokens of real clients, with a real server of keys in a process of its own: keys that rotate, die and lie."""
 
 import base64
-import contextlib
 import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.clients.http_child import HttpChild, http_child
 from tests.clients.paho_auth import REAUTHENTICATE, PahoAuth
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import local_cluster
@@ -25,10 +22,9 @@ from tests.e2e.test_login import TIMEOUT_S, code, come
 
 PUBLISHER = shutil.which("mosquitto_pub") or ""
 SECRET = b"a secret of thirty-two bytes, or more"
-SERVER = """
-import http.server, pathlib, sys, time
-folder = pathlib.Path(sys.argv[1])
-class Keys(http.server.BaseHTTPRequestHandler):
+KEYS = """
+class Answers(Quiet):
+    protocol_version = "HTTP/1.0"
     def do_GET(self):
         mode = (folder / "mode").read_text()
         with (folder / "asked").open("a") as asked:
@@ -39,11 +35,6 @@ class Keys(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         body = (folder / "keys.json").read_bytes()
         self.wfile.write(b"{" * 10 ** 7 if mode == "huge" else b"<html>" if mode == "lie" else body)
-    def log_message(self, *_):
-        pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Keys)
-print(server.server_port, flush=True)
-server.serve_forever()
 """
 
 
@@ -52,7 +43,7 @@ class Place(NamedTuple):
 
     edge: ExtraEdge
     folder: Path
-    server: "subprocess.Popen[str]"
+    server: HttpChild
 
     def port(self, listener: str) -> int:
         return self.edge.port(listener)
@@ -77,19 +68,11 @@ def place() -> Iterator[Place]:
         secret.write_bytes(SECRET + b"\n")
         (folder / "mode").write_text("good")
         (folder / "keys.json").write_text('{"keys": []}')
-        server = subprocess.Popen([sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}/keys"
-        shared = {"tls": False, "allow_anonymous": False, "token_audience": "edge"}
-        tables = {"secret": {**shared, "token_secret": str(secret)}, "set": {**shared, "token_jwks_url": url}}
-        try:
+        with http_child(KEYS, str(folder)) as server:
+            url, shared = server.url("/keys"), {"tls": False, "allow_anonymous": False, "token_audience": "edge"}
+            tables = {"secret": {**shared, "token_secret": str(secret)}, "set": {**shared, "token_jwks_url": url}}
             with extra_edge(cluster, tables) as edge:
                 yield Place(edge, folder, server)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(server.pid, signal.SIGCONT)
-            server.kill()
-            server.wait()
 
 
 def token(key: Any, algorithm: str, kid: str = "", **claims: object) -> str:
@@ -148,15 +131,15 @@ def test_paho_logs_in_and_renews_by_auth(place: Place) -> None:
         ends_at = time.time() + life_s
         client = PahoAuth(place.port("secret"), "JWT", until(life_s))
         client.send_auth(REAUTHENTICATE, until(600.0))
-        if client.code == 0 and client.renewed.wait(TIMEOUT_S):
+        if client.outcome.code == 0 and client.renewed.wait(TIMEOUT_S):
             break
         client.close()
-    assert client.code == 0 and not client.gone.wait(max(0.0, ends_at + 1.0 - time.time()))
+    assert client.outcome.code == 0 and not client.outcome.gone.wait(max(0.0, ends_at + 1.0 - time.time()))
     client.send_auth(REAUTHENTICATE, token(b"another secret of thirty-two bytes", "HS256").encode())
-    assert client.gone.wait(TIMEOUT_S) and client.ended == 0x87
+    assert client.outcome.gone.wait(TIMEOUT_S) and client.outcome.ended == 0x87
     client.close()
     stranger = PahoAuth(place.port("secret"), "JWT", b"no token")
-    assert stranger.code in (0x86, 0x87)
+    assert stranger.outcome.code in (0x86, 0x87)
     stranger.close()
 
 
@@ -177,6 +160,6 @@ def test_keys_of_an_address_rotate_die_and_lie(place: Place) -> None:
         assert code(port, user="x", password=token(bad, "EdDSA", "unknown")) == 0x86
     fetches = len((place.folder / "asked").read_text()) - asked
     assert fetches <= 1 + (time.monotonic() - began) / 30, "a fetch in 30 s, whoever asks"
-    os.kill(place.server.pid, signal.SIGSTOP)
+    place.server.stand_still()
     assert code(port, user="x", password=token(one, "EdDSA", "one")) == 0
     assert code(port, user="x", password=token(bad, "EdDSA", "one")) == 0x86
