@@ -17,6 +17,7 @@ COMPILED := $(shell $(PYTHON) -c "import runpy; \
 COMPILED_SOURCES := $(wildcard $(addsuffix .py,$(COMPILED)) $(addsuffix .pxd,$(COMPILED)) edge/hot/*.pxd storage/*.c)
 EXTRA = $(BIN)/python -c "import sys, tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 	print(*(p['dependencies'] if sys.argv[1] == 'run' else p['optional-dependencies'][sys.argv[1]]), sep='\n')"
+MYPY = $(BIN)/mypy $(ROOMS) tests bench
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
 .PHONY: setup setup-dev setup-jobs run test lint sim soak chaos bench mutants fuzz cases clean
@@ -65,14 +66,20 @@ run: setup
 lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(ROOMS) tests bench
+	$(MYPY)
 
 # Half of the tests wait for clusters and the other half for a processor: three workers keep two cores busy; 0 is none.
 # What wants the terminal gets none either: a worker has no terminal. A test that hangs ends its worker, which names it.
+# The types are read beside them: mypy takes one core for the better part of a minute.
 ALONE = $(filter -s --capture=no --pdb --trace,$(ARGS))
-test: setup-dev $(if $(shell command -v java),setup-jobs) lint
+test: setup-dev $(if $(shell command -v java),setup-jobs)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(MYPY) > $(STAMPS)/mypy.txt 2>&1 & types=$$!; \
+	echo "$(BIN)/pytest, and $(MYPY) beside it"; \
 	$(BIN)/pytest -n $(if $(ALONE),0,$(WORKERS)) \
-		$(if $(ALONE),,-o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true) $(ARGS)
+		$(if $(ALONE),,-o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true) $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; cat $(STAMPS)/mypy.txt; exit $$((tests ? tests : types))
 
 # With SEED only the whole cluster is replayed: a seed means something else in each simulation.
 sim: setup-dev

@@ -1,20 +1,44 @@
-"""Which tests stay together when several workers share them."""
+"""Which tests stay together when several workers share them, and who takes what."""
 
+from collections import deque
 from pathlib import Path
 
-from tests.workers import AT_ONCE, CLUSTERS, JOBS, group_of
+from tests.workers import AT_ONCE, CLUSTERS, JOBS, choose, group_of
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_clusters_share_two_groups_and_other_files_stay_whole() -> None:
-    """Two clusters stand beside each other and never three, tests of a file share its fixtures, Spark starts once."""
-    names = [f"{folder}{file.name}" for folder in CLUSTERS for file in (ROOT / folder).glob("test_*.py")]
-    groups = [group_of(f"{name}::test_any[1]") for name in names]
-    shares = {group: groups.count(group) for group in groups}
-    assert len(shares) == AT_ONCE and min(shares.values()) > len(names) // 3
-    assert all(group_of(f"{name}::test_other") == group for name, group in zip(names, groups, strict=True))
+def test_a_file_stays_whole_and_spark_starts_once() -> None:
     assert group_of("tests/jobs/test_audit.py::test_any") == group_of("tests/jobs/test_prune.py::test_any") == "jobs"
     assert list((ROOT / JOBS).glob("test_*.py"))
     assert group_of("tests/wire/test_a.py::test_any[x::y]") == "tests/wire/test_a.py"
     assert group_of("tests/test_rooms.py::test_any") == "tests/test_rooms.py"
+
+
+def test_two_clusters_stand_beside_each_other_and_never_three() -> None:
+    """Whoever may have one takes one; a worker for which nothing is left but a third one ends."""
+    cluster, other, jobs = "tests/e2e/test_a.py", "tests/wire/test_a.py", "jobs"
+    assert all(list((ROOT / folder).glob("test_*.py")) for folder in CLUSTERS) and AT_ONCE == 2
+    assert choose([other, jobs, cluster], [], [[], []]) == cluster
+    assert choose([other, jobs, cluster], [], [[cluster], [other]]) == cluster
+    assert choose([other, jobs, cluster], [], [[cluster], [other, cluster]]) == other
+    assert choose([other, jobs, cluster], [other, cluster], [[cluster], []]) == cluster
+    assert choose([cluster], [other], [[cluster], [cluster]]) is None
+    assert choose([jobs, other], [], [[cluster], [cluster]]) == jobs
+
+
+def test_three_workers_do_everything() -> None:
+    """Each takes the next group when it has one left, in turns of any length."""
+    files = [*(f"tests/e2e/test_{n}.py" for n in range(9)), *(f"tests/mqtt/test_{n}.py" for n in range(9))]
+    waiting, done = list(files), []
+    workers: list[deque[str]] = [deque() for _ in range(3)]
+    for turn in range(100):
+        for number, own in enumerate(workers):
+            others = [list(other) for other in workers if other is not own]
+            if len(own) < 2 and (group := choose(waiting, list(own), others)):
+                waiting.remove(group)
+                own.append(group)
+            assert sum(any(group.startswith(CLUSTERS) for group in each) for each in workers) <= AT_ONCE
+            if own and turn % (number + 1) == 0:
+                done.append(own.popleft())
+    assert sorted(done) == sorted(files)

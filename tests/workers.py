@@ -1,14 +1,13 @@
 """Which tests stay together when several workers share them (``make test`` has three; most tests wait, on two cores).
 
-The files that start whole clusters are dealt to two groups, so that two run beside each other and never three, which
-would wait for each other's processors; those of the jobs share one Spark session; any other file stays whole, for the
-fixtures of its module.
+A file stays whole, for the fixtures of its module; those of the jobs share one Spark session. The files that start
+clusters go first, and two workers at the most have one of them: three clusters would wait for each other's processors.
+The other worker computes meanwhile, the long files first, so that none of them is begun when all others are done.
 """
 
-import zlib
 from typing import Any
 
-__all__ = ["group_of", "scheduler"]
+__all__ = ["AT_ONCE", "CLUSTERS", "JOBS", "choose", "group_of"]
 
 CLUSTERS = ("tests/e2e/", "tests/chaos/")
 AT_ONCE = 2
@@ -18,9 +17,27 @@ JOBS = "tests/jobs/"
 def group_of(test: str) -> str:
     """Return the group of a test by its node ID; one worker runs a group, in order."""
     path = test.split("::", 1)[0]
-    if path.startswith(CLUSTERS):
-        return f"clusters {zlib.crc32(path.encode()) % AT_ONCE}"
     return "jobs" if path.startswith(JOBS) else path
+
+
+def is_cluster(group: str) -> bool:
+    """Return whether the tests of a group start clusters."""
+    return group.startswith(CLUSTERS)
+
+
+def choose(waiting: list[str], own: list[str], others: list[list[str]]) -> str | None:
+    """Return the group that a worker takes next, None where each one that waits is one too many.
+
+    Args:
+        waiting: Groups that no worker has, the longest first.
+        own: Groups whose tests this worker has before it.
+        others: The same of each other worker.
+    """
+    taken = sum(any(map(is_cluster, groups)) for groups in others)
+    may_have = taken < AT_ONCE or any(map(is_cluster, own))
+    allowed = [group for group in waiting if may_have or not is_cluster(group)]
+    # A worker that may have a cluster takes one: they wait more than they compute, so they go on beside all others.
+    return min(allowed, key=lambda group: not is_cluster(group), default=None)
 
 
 def scheduler(config: Any, log: Any) -> Any:
@@ -30,5 +47,17 @@ def scheduler(config: Any, log: Any) -> Any:
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
+
+        def _groups(self, node: Any) -> list[str]:
+            return [group for group, tests in self.assigned_work[node].items() if not all(tests.values())]
+
+        def _assign_work_unit(self, node: Any) -> None:
+            others = [self._groups(other) for other in self.nodes if other is not node]
+            group = choose([*self.workqueue], self._groups(node), others)
+            if group is None:
+                node.shutdown()  # when it has done what it has: the others do what is left
+                return
+            self.workqueue.move_to_end(group, last=False)
+            super()._assign_work_unit(node)
 
     return ByGroup(config, log)
