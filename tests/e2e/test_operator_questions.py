@@ -467,7 +467,7 @@ def test_zz_a_partition_without_primary(place: OperatedCluster) -> None:
             answer = place.ask("session", "list", "--timeout", "1")
             return answer.code == 3 and "no primary" in answer.said
 
-        place.cluster.wait_for(named, "named", 40)
+        place.cluster.wait_for(named, "named")
         answer = place.ask("client", "explain", "list-away")
         assert answer.code == 3 and answer.shown["cause"]["what"] == "no_primary"
         answer = place.ask("msg", "explain", "edge-0/1/1", "--topic", "list/1")

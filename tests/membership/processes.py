@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from membership.keyring import generate_key, write_key_file
+from tests.patience import PATIENCE_S
 
 __all__ = ["Cluster", "MemberProcess"]
 
@@ -63,7 +64,7 @@ class MemberProcess:
             if left_s <= 0 or (not self.read(left_s) and self._process.poll() is not None):
                 raise AssertionError(f"{self.name}: no {wanted} within {timeout_s} s; has {self.lines[-5:]}")
 
-    def ask(self, *words: str, timeout_s: float = 30.0) -> dict[str, Any]:
+    def ask(self, *words: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """Send one command, return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(words).encode() + b"\n")
@@ -118,7 +119,7 @@ class Cluster:
             seeds = (self.seed,) if self.members else ()
         settings = {"bind": "127.0.0.1:0", "seeds": seeds, "profile": self.profile, "key_file": str(path)}
         member = self.members[name] = MemberProcess(name, settings)
-        ready = member.wait_for("ready", 30)
+        ready = member.wait_for("ready", PATIENCE_S)
         member.port, member.ready_at = ready["port"], ready["at"]
         return member
 

@@ -66,7 +66,7 @@ def address_of(gossip: Gossip) -> Address:
     return next(view.address for view in gossip.members() if view.is_self)
 
 
-async def next_event(gossip: Gossip, kind: type[NodeEvent], within_s: float = 10.0) -> NodeEvent:
+async def next_event(gossip: Gossip, kind: type[NodeEvent], within_s: float = PATIENCE_S) -> NodeEvent:
     """Return the next event of a kind."""
     with trio.fail_after(within_s):
         async for event in gossip.events:

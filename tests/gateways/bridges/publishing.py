@@ -55,7 +55,7 @@ class Gatherer:
     async def changed(self) -> None:
         await self._changed.wait()
 
-    async def payloads(self, count: int, timeout_s: float = 30.0) -> list[bytes]:
+    async def payloads(self, count: int, timeout_s: float = PATIENCE_S) -> list[bytes]:
         """Wait for so many different payloads; return all in order."""
         with trio.move_on_after(timeout_s):
             while len({packet.payload for packet in self.messages}) < count:

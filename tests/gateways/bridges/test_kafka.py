@@ -32,7 +32,7 @@ def kafka() -> Iterator[kafka_mock.KafkaMock]:
     mock.close()
 
 
-def read_topic(mock: kafka_mock.KafkaMock, topic: str, distinct: int, timeout_s: float = 30.0) -> list[Any]:
+def read_topic(mock: kafka_mock.KafkaMock, topic: str, distinct: int, timeout_s: float = PATIENCE_S) -> list[Any]:
     """Return a topic's records, as soon as so many different ones are there."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -177,7 +177,7 @@ qos = 1
                 bridge.kill()
                 bridge.start()
             await trio.to_thread.run_sync(produce, 150, 300)
-            payloads = await reader.payloads(301, 40)
+            payloads = await reader.payloads(301)
         finally:
             bridge.kill()
     assert set(payloads) == {b"%d" % number for number in range(300)} | {b"poison"}

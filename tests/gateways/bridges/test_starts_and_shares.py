@@ -69,7 +69,7 @@ async def test_a_bridge_that_comes_once_ends_with_its_first_connection(tmp_path:
             assert await reader.payloads(1) == [b"x"]
         await far.kill()
         assert bridge.process is not None
-        assert await trio.to_thread.run_sync(bridge.process.wait, 20) == 0
+        assert await trio.to_thread.run_sync(bridge.process.wait, PATIENCE_S) == 0
         assert "Traceback" not in bridge.log.read_text()
 
 

@@ -228,7 +228,7 @@ class Federation:
             stand = {name: site.ask("status") for name, site in self.sites.items()}
             raise AssertionError(f"{error}; agents: {json.dumps(stand)}") from None
 
-    def wait_members(self, topic: str, members: set[str], seconds: float = 30.0) -> None:
+    def wait_members(self, topic: str, members: set[str], seconds: float = PATIENCE_S) -> None:
         """Wait until each agent sends a topic to all of its members, and its broker has granted what it captures."""
 
         def complete() -> bool:

@@ -106,7 +106,7 @@ class Group:
                 await trio.sleep(0.005)
 
 
-async def until(condition: Any, limit_s: float = 5.0) -> None:
+async def until(condition: Any, limit_s: float = PATIENCE_S) -> None:
     with trio.fail_after(limit_s):
         while not condition():
             await trio.sleep(0.005)
@@ -114,7 +114,7 @@ async def until(condition: Any, limit_s: float = 5.0) -> None:
 
 async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) -> None:
     """No timeout is waited for, and a restart finds every acknowledged entry."""
-    group = Group(tmp_path, election_timeout_s=60.0, heartbeat_s=10.0)
+    group = Group(tmp_path, election_timeout_s=600.0, heartbeat_s=100.0)
     group.create("a")
     async with trio.open_nursery() as nursery:
         await group.start(nursery, "a", ("a",))
@@ -131,7 +131,7 @@ async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) ->
 
 async def test_only_a_voter_alone_may_answer_a_read_by_itself(tmp_path: Path) -> None:
     """Among three even a leader that has applied everything must ask whether it still leads."""
-    alone, three = Group(tmp_path / "one", election_timeout_s=60.0, heartbeat_s=10.0), Group(tmp_path / "three")
+    alone, three = Group(tmp_path / "one", election_timeout_s=600.0, heartbeat_s=100.0), Group(tmp_path / "three")
     for group, names in ((alone, ("a",)), (three, ("a", "b", "c"))):
         for name in names:
             group.create(name)
