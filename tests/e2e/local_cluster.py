@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.forked_commands import run_command
 from tests.patience import PATIENCE_S
 
 READY_S = 60.0
@@ -92,9 +93,7 @@ class LocalCluster:
     @staticmethod
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``stratamq`` with arguments."""
-        return subprocess.run(
-            [*LocalCluster.command_line(), *arguments], capture_output=True, text=True, timeout=300, check=False
-        )
+        return run_command(*arguments)
 
     def metrics(self, node: str) -> str:
         """Return a node's metrics page."""

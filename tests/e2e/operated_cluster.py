@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -38,8 +37,7 @@ class OperatedCluster:
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Run a command; return its exit code, output and errors."""
-        command = [*self.cluster.command_line(), *words, "--data", str(self.cluster.data)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = self.cluster.command(*words, "--data", str(self.cluster.data))
         return done.returncode, done.stdout, done.stderr
 
     def ask(self, *words: str) -> Answer:

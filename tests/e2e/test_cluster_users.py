@@ -25,6 +25,7 @@ from tests.clients.terminal import at_terminal
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
+from tests.forked_commands import run_command
 from tests.patience import PATIENCE_S
 
 PUBLISHER = shutil.which("mosquitto_pub") or ""
@@ -42,10 +43,8 @@ class Place(NamedTuple):
 
     def order(self, *words: str, password: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a verb; a password goes in by descriptor 0."""
-        command = [*self.cluster.command_line(), *words, "--data", str(self.cluster.data)]
-        if password is not None:
-            command += ["--password-fd", "0"]
-        return subprocess.run(command, input=password or "", capture_output=True, text=True, timeout=60, check=False)
+        more = [] if password is None else ["--password-fd", "0"]
+        return run_command(*words, "--data", str(self.cluster.data), *more, given=password or "")
 
     def done(self, *words: str, password: str | None = None) -> None:
         result = self.order(*words, password=password)

@@ -5,7 +5,6 @@ Slow: `pytest -s -m slow tests/e2e/test_revocation_figures.py` prints the figure
 
 import contextlib
 import json
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.forked_commands import run_command
 from tests.patience import PATIENCE_S
 
 OPTIONS = ("--routers", "3", "--storages", "3", "--edges", "2")
@@ -23,9 +23,8 @@ BATCH_S = 0.01
 
 
 def order(cluster: LocalCluster, *words: str, password: str = "") -> None:
-    command = [*cluster.command_line(), *words, "--data", str(cluster.data)]
-    command += ["--password-fd", "0"] if password else []
-    result = subprocess.run(command, input=password, capture_output=True, text=True, timeout=60, check=False)
+    more = ["--password-fd", "0"] if password else []
+    result = run_command(*words, "--data", str(cluster.data), *more, given=password)
     assert result.returncode == 0, result.stderr
 
 

@@ -21,6 +21,7 @@ import typer
 from access.operators.verbs import VERBS, Role
 from stratamq.cli.main import ROOMS, application
 from stratamq.cli.output import OutputFormat, render
+from tests.forked_commands import run_command
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 from wire.links.request import Unanswered, _exchange, request
@@ -35,15 +36,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def stratamq(*arguments: str, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("STRATAMQ_")}
-    return subprocess.run(
-        [sys.executable, "-m", "stratamq", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=timeout,
-        env={**clean, **environment},
-    )
+    return run_command(*arguments, timeout_s=timeout, environment={**clean, **environment})
 
 
 def test_help_imports_nothing_slow() -> None:

@@ -1,0 +1,163 @@
+"""Command lines of ``stratamq`` without the time that Python takes to import them: a process that has, forks for each.
+
+Each command has a process of its own, with its arguments, environment and descriptors, as from a shell; what it shares
+with others is the modules that ``PRELOADED`` names. Tests of how a command starts use ``python -m stratamq`` itself.
+"""
+
+import array
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.patience import PATIENCE_S
+
+__all__ = ["run_command"]
+
+# What commands import when they run; jobs, gateways and nodes import more.
+PRELOADED = [
+    "access.operators.cluster_arguments",
+    "access.operators.verbs",
+    "admin.api",
+    "admin.api_links",
+    "admin.cursors",
+    "admin.explain.client",
+    "admin.explain.message",
+    "admin.explain.story",
+    "admin.explain.topic",
+    "admin.gather",
+    "admin.links",
+    "admin.one_look",
+    "admin.queries",
+    "admin.stories",
+    "encodings.idna",
+    "httpx",
+    "importlib.metadata",
+    "msgspec",
+    "pydantic.json_schema",
+    "pydantic._internal._schema_gather",
+    "rich.console",
+    "rich.table",
+    "trio",
+    "typer._adapters",
+    "typer._click.decorators",
+    "wire.links.operator_access",
+    "wire.links.request",
+    "wire.messages.look_rows_clients",
+    "wire.messages.look_rows_nodes",
+    "wire.messages.look_rows_topics",
+    "wire.messages.map_pages",
+    "zoneinfo",
+]
+QUESTION_BYTES_MAX = 1 << 20
+
+
+def run_command(
+    *arguments: str, given: str = "", timeout_s: float = 5 * PATIENCE_S, environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """Run ``stratamq`` with arguments, ``given`` being what it reads; return its exit code, output and errors.
+
+    Raises:
+        subprocess.TimeoutExpired: It takes longer; it is killed.
+    """
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
+        files[0].write(given)
+        files[0].seek(0)
+        ours, theirs = map(stack.enter_context, socket.socketpair())
+        question = json.dumps([arguments, str(Path.cwd()), dict(environment)]).encode()
+        _server().sendmsg([question], *_rights([theirs.fileno(), *(file.fileno() for file in files)]))
+        theirs.close()
+        ours.settimeout(timeout_s)
+        answers = ours.makefile("r")
+        process = int(answers.readline())
+        try:
+            code = int(answers.readline())
+        except TimeoutError:
+            os.kill(process, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(arguments, timeout_s) from None
+        for file in files:
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, code, files[1].read(), files[2].read())
+
+
+def _rights(files: list[int]) -> tuple[list[tuple[int, int, Any]]]:
+    return ([(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))],)
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """Return the way to the process that forks; it ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUESTION_BYTES_MAX)
+    with theirs:
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.forked_commands", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            cwd=Path(__file__).parents[1],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    return ours
+
+
+def serve(questions: socket.socket) -> None:
+    """Fork for each question, until nobody is left to ask."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever waits for a command ends unnoticed
+    while True:
+        question, rights, _, _ = questions.recvmsg(QUESTION_BYTES_MAX, socket.CMSG_SPACE(4 * 4))
+        if not question:
+            return None
+        files = array.array("i", rights[0][2])
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            questions.close()
+            return _watch(*json.loads(question), *files)
+        for file in files:
+            os.close(file)
+
+
+def _watch(arguments: list[str], folder: str, environment: dict[str, str], answers: int, *files: int) -> None:
+    """Run one command in a process of its own; write who it is, and its exit code."""
+    process = os.fork()
+    if process:
+        os.write(answers, b"%d\n" % process)
+        _, status = os.waitpid(process, 0)
+        os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(status))
+        os._exit(0)
+    os.close(answers)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    random.seed()
+    sys.argv[1:] = arguments
+    runpy.run_module("stratamq", run_name="__main__", alter_sys=True)
+
+
+def preload() -> None:
+    """Import what commands want, and leave all of it out of the collector's sight."""
+    package = importlib.import_module("stratamq.cli")
+    for module in (*PRELOADED, *(f"stratamq.cli.{each.name}" for each in pkgutil.iter_modules(package.__path__))):
+        importlib.import_module(module)
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    preload()
+    serve(socket.socket(fileno=int(sys.argv[1])))
