@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,12 @@ class ByApi:
     def run(self, *words: str, role: str = "admin") -> tuple[int, str, str]:
         """Run a command that has neither a router nor a certificate."""
         options = ("--api", self.url, "--token-file", str(self.file(role)), "--data", str(self.folder / "none"))
-        done = self.place.cluster.command(*words, *options)
-        return done.returncode, done.stdout, done.stderr
+
+        def ask() -> tuple[int, str, str]:
+            done = self.place.cluster.command(*words, *options)
+            return done.returncode, done.stdout, done.stderr
+
+        return self.place.heard(ask)
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +122,12 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
 
 def test_a_trace_is_followed_until_its_end(place: OperatedCluster, by_api: ByApi) -> None:
     """The service has no node wait for news; each one is asked again."""
-    assert place.ask("trace", "start", "topic", "followed/#", "--name", "followed", "--for", "2s").code == 0
-    assert place.ask("msg", "send", "followed/1", "x").code == 0
-    code, shown, said = by_api.run("trace", "tail", "followed")
+    assert place.ask("trace", "start", "topic", "followed/#", "--name", "followed", "--for", "60s").code == 0
+    with ThreadPoolExecutor(1) as beside:
+        tail = beside.submit(by_api.run, "trace", "tail", "followed")
+        assert place.ask("msg", "send", "followed/1", "x").code == 0
+        assert place.ask("trace", "stop", "followed").code == 0
+        code, shown, said = tail.result()
     assert (code, said) == (0, "") and "received" in shown and "'followed/1'" in shown
 
 
