@@ -78,7 +78,7 @@ test: setup-dev $(if $(shell command -v java),setup-jobs)
 	@$(MYPY) > $(STAMPS)/mypy.txt 2>&1 & types=$$!; \
 	echo "$(BIN)/pytest, and $(MYPY) beside it"; \
 	$(BIN)/pytest -n $(if $(ALONE),0,$(WORKERS)) \
-		$(if $(ALONE),,-o faulthandler_timeout=240 -o faulthandler_exit_on_timeout=true) $(ARGS); tests=$$?; \
+		$(if $(ALONE),,-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true) $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; cat $(STAMPS)/mypy.txt; exit $$((tests ? tests : types))
 
 # With SEED only the whole cluster is replayed: a seed means something else in each simulation.

@@ -1,11 +1,18 @@
 """Without pytest-xdist, and without its ``-n``, all tests run one after the other and no scheduler is asked for."""
 
+import os
+import sys
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from tests.workers import scheduler
+
+# Some machines forbid Python to keep what it compiled. The nodes and commands of the tests, which are hundreds of
+# processes, would each compile all that they import: three quarters of their processor time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(optionalhook=True)
