@@ -1,7 +1,6 @@
 """Spans reach a collector of its own process; one that is down costs a line and a count, and nothing waits for it."""
 
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from admin.spans import QUIET_US, SpanBuilder
 from conf.errors import UserError
 from tests.admin.otlp_receiver import receiver
 from tests.admin.test_spans import way
+from tests.free_ports import free_port
 from tests.patience import PATIENCE_S
 
 pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not here: the extra otel")
@@ -59,8 +59,7 @@ async def test_a_collector_that_is_down_costs_one_line(
 ) -> None:
     """When it is there again, it gets what waited."""
     monkeypatch.setattr(otlp, "AGAIN_S", (0.01,) * 1_000)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     caplog.set_level(logging.INFO)
     async with sending(f"http://127.0.0.1:{port}") as sender:
         sender.put(SPANS)

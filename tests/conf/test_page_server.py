@@ -13,6 +13,7 @@ import conf.page_server
 from conf.metrics import Metrics
 from conf.node_pages import NodePages
 from conf.page_server import CONNECTIONS_MAX, SEND_S, SILENCE_S, serve_pages
+from tests.patience import PATIENCE_S
 
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -92,7 +93,7 @@ async def test_requests_that_come_together_are_answered_in_order() -> None:
     ],
 )
 async def test_what_ends_a_connection_is_answered_before(request_: bytes, status: bytes) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with served() as address:
             stream = await trio.open_tcp_stream(*address)
             await stream.send_all(request_)
@@ -107,7 +108,7 @@ async def test_what_ends_a_connection_is_answered_before(request_: bytes, status
 
 async def test_who_speaks_http_2_at_once_is_heard() -> None:
     """What is sent has no end that could be waited for."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with served() as address:
             stream = await trio.open_tcp_stream(*address)
             await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
@@ -147,7 +148,7 @@ async def test_a_silent_connection_ends(autojump_clock: MockClock) -> None:
 async def test_the_oldest_of_many_connections_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conf.page_server, "CONNECTIONS_MAX", 3)
     assert CONNECTIONS_MAX >= 16
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with served() as address:
             streams = []
             for _ in range(5):

@@ -18,7 +18,8 @@ from typing import Any
 from tests.forked_commands import run_command
 from tests.patience import PATIENCE_S
 
-READY_S = 60.0
+READY_S = 3 * PATIENCE_S  # many processes start
+PORTS_TRIES = 3  # `up` chooses free ports, and binds them a while later
 
 
 class LocalCluster:
@@ -40,13 +41,24 @@ class LocalCluster:
 
     def wait_ready(self) -> None:
         """Wait until every node said that it is ready."""
-        self.wait_for(lambda: (self.data / "up.json").exists() and b"ready after" in self.log.read_bytes(), "ready")
+        self.wait_for(self.is_ready, "ready")
 
-    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = READY_S) -> None:
-        """Wait for a condition, at most so long; a cluster that ended fails at once."""
+    def has_its_ports(self) -> bool:
+        """Wait until it is ready or has ended; return False if another cluster took a port that this one had chosen."""
+        self.wait_for(lambda: self.process.poll() is not None or self.is_ready(), "ready", ends=True)
+        return self.process.poll() is None or b"Address already in use" not in self.log.read_bytes()
+
+    def is_ready(self) -> bool:
+        """Return whether every node said that it is ready."""
+        return (self.data / "up.json").exists() and b"ready after" in self.log.read_bytes()
+
+    def wait_for(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = READY_S, *, ends: bool = False
+    ) -> None:
+        """Wait for a condition, at most so long; a cluster that ended fails at once, unless that is waited for."""
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert self.process.poll() is None, f"`up` ended: {self.log.read_text()[-2000:]}"
+            assert ends or self.process.poll() is None, f"`up` ended: {self.log.read_text()[-2000:]}"
             assert time.monotonic() < deadline, f"not {what} after {timeout_s} s: {self.log.read_text()[-2000:]}"
             time.sleep(0.05)
 
@@ -133,6 +145,12 @@ def local_cluster(*options: str) -> Iterator[LocalCluster]:
     folder = Path(tempfile.mkdtemp(prefix="stratamq-test-"))
     cluster = LocalCluster(folder / "cluster", *options)
     try:
+        for _ in range(PORTS_TRIES):
+            if cluster.has_its_ports():
+                break
+            cluster.stop()
+            shutil.rmtree(cluster.data, ignore_errors=True)
+            cluster = LocalCluster(folder / "cluster", *options)
         cluster.wait_ready()
         yield cluster
     finally:

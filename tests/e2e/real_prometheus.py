@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.free_ports import free_port
 from tests.patience import PATIENCE_S
 
 __all__ = ["PROMETHEUS", "PROMTOOL", "RealPrometheus", "real_prometheus"]
@@ -61,8 +61,7 @@ class RealPrometheus:
 @contextlib.contextmanager
 def real_prometheus(folder: Path, discovery: str, token: str) -> Iterator[RealPrometheus]:
     """Run one that reads each page every second."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     job = {
         "job_name": "stratamq",
         "http_sd_configs": [

@@ -24,6 +24,7 @@ from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_revocation_figures import order
+from tests.free_ports import free_port
 from tests.patience import PATIENCE_S
 
 FLOOD_S = 30
@@ -105,8 +106,7 @@ def mosquitto(folder: Path) -> Iterator[int]:
     for name in ("mosquitto", "mosquitto_passwd"):
         if shutil.which(name) is None:
             pytest.skip(f"needs {name}: apt-get install mosquitto")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     subprocess.run(["mosquitto_passwd", "-c", "-b", folder / "users", "ann", "good"], check=True)
     words = f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {folder / 'users'}\nuser root\n"
     (folder / "conf").write_text(words)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ import pytest
 
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.free_ports import free_port
 from tests.patience import PATIENCE_S
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
@@ -34,8 +34,7 @@ def cluster() -> Iterator[LocalCluster]:
 @contextlib.contextmanager
 def bridge(folder: Path, ours: int, version: str, clean: bool, more: str = "notifications false") -> Iterator[int]:
     """Run Mosquitto with a bridge to our port; yield its own port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     config = folder / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\nconnection up-{version}-{clean}\naddress 127.0.0.1:{ours}\n"

@@ -1,7 +1,6 @@
 """Names under $SYS beside those of a real Mosquitto; load averages; the nodes of the map."""
 
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from edge.subscriptions.sys_topics import SysTopics
 from tests.clients.paho_client import PahoClient
 from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.session_answers import publishes
+from tests.free_ports import free_port
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 THEIRS_MIN = 50  # of 53 names of 2.0.11; the first look of a young broker has fewer
@@ -27,8 +27,7 @@ def test_all_names_of_mosquitto(tmp_path: Path) -> None:
     """A running one is asked; none of its names is missing here."""
     if not Path(EXECUTABLE).exists():
         pytest.skip("mosquitto is not installed (Debian: mosquitto)")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     config = tmp_path / "mosquitto.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nsys_interval 1\n")
     with subprocess.Popen([EXECUTABLE, "-c", str(config)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import socket
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
+from tests.free_ports import free_ports
 from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import EXECUTABLE, INSTALLED
 from wire.links.authority import DevelopmentAuthority
@@ -39,9 +39,7 @@ async def mosquitto_doors(folder: Path, *lines: str) -> AsyncIterator[Doors]:
         lines: Of its configuration, before the listeners.
     """
     files = DevelopmentAuthority(folder / "tls", "test", NOW).server("mosquitto")
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
-        ports = [int(probe.getsockname()[1]) for probe in probes]
+    ports = free_ports(4)
     tls = [f"cafile {files.authority}", f"certfile {files.certificate}", f"keyfile {files.key}"]
     config = folder / "mosquitto.conf"
     listeners = [f"listener {ports[0]} 127.0.0.1", f"listener {ports[1]} 127.0.0.1", *tls]

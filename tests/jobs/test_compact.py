@@ -62,7 +62,7 @@ def test_equals_a_heap_merge_row_for_row(spark: SparkSession, tmp_path: Path, se
 
 def test_duckdb_finds_the_same_versions(spark: SparkSession, tmp_path: Path) -> None:
     """The newest live version of each key, by SQL of another engine, when nothing else is removed."""
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is missing: make setup-dev")
     generate(tmp_path, 3)
     before = read_manifest(tmp_path)
     run_compact(str(tmp_path), str(tmp_path), 0, spark=spark, policy=ALL, remove_by_session=False)

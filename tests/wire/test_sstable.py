@@ -21,7 +21,7 @@ from wire.sstable.run_reader import RowDamaged, iter_newest, iter_rows, verify_m
 from wire.sstable.schema import COLUMNS, RowKind, arrow_schema, make_row, row_crc
 from wire.sstable.writer import RunOrderError, RunWriter
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow", reason="pyarrow is missing: make setup")
 
 
 def _row(n: int, seq: int, value: bytes | None = b"v", **more: object) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from access.rules.acl_file import AclFile, read_acl_file
 from access.rules.rules import Action, Policy, Who
 from mqtt.packets import Pingreq, Pingresp, Publish
 from tests.clients.blocking import BlockingClient
+from tests.free_ports import free_port
 from tests.patience import PATIENCE_S
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
@@ -101,8 +102,7 @@ TOPICS = [
 @contextlib.contextmanager
 def mosquitto(folder: Path, acl: Path) -> Iterator[int]:
     """Run a broker with an acl_file that takes any user name; yield its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     config = folder / "mosquitto.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nacl_file {acl}\nuser root\n")
     with (folder / "log").open("wb") as log:

@@ -22,6 +22,7 @@ import trio
 from conf.bridge_settings import GatewaySettings, MapSettings, Webhook
 from gateways.bridges.webhook import build_webhook
 from mqtt.packets import Publish
+from tests.free_ports import free_port
 from tests.gateways.bridges.fault_run import BridgeProcess
 from tests.gateways.bridges.publishing import gathering, publish_all
 from tests.patience import PATIENCE_S
@@ -190,8 +191,7 @@ async def test_a_look_at_a_webhook_that_speaks_without_end(tmp_path: Path, hook:
 
 @asynccontextmanager
 async def running_redis(folder: Path) -> AsyncIterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     command = [str(REDIS), "--port", str(port), "--save", "", "--dir", str(folder)]
     process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
