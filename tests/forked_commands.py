@@ -137,7 +137,7 @@ def _watch(arguments: list[str], folder: str, environment: dict[str, str], answe
         os.write(answers, b"%d\n" % process)
         _, status = os.waitpid(process, 0)
         os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(status))
-        os._exit(0)
+        signal.raise_signal(signal.SIGKILL)  # at once: nothing is left to say or to close
     os.close(answers)
     for number, file in enumerate(files):
         os.dup2(file, number)
