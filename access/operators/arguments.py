@@ -5,6 +5,7 @@ and sends those. Other verbs have theirs in ``access/operators/cluster_arguments
 policy (``access/policy/records.py``), which judges them again.
 """
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -60,12 +61,34 @@ KickReason = Annotated[str, Meta(pattern=rf"^({'|'.join(KICK_REASONS)})\Z")]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 TokenName = Annotated[str, Meta(min_length=1, max_length=64)]
 TokenRole = Literal["viewer", "operator", "admin"]
+RECORD = re.compile(
+    r"\$argon2id\$v=19\$m=([1-9][0-9]{0,5}),t=([1-9][0-9]?),p=[1-9][0-9]?\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+"
+)
+WEAKEST = 7_168 * 5  # KiB times passes: the cheapest that OWASP names is 7 MiB, five times; ours is 19 MiB, twice
+COSTLIEST = 262_144  # the same: some half a second of the one thread that hashes for all logins of an edge
 SECONDS_MAX = 315_360_000  # ten years
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]  # 0: until it is taken back
 
 
 class _Arguments(Struct, forbid_unknown_fields=True):
     """Arguments of one verb."""
+
+
+class _WithRecord(_Arguments):
+    """Arguments with the record of a password, which whoever asks has made: a weak one that leaks is guessed soon."""
+
+    user: Name
+    record: Record = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a record of another form, and one that costs too little or too much to try."""
+        if not self.record:
+            return
+        found = RECORD.fullmatch(self.record)
+        if found is None:
+            raise ValueError("record: not $argon2id$v=19$m=...,t=...,p=...$salt$hash")
+        if not WEAKEST <= int(found[1]) * int(found[2]) <= COSTLIEST:
+            raise ValueError(f"record: memory in KiB times passes is {WEAKEST} to {COSTLIEST}")
 
 
 class List(_Arguments):
@@ -82,11 +105,9 @@ class AboutUser(_Arguments):
     dry_run: bool = False
 
 
-class UserAdd(_Arguments):
+class UserAdd(_WithRecord):
     """``user add``."""
 
-    user: Name
-    record: Record = ""
     verifier: Verifier = ""
     roles: Names = []
     groups: Names = []
@@ -104,11 +125,9 @@ class UserChange(_Arguments):
     dry_run: bool = False
 
 
-class UserPassword(_Arguments):
+class UserPassword(_WithRecord):
     """``user password``; without a verifier the user has none afterwards."""
 
-    user: Name
-    record: Record = ""
     verifier: Verifier = ""
     dry_run: bool = False
 

@@ -1,8 +1,9 @@
 """An attacker in a process of its own: CONNECTs with wrong passwords at a rate, from many addresses of loopback.
 
-    python -m tests.e2e.login_flood PORT RATE SECONDS ADDRESSES
+    python -m tests.e2e.login_flood PORT RATE SECONDS ADDRESSES [NETWORK]
 
-Prints how many were tried, and the reason codes that came.
+The addresses are 127.0.NETWORK.1 and those behind it: an edge that has shut one out answers it without a hash. Prints
+how many were tried, and the reason codes that came.
 """
 
 import collections
@@ -20,7 +21,7 @@ OPEN_MAX = 400
 
 def main() -> None:
     """Try for as long as was said."""
-    port, rate, seconds, addresses = (int(word) for word in sys.argv[1:5])
+    port, rate, seconds, addresses, network = (int(word) for word in [*sys.argv[1:], "1"][:5])
     selector = selectors.DefaultSelector()
     codes: collections.Counter[str] = collections.Counter()
     began = time.monotonic()
@@ -34,7 +35,7 @@ def main() -> None:
     while (now := time.monotonic()) < began + seconds:
         while tried < (now - began) * rate and len(selector.get_map()) < OPEN_MAX:
             sock = socket.socket()
-            sock.bind((f"127.0.1.{1 + tried % addresses}", 0))
+            sock.bind((f"127.0.{network}.{1 + tried % addresses}", 0))
             sock.setblocking(False)
             sock.connect_ex(("127.0.0.1", port))
             selector.register(sock, selectors.EVENT_WRITE)

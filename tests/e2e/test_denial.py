@@ -23,7 +23,7 @@ from tests.turn_time import assert_within, timed
 QUEUE_MAX = 50  # messages of an absent session
 RETAINED_MAX = 30  # topics of a partition
 PARTITIONS = 8
-WILL_RATE = 40
+WILL_RATE = 100
 TAKEOVERS_MAX = 5
 SESSION_BURST = 10
 STORED = {
@@ -80,7 +80,7 @@ def test_handshakes_and_connects_that_drip(place: Place, count: int, seconds: fl
         assert found.seen[f"{stage} ended"] == found.seen[f"{stage} begun"] == count // 2
 
 
-@sizes((30, 0.6), (200, 20.0))
+@sizes((30, 0.6), (200, 60.0))
 @timed
 def test_a_flood_of_connects(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. One address gets its rate and no more; newcomers from another one all get in."""
@@ -111,7 +111,7 @@ def test_deep_and_long_topics(place: Place, count: int, seconds: float) -> None:
     assert_within("a topic of 32 levels", found.cpu_s * 1e3 / found.seen["within"], 0.2)
 
 
-@sizes((5, 0.8), (100, 20.0))
+@sizes((5, 0.8), (1000, 30.0))
 @timed
 def test_an_explosion_of_wildcards(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. Filters are refused before a look-up could cost what they want."""
@@ -139,14 +139,16 @@ def test_a_flood_of_retained_topics(place: Place, count: int, seconds: float) ->
     assert found.seen["puback 0x97"] >= count
 
 
-@sizes((50, 0.8), (1000, 30.0))
+@sizes((50, 0.8), (10_000, 90.0))
 @timed
 def test_qos_2_that_is_never_released(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. 0x93, and the memory of one client is small."""
-    found = place.attack("never_released", count, seconds, lambda now: now.events["disconnects_0x93"] >= count)
+    most = max(20 * MIB, 20 * 1024 * count)
+    found = place.attack(
+        "never_released", count, seconds, lambda now: now.events["disconnects_0x93"] >= count, growth_max=most
+    )
     assert found.events["disconnects_0x93"] >= count  # on a busy machine some attackers have not read it yet
     assert found.seen["ended 0x93"] == found.total("ended")
-    assert found.growth < max(20 * MIB, 20 * 1024 * count)
 
 
 @sizes((10, 0.6), (100, 30.0))
@@ -164,7 +166,7 @@ def test_a_client_that_never_acknowledges(place: Place, count: int, seconds: flo
     assert found.events["dropped_window"] > 0
 
 
-@sizes((10, 0.8), (200, 20.0))
+@sizes((10, 0.8), (1000, 60.0))
 @timed
 def test_queues_of_absent_sessions(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A session that is away keeps so many messages and no more."""
@@ -173,7 +175,7 @@ def test_queues_of_absent_sessions(place: Place, count: int, seconds: float) -> 
     assert left and max(left) <= QUEUE_MAX
 
 
-@sizes((40, 1.0), (500, 20.0))
+@sizes((40, 1.0), (5000, 40.0))
 @timed
 def test_a_storm_of_wills(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. All at once they break: each will is published once, at the rate of wills."""
@@ -197,9 +199,10 @@ def test_a_storm_of_wills(place: Place, count: int, seconds: float) -> None:
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    found = place.attack("wills", count, seconds, lambda now: now.total("connack") >= count)
+    most = max(50, count // 50) * MIB
+    found = place.attack("wills", count, seconds, lambda now: now.total("connack") >= count, growth_max=most)
     assert found.seen["connack 0x00"] == count
-    thread.join(LATE_S)
+    thread.join(LATE_S + count / WILL_RATE)
     assert len(fired) == len(set(fired)) == count
     reader.close()
 
@@ -243,14 +246,16 @@ def test_renegotiation(place: Place) -> None:
         assert client.stdin is not None and client.stdout is not None
         said = b""
         while b"---\n" not in said[-200:] or b"Verify return code" not in said:
-            said += client.stdout.read1(65_536)  # type: ignore[attr-defined]
+            more = client.stdout.read1(65_536)  # type: ignore[attr-defined]
+            assert more, said[-500:]
+            said += more
         client.stdin.write(b"R\n")
         client.stdin.flush()
         said = client.communicate(timeout=LATE_S)[0]
     assert b"RENEGOTIATING" in said and re.search(rb"no renegotiation|no_renegotiation|unexpected", said), said[-500:]
 
 
-@sizes((10, 0.6), (200, 20.0))
+@sizes((10, 0.6), (1000, 30.0))
 @timed
 def test_frames_of_websockets(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. Fragments of a byte, floods of pings, frames that are none; a large frame widens no packet."""
@@ -274,7 +279,7 @@ def test_compression(place: Place) -> None:
         assert seen["no compression"] >= 5 and "compression" not in seen
 
 
-@sizes((20, 0.8), (200, 10.0))
+@sizes((20, 0.8), (500, 20.0))
 @timed
 def test_clients_that_stop_reading(place: Place, count: int, seconds: float) -> None:
     """NIST: protect. A flood of QoS 0 that nobody reads is dropped, counted, and takes bounded memory."""

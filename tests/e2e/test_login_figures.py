@@ -4,11 +4,14 @@ Slow: `pytest -s -m slow tests/e2e/test_login_figures.py` prints the figures.
 """
 
 import contextlib
+import datetime
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -26,6 +29,7 @@ from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_revocation_figures import order
 from tests.free_ports import free_port
 from tests.patience import PATIENCE_S
+from wire.links.authority import DevelopmentAuthority
 
 FLOOD_S = 30
 FLOOD_RATE = 500  # wrong passwords per second
@@ -43,15 +47,17 @@ def place() -> Iterator[tuple[LocalCluster, ExtraEdge]]:
         # The last two hash nothing: everybody is let in, and nobody is.
         bare = {"tls": False, "allow_anonymous": True, "proxy_trusted": ["127.0.0.1/32"]}
         shut = bare | {"allow_anonymous": False}
-        tables: dict[str, dict[str, Any]] = {"word": word, "bare": bare, "shut": shut}
+        tables: dict[str, dict[str, Any]] = {"word": word, "bare": bare, "shut": shut, "secure": word | {"tls": True}}
         with extra_edge(cluster, tables, "edge-9", takeovers_max=0, flapping_ends_max=0) as edge:
             order(cluster, "role", "put", "all", "--publish", "#", "--subscribe", "#")
             order(cluster, "user", "add", "ann", "--role", "all", password="good")
             yield cluster, edge
 
 
-def logged_in(port: int, client_id: str) -> BlockingClient:
+def logged_in(port: int, client_id: str, secure: ssl.SSLContext | None = None) -> BlockingClient:
     client = BlockingClient(port, timeout_s=PATIENCE_S)
+    if secure is not None:
+        client.socket = secure.wrap_socket(client.socket, server_hostname="localhost")
     client.open(client_id, username="ann", password=b"good")
     return client
 
@@ -78,7 +84,9 @@ def p99_of_pair(pair: tuple[BlockingClient, BlockingClient], seconds: float, nam
 
 
 @contextlib.contextmanager
-def honest_logins(port: int, rate: float, name: str = "honest") -> Iterator[dict[str, int]]:
+def honest_logins(
+    port: int, rate: float, name: str = "honest", secure: ssl.SSLContext | None = None
+) -> Iterator[dict[str, int]]:
     """Log in with the right password at a rate, each time a new connection; yields how many were tried and let in."""
     outcome, over = {"tried": 0, "in": 0}, threading.Event()
 
@@ -88,7 +96,7 @@ def honest_logins(port: int, rate: float, name: str = "honest") -> Iterator[dict
             due += 1.0 / rate
             outcome["tried"] += 1
             with contextlib.suppress(OSError, AssertionError):
-                logged_in(port, f"{name}-{outcome['tried']}").close()
+                logged_in(port, f"{name}-{outcome['tried']}", secure).close()
                 outcome["in"] += 1
 
     thread = threading.Thread(target=run, daemon=True)
@@ -162,7 +170,7 @@ def test_what_wrong_passwords_are_made_of(place: tuple[LocalCluster, ExtraEdge])
     """
     edge = place[1]
     bare, seconds = edge.port("bare"), 12.0
-    flood = ("login_flood", edge.port("shut"), FLOOD_RATE, int(seconds) + 2, ADDRESSES)
+    flood = ("login_flood", edge.port("shut"), FLOOD_RATE, int(seconds) + 2, ADDRESSES, 2)  # the attack's own stay free
     found: dict[str, float] = {}
     for name, programs in {
         "calm": (),
@@ -207,26 +215,41 @@ def test_wrong_passwords_from_fifty_addresses(place: tuple[LocalCluster, ExtraEd
 
 @pytest.mark.slow
 def test_reloads_under_connects(place: tuple[LocalCluster, ExtraEdge]) -> None:
-    """NIST: recover. Fifty reloads of all files: no login fails, and nobody who is there is ended."""
+    """NIST: recover. Fifty reloads, each of another certificate and of the roles: no handshake and no login fails.
+
+    Nobody who is there is ended, and who comes behind them is shown the last certificate.
+    """
     cluster, edge = place
-    port = edge.port("word")
-    stays = [logged_in(port, f"stays-{number}") for number in range(20)]
-    before = edge.events(cluster)
+    port, shown = edge.port("secure"), cluster.data / "tls" / "server.pem"
+    authority = DevelopmentAuthority(cluster.data / "tls", "stratamq", datetime.datetime.now(datetime.UTC))
+    secure = ssl.create_default_context(cafile=str(cluster.data / "tls" / "ca.pem"))
+    stays = [logged_in(port, f"stays-{number}", secure) for number in range(20)]
+    before, first = edge.events(cluster), stays[0].socket.getpeercert(True)  # type: ignore[attr-defined]
+    renewed = [authority.server(f"renewed-{number}") for number in range(2)]
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
         each = CONNECT_RATE / GENERATORS
-        outcomes = [stack.enter_context(honest_logins(port, each, f"h{one}")) for one in range(GENERATORS)]
+        outcomes = [stack.enter_context(honest_logins(port, each, f"h{one}", secure)) for one in range(GENERATORS)]
         for number in range(RELOADS):
+            pair = renewed[number % 2]
+            shown.write_bytes(pair.certificate.read_bytes())
+            shown.with_suffix(".key").write_bytes(pair.key.read_bytes())  # a reload that comes between is refused whole
             roles = cluster.data / "roles.toml"
             roles.write_text(f"{roles.read_text()}# {number}\n")
             os.kill(edge.process, signal.SIGHUP)
             time.sleep(0.1)
         rate = sum(outcome["tried"] for outcome in outcomes) / (time.monotonic() - began)
     tried, let_in = (sum(outcome[what] for outcome in outcomes) for what in ("tried", "in"))
-    after = edge.events(cluster)
+    after, reloads = edge.events(cluster), cluster.metrics_at(edge.addresses["metrics"])
     ended = after.get("logins_ended", 0) - before.get("logins_ended", 0)
-    print(f"{RELOADS} reloads beside {tried} logins, {rate:.0f} a second: {let_in} let in; logins ended {ended}")
-    assert let_in == tried and not ended
-    for client in stays:
+    counted = dict(re.findall(r'stratamq_reloads_total\{outcome="(\w+)"\} (\d+)', reloads))
+    print(
+        f"{RELOADS} reloads beside {tried} logins by TLS, {rate:.0f} a second: {let_in} let in; logins ended {ended}; "
+        f"reloads {counted}"
+    )
+    assert let_in == tried and not ended and int(counted["done"]) > RELOADS / 2
+    late = logged_in(port, "late", secure)
+    assert late.socket.getpeercert(True) != first  # type: ignore[attr-defined]
+    for client in (late, *stays):
         assert client.publish("still/here") < 0x80
         client.close()

@@ -128,7 +128,7 @@ def test_a_user_of_the_cluster_logs_in_with_its_password() -> None:
     ids=lambda command: type(command).__name__,
 )
 def test_what_is_taken_is_taken_from_those_who_are_there(taking: c.SimpleCommand) -> None:
-    """P9 at one node: acknowledged only when the client is gone; others stay."""
+    """NIST: respond. P9 at one node: acknowledged only when the client is gone; others stay."""
     cluster = Cluster(ANN, BOB)
     ann, bob = cluster.come(client_id="one"), cluster.come("bob")
     ann.read(), bob.read()

@@ -113,7 +113,7 @@ def test_a_change_whose_line_failed_is_said_to_stand_without_one(desk: Desk) -> 
 
 
 def test_secrets_are_in_no_line(desk: Desk) -> None:
-    record = "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0$aGFzaGhhc2hoYXNo"
+    record = "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHRzYWx0$aGFzaGhhc2hoYXNoaGFzaGhhc2g"
     assert desk.verbs.asked(ADMIN, Admin(7, "user add", {"user": "bob", "record": record})) is None
     desk.replied(ADMIN, AdminReply(7, True, {"policy_epoch": 3}))
     assert "argon2id" not in str(desk.lines.synced())
