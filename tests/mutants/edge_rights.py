@@ -5,11 +5,14 @@ from typing import Any
 
 from access.rules.rights import ConnectionRights
 from access.rules.rules import Rule
+from edge.away_filters import AwayFilters
+from edge.held_filters import HeldFilters
 from edge.rights.absent import AbsentUsers
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import Sweep
 from tests.edge import test_away_filters as _A
+from tests.edge.rights import test_held_filters as _H
 from tests.edge.rights import test_resumed_filters as _F
 from tests.edge.rights import test_rules_of_clients as _R
 from tests.edge.rights import test_sweep as _S
@@ -28,7 +31,13 @@ def _by_an_older_view(self: AbsentUsers, away: Any, then: Any) -> bool:
     return _judge_filters(self, away, lambda refused: then(names if refused is None else refused))
 
 
-_judge_filters = AbsentUsers.judge_filters
+_judge_filters, _follow_map = AbsentUsers.judge_filters, AwayFilters._follow_map
+
+
+def _looks_at_its_new_ones(self: AwayFilters) -> None:
+    self._edges = frozenset()
+    _follow_map(self)
+
 
 EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
@@ -37,6 +46,27 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(AbsentUsers, "judge_filters", _by_an_older_view),
         _A.test_what_a_newer_policy_names_is_not_judged_by_an_older_one,
         "test_what_a_newer_policy_names_is_not_judged_by_an_older_one",
+    ),
+    SeededBug(
+        "whoever leaves before its filters are judged is forgotten",
+        "edge/away_filters.py AwayFilters.left",
+        lambda patch: patch.setattr(AwayFilters, "left", lambda *_: None),
+        partial(_A.test_who_leaves_before_its_filters_are_judged_is_looked_at, "told", 1),
+        "test_who_leaves_before_its_filters_are_judged_is_looked_at",
+    ),
+    SeededBug(
+        "an edge that ended has nobody look at what it left",
+        "edge/away_filters.py AwayFilters._follow_map",
+        lambda patch: patch.setattr(AwayFilters, "_follow_map", _looks_at_its_new_ones),
+        _A.test_who_becomes_a_partitions_edge_looks_at_all_of_it,
+        "test_who_becomes_a_partitions_edge_looks_at_all_of_it",
+    ),
+    SeededBug(
+        "a partition that hangs holds all places of large sessions",
+        "edge/held_filters.py HeldFilters._answers",
+        lambda patch: patch.setattr(HeldFilters, "_answers", HeldFilters._has_primary),
+        _H.test_a_partition_that_does_not_answer_holds_up_no_other_one,
+        "test_a_partition_that_does_not_answer_holds_up_no_other_one",
     ),
     SeededBug(
         "an absent client's filters are judged without the address that a rule asks for",
