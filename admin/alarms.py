@@ -4,7 +4,7 @@ The service evaluates them over what the nodes answer; ``python -m stratamq.manu
 Prometheus. An alarm begins when its condition has held for its time, and ends with it. Sans-IO.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -41,8 +41,10 @@ class Sight(NamedTuple):
     leader: str
     offsets_ms: Mapping[str, float] = {}  # of nodes' clocks against this one
     grown: Mapping[str, Mapping[str, float]] = {}  # by node: what its counters of GROWING gained in five minutes
+    gauges: Mapping[str, Sequence["Series"]] = {}  # by family; ``Alarms.look`` makes it, once for all rows of the table
 
 
+Series = tuple[str, str, float]  # node, labels, value
 Found = Iterable[tuple[str, str]]  # what it is about, and the figure in words
 
 
@@ -80,9 +82,9 @@ def _without_primary(sight: Sight) -> Found:
 
 
 def _under_replicated(sight: Sight) -> Found:
-    wanted = sight.map.replicas
-    placed = [placement for placement in sight.map.partitions if placement.primary]
-    short = sum(len(sight.map.live_in_sync(placement)) < wanted for placement in placed)
+    wanted, alive = sight.map.replicas, {name for name, entry in sight.map.nodes.items() if entry.alive}
+    placed = [placement.in_sync for placement in sight.map.partitions if placement.primary]
+    short = sum(len(alive.intersection(in_sync)) < wanted for in_sync in placed)
     return [("partitions", f"{short} have fewer than {wanted} copies in sync")] if short else []
 
 
@@ -105,11 +107,10 @@ def _queue_oldest(sight: Sight) -> Found:
 
 def _certificates(days: float, more: float) -> Callable[[Sight], Found]:
     def find(sight: Sight) -> Found:
-        for node, row in sight.stats.items():
-            for key, end in (row.gauges or {}).items():
-                left = (end - sight.now_ms / 1000) / DAY_S
-                if key.startswith(CERTIFICATES) and more <= left < days:
-                    yield node, f"{key.removeprefix(CERTIFICATES)}: {left:.1f} days left"
+        for node, labels, end in sight.gauges.get(CERTIFICATES, ()):
+            left = (end - sight.now_ms / 1000) / DAY_S
+            if more <= left < days:
+                yield node, f"{labels}: {left:.1f} days left"
 
     return find
 
@@ -161,40 +162,42 @@ def _refused(sight: Sight) -> Found:
     return [("edges", f"{refused:.0f} of {whole:.0f}")] if refused > max(REFUSED_MIN, whole / 2) else []
 
 
-def _gauges(sight: Sight, name: str) -> Iterator[tuple[str, str, float]]:
-    """Yield node, labels and value of each series of a family."""
-    for node, row in sight.stats.items():
+def _gauges(stats: Mapping[str, SeenStats]) -> dict[str, list[Series]]:
+    """Return the gauges of all nodes by family."""
+    found: dict[str, list[Series]] = {}
+    for node, row in stats.items():
         for key, value in (row.gauges or {}).items():
-            if key.partition("{")[0] == name:
-                yield node, key.removeprefix(name), value
+            name, brace, labels = key.partition("{")
+            found.setdefault(name, []).append((node, brace + labels, value))
+    return found
 
 
 def _store_full(sight: Sight) -> Found:
-    return [(node, "below its floor") for node, _, value in _gauges(sight, "stratamq_store_full") if value]
+    return [(node, "below its floor") for node, _, value in sight.gauges.get("stratamq_store_full", ()) if value]
 
 
 def _lag(sight: Sight) -> Found:
-    for node, labels, value in _gauges(sight, "stratamq_partition_lag_ops"):
+    for node, labels, value in sight.gauges.get("stratamq_partition_lag_ops", ()):
         if value > LAG_OPS:
             yield f"{node} {labels}", f"{value:.0f} operations behind"
 
 
 def _turns(sight: Sight) -> Found:
-    for node, _, value in _gauges(sight, "stratamq_turn_longest_seconds"):
+    for node, _, value in sight.gauges.get("stratamq_turn_longest_seconds", ()):
         if value > TURN_S:
             yield node, f"{value:.1f} s"
 
 
 def _moves(sight: Sight) -> Found:
     """The number is part of the subject: when it changes, the time of the alarm begins anew."""
-    pending = max((value for _, _, value in _gauges(sight, "stratamq_ring_moves_pending")), default=0.0)
+    pending = max((value for _, _, value in sight.gauges.get("stratamq_ring_moves_pending", ())), default=0.0)
     return [(f"{pending:.0f} moves", "none was done meanwhile")] if pending else []
 
 
 def _gossip(sight: Sight) -> Found:
     alive = {
         node: value
-        for node, labels, value in _gauges(sight, "stratamq_gossip_members")
+        for node, labels, value in sight.gauges.get("stratamq_gossip_members", ())
         if labels == '{state="alive"}' and value  # 0: a node that does not gossip
     }
     if len(set(alive.values())) > 1:
@@ -351,6 +354,7 @@ class Alarms:
 
     def look(self, sight: Sight) -> tuple[list[Active], list[Ended]]:
         """Judge one look; return which alarms began and which ended with it."""
+        sight = sight._replace(gauges=_gauges(sight.stats))
         met: dict[tuple[str, str], int] = {}
         began: list[Active] = []
         for alarm in self._table:

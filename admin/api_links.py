@@ -19,7 +19,8 @@ from wire.messages.cluster_map import ClusterMap
 __all__ = ["ApiLinks"]
 
 T = TypeVar("T")
-CALL_S = 10.0  # a look itself takes a second at most
+CALL_S = 10.0  # a look itself takes a second at most, and what it waits for news
+WAITS_MAX = 200  # looks that wait at once, a thread each; the rest wait for those
 
 
 class ApiLinks:
@@ -32,6 +33,7 @@ class ApiLinks:
 
     def __init__(self, nursery: trio.Nursery, api: Api) -> None:
         self._nursery, self._api = nursery, api
+        self._waiting = trio.CapacityLimiter(WAITS_MAX)  # apart: what waits must not hold up other calls
         self.map = ClusterMap("")
 
     async def read_map(self) -> None:
@@ -51,7 +53,7 @@ class ApiLinks:
         return await carry(gather, begin)
 
     async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
-        """Have one node asked once; the service does not have it wait for news."""
+        """Have one node asked once."""
         del timeout_s  # the service has one of its own
         return await self._look(Ask(0, node, after, limit), question)
 
@@ -68,12 +70,16 @@ class ApiLinks:
             limit=str(ask.limit),
             columns=",".join(question.columns),
             where=json.encode(dict(question.where)).decode(),
+            **({"wait_ms": str(question.wait_ms)} if question.wait_ms else {}),
         )
-        answer = _read(await self._ask(call), OneLook, self._api)
+        answer = _read(await self._ask(call, question.wait_ms), OneLook, self._api)
         return event_of(answer, question.what, ask.node, ask.request)
 
-    async def _ask(self, call: Call) -> bytes:
-        _, data = await trio.to_thread.run_sync(self._api.ask, call, CALL_S, abandon_on_cancel=True)
+    async def _ask(self, call: Call, wait_ms: int = 0) -> bytes:
+        limiter = self._waiting if wait_ms else None
+        _, data = await trio.to_thread.run_sync(
+            self._api.ask, call, CALL_S + wait_ms / 1_000, abandon_on_cancel=True, limiter=limiter
+        )
         return data
 
 

@@ -115,6 +115,8 @@ async def walk(cluster: Cluster, what: str, wanted: Wanted) -> Listed:
         UserError: There is no such column or node, or the cursor cannot be followed.
     """
     check(what, wanted)
+    if wanted.best and wanted.cursor:
+        raise UserError("a cursor goes on in the order of the nodes: the greatest rows have none", ExitCode.USAGE)
     nodes = _nodes_of(cluster.map, what, wanted.nodes, wanted.tier)
     digest = digest_of(what, wanted.where, wanted.nodes)
     here = cluster.map.cluster

@@ -38,6 +38,11 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
         description="address of an OpenTelemetry collector (OTLP over HTTP, such as http://127.0.0.1:4318), which gets "
         "the messages of traces as spans; wants the extra otel; none: nothing is sent",
     )
+    audits_dir: Path | None = Field(
+        default=None,
+        description="folder below which `stratamq jobs audit --output` leaves its reports, for the page Audits; "
+        "none: it shows none",
+    )
     history: bool = Field(
         default=True, description="ask nodes for their figures each 5 s, for charts of an hour; false: while watched"
     )

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from conf.errors import UserError
+from conf.http1 import plain_server
 from conf.metrics_text import FamilyText
 from conf.node_pages import NodePages
 from conf.node_settings import MetricsSettings
@@ -333,5 +334,6 @@ def prepare_page(settings: MetricsSettings) -> None:
 
 
 def _import() -> None:
+    plain_server()
     for name in PAGE_MODULES:
         importlib.import_module(name)

@@ -3,7 +3,7 @@
 A scrape takes the loop of a node that serves clients. anycorn gives trio the head of an answer, its body and its end
 one by one, takes a lock for each, and around each request ends and begins a task that waits for silence: some thirteen
 turns of the loop. Here what makes up an answer leaves at once, and a connection ends by the deadline of its read.
-anycorn is imported here, so this module is imported when somebody asks (``conf/metrics.py``).
+anycorn is imported here, so this module is imported when somebody asks, behind ``conf/http1.py`` (``conf/metrics.py``).
 """
 
 import socket
@@ -20,6 +20,8 @@ from anycorn.protocol.h11 import H11Protocol
 from anycorn.tcp_server import TCPServer
 from anycorn.typing import LifespanState
 from anycorn.worker_context import WorkerContext
+
+from conf.http1 import plain_server
 
 __all__ = ["serve_pages"]
 
@@ -72,7 +74,8 @@ class _Connection(TCPServer):
 
 
 async def serve_pages(application: Application, listener: socket.socket) -> None:
-    """Serve an ASGI application by HTTP until cancelled; the listener is the server's from here on."""
+    """Serve an ASGI application by HTTP/1.1 until cancelled; the listener is the server's from here on."""
+    plain_server()
     config = Config()
     config.loglevel = "WARNING"
     config.include_server_header = False

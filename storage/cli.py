@@ -158,63 +158,6 @@ def verify(
         raise typer.Exit(ExitCode.FAILED)
 
 
-@app.command()
-def aside(
-    node: Annotated[str, typer.Option("--node", help="Only this storage node's.")] = "",
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    as_json: JsonOption = False,
-) -> None:
-    """List the damaged stores that running storage nodes put aside and keep."""
-    listed = _ask_nodes(router, data, "store aside", {}, node)
-    stores = [{"node": name} | store for name, answer in listed.items() for store in answer["stores"]]
-    if as_json:
-        typer.echo(json.dumps(stores))
-        return
-    for store in stores:
-        typer.echo(f"{store['node']}  {store['name']}  {store['bytes'] / (1 << 20):.1f} MiB  {store['written']}")
-    typer.echo(f"{len(stores)} stores put aside on {len(listed)} storage nodes", err=True)
-
-
-@app.command("aside-remove")
-def aside_remove(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A running storage node.")],
-    name: Annotated[str, typer.Argument(metavar="STORE", help="As `store aside` lists it.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
-    router: RouterOption = "",
-    data: DataOption = DATA,
-    as_json: JsonOption = False,
-) -> None:
-    """Delete a store that was put aside, for good: make sure first that no other copy needs it."""
-    from conf.errors import ExitCode, UserError
-
-    if not yes and not dry_run:
-        raise UserError(f"`store aside-remove {node} {name}` deletes that store for good: say --yes", ExitCode.USAGE)
-    answers = _ask_nodes(router, data, "store aside remove", {"name": name, "dry_run": dry_run}, node)
-    _print(answers[node], as_json)
-
-
-def _ask_nodes(router: str, data: Path, verb: str, arguments: dict[str, object], node: str) -> dict[str, Any]:
-    """Ask one storage node, or all of them; return the answers by node."""
-    import trio
-
-    from conf.errors import ExitCode, UserError
-    from storage.export.questions import StorageQuestions, storage_nodes
-    from wire.links.operator_access import find_access
-
-    questions = StorageQuestions(find_access(router, data))
-
-    async def ask() -> dict[str, Any]:
-        nodes = storage_nodes(await questions.ask_router("cluster status"))
-        if node and node not in nodes:
-            raise UserError(f"{node} is no live storage node: {', '.join(nodes)}", ExitCode.USAGE)
-        wanted = {node: nodes[node]} if node else nodes
-        return {name: await questions.ask(address, verb, arguments) for name, address in sorted(wanted.items())}
-
-    return trio.run(ask)
-
-
 def store_path(path: Path) -> Path:
     """Return the store's file, given it or its node's folder."""
     return path / "store" if path.is_dir() else path

@@ -275,7 +275,8 @@ class _Writer:
             port = ports.choose()
         else:
             port = ports.preferably(ADMIN_PORT)
-        return self._node("admin", "admin", {"admin": {"port": port, "login_code": True}}, link_port=0)
+        room: dict[str, object] = {"port": port, "login_code": True, "audits_dir": self._data / "audits"}
+        return self._node("admin", "admin", {"admin": room}, link_port=0)
 
     def _gossip_key(self) -> Path:
         path = self._authority.folder / "gossip.key"

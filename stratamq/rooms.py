@@ -11,11 +11,13 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from conf.late_modules import import_late
 from conf.settings import NodeConfig, load
 
 __all__ = ["ServiceMain", "load_config", "membership_model", "service_main"]
 
 SERVICES = {"admin": "admin.http.service", "balance": "gateways.balancer.service"}  # of processes that are no tier
+UNUSED = {"admin": ("pdb", "yaml")}  # that Litestar imports: 1 MiB
 ServiceMain = Callable[[NodeConfig, Callable[[dict[str, object]], None]], int]
 
 
@@ -26,6 +28,7 @@ def membership_model() -> type[BaseModel]:
 
 def service_main(tier: str) -> ServiceMain:
     """Return ``main(config, ready) -> exit code`` of a tier, the balancer or the HTTP service; imports that one."""
+    import_late(*UNUSED.get(tier, ()))
     module: Any = importlib.import_module(SERVICES.get(tier, f"{tier}.service"))
     return cast("ServiceMain", module.main)
 

@@ -247,7 +247,7 @@ CHECKS = (
     Check("syncs", f"99 % take {SYNC_WARN_S * 1000:g} ms at most", "use a faster disk for node.data_dir", _syncs),
     Check("loop lag", f"no turn of {LOOP_WARN_S:g} s", "give the node a core, or spread its load", _loops),
     Check("drops", "none in the last hour", "`stratamq drops` and `stratamq journal` say whose", _drops),
-    Check("queues", "none is old or full", "`stratamq session list --sort oldest_s` shows whose", _queues),
+    Check("queues", "none is old or full", "`stratamq session list --best oldest_s` shows whose", _queues),
     Check("damage", "no store was put aside", "`stratamq store aside` shows them", _damage),
     Check(
         "anonymous listeners", "none beyond loopback",

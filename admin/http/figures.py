@@ -19,7 +19,8 @@ POINTS_MAX = 720  # an hour, one each 5 s
 PREFIX = "stratamq_"  # of each family on a node's page
 IN_NAMES = ("messages_received_total",)
 OUT_NAMES = ("messages_delivered_total",)
-DROPS = PREFIX + "messages_dropped_total"
+CERTIFICATES = PREFIX + "tls_cert_not_after_seconds"
+DROPS = PREFIX + "messages_dropped_total{"
 
 
 class Figures(msgspec.Struct):
@@ -41,6 +42,7 @@ class Figures(msgspec.Struct):
 def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: bool) -> Figures:
     """Return the figures of the nodes together, without rates."""
     known = list(rows)
+    gauges = [sums(row.gauges or {}) for row in known]
     oldest = [row.queue_oldest_s for row in known if row.queue_oldest_s is not None]
     disks = [row.disk_free_bytes for row in known if row.disk_free_bytes is not None]
     ends = [end for row in known if (end := _ends_ms(row))]
@@ -48,8 +50,8 @@ def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: b
         at_ms=now_ms,
         nodes=nodes,
         nodes_ready=sum(bool(row.ready) for row in known),
-        connections=int(sum(total(row.gauges or {}, ("clients",)) for row in known)),
-        sessions=int(sum(total(row.gauges or {}, ("sessions",)) for row in known)),
+        connections=int(sum(total(one, ("clients",)) for one in gauges)),
+        sessions=int(sum(total(one, ("sessions",)) for one in gauges)),
         queue_oldest_s=max(oldest, default=None),
         copies_met=copies_met,
         disk_free_bytes=min(disks, default=None),
@@ -59,15 +61,22 @@ def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: b
 
 def _ends_ms(row: SeenStats) -> int:
     """Return when the first certificate of a node ends, 0 if it has none."""
-    name = PREFIX + "tls_cert_not_after_seconds"
-    ends = [value for key, value in (row.gauges or {}).items() if key.partition("{")[0] == name]
+    ends = [value for key, value in (row.gauges or {}).items() if key.startswith(CERTIFICATES)]
     return int(min(ends, default=0.0) * 1000)
 
 
-def total(counters: Mapping[str, float], names: Iterable[str]) -> float:
-    """Return the sum of families over all labels."""
-    wanted = {PREFIX + name for name in names}
-    return sum(value for key, value in counters.items() if key.partition("{")[0] in wanted)
+def sums(series: Mapping[str, float]) -> dict[str, float]:
+    """Return the sum of each family over its labels."""
+    found: dict[str, float] = {}
+    for key, value in series.items():
+        name = key.partition("{")[0]
+        found[name] = found.get(name, 0.0) + value
+    return found
+
+
+def total(families: Mapping[str, float], names: Iterable[str]) -> float:
+    """Return the sum of some families, of ``sums``."""
+    return sum(families.get(PREFIX + name, 0.0) for name in names)
 
 
 def drops_of(rows: Iterable[SeenStats]) -> dict[str, int]:
@@ -75,9 +84,8 @@ def drops_of(rows: Iterable[SeenStats]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in rows:
         for key, value in (row.counters or {}).items():
-            name, _, labels = key.partition("{")
-            if name == DROPS and value:
-                reason = labels.partition('reason="')[2].partition('"')[0]
+            if value and key.startswith(DROPS):
+                reason = key.partition('reason="')[2].partition('"')[0]
                 found[reason] = found.get(reason, 0) + int(value)
     return dict(sorted(found.items()))
 
@@ -93,7 +101,7 @@ class History:
         """Take one look, and return its figures with rates."""
         seen: dict[tuple[str, int], tuple[int, float, float]] = {}
         for row in rows:
-            counters = row.counters or {}
+            counters = sums(row.counters or {})
             key = (row.node or "", row.incarnation or 0)
             seen[key] = row.at_ms or figures.at_ms, total(counters, IN_NAMES), total(counters, OUT_NAMES)
             before = self._before.get(key)

@@ -1,9 +1,11 @@
 """The gate before every request: an identifier, the headers that every answer carries, and how many at once.
 
 An answer is never kept by a cache, never framed, and brings nothing from elsewhere. More requests than the bound are
-refused at once, so that a slow node cannot fill this process. Streams of pages are counted apart, for they stay.
+refused at once, so that a slow node cannot fill this process. Streams of pages and requests that wait for news are
+counted apart, for they stay: each kind keeps out its own alone.
 """
 
+import enum
 import math
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -11,7 +13,7 @@ from typing import Any
 
 import trio
 
-__all__ = ["SECURITY_HEADERS", "Gate"]
+__all__ = ["SECURITY_HEADERS", "STREAMS_MAX", "WAITS_MAX", "Gate", "Stay"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -35,21 +37,35 @@ BUSY += b'"detail":"as many requests as there may be are under way","do":"ask ag
 LATE = BUSY.replace(b"Service Unavailable", b"Request Timeout").replace(b"503", b"408").replace(b'"busy"', b'"late"')
 LATE = LATE.replace(b"as many requests as there may be are under way", b"the request took longer than a minute")
 STREAMS_MAX = 64
+WAITS_MAX = 128  # requests that wait for news at once: a trace that is followed is one of each edge and storage node
 REQUEST_S = 60.0  # a change waits for half a minute at most, a body that trickles for a whole one
+
+
+class Stay(enum.Enum):
+    """How long a request stays."""
+
+    SHORT = "until it is answered"
+    WAIT = "until there is news, for some seconds at most"
+    STREAM = "until its page is closed"
 
 
 class Gate:
     """An ASGI application around another one.
 
+    Args:
+        application: Behind the gate.
+        requests_max: Short requests at once.
+        stay_of: Says of a path and its query how long such a request stays.
     Attributes:
         refused: Requests that found no place.
     """
 
-    def __init__(self, application: Application, requests_max: int, is_stream: Callable[[str], bool]) -> None:
+    def __init__(
+        self, application: Application, requests_max: int, stay_of: Callable[[str, bytes], Stay] = lambda *_: Stay.SHORT
+    ) -> None:
         self._application = application
-        self._free = requests_max
-        self._streams_free = STREAMS_MAX
-        self._is_stream = is_stream
+        self._free = {Stay.SHORT: requests_max, Stay.WAIT: WAITS_MAX, Stay.STREAM: STREAMS_MAX}
+        self._stay_of = stay_of
         self.refused = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,25 +90,19 @@ class Gate:
                 message = {**message, "headers": headers}
             await send(message)
 
-        stream = self._is_stream(scope["path"])
-        if (self._streams_free if stream else self._free) <= 0:
+        stay = self._stay_of(scope["path"], scope.get("query_string", b""))
+        if self._free[stay] <= 0:
             self.refused += 1
             await _refuse(answer, 503, BUSY)
             return
-        self._take(stream, 1)
+        self._free[stay] -= 1
         try:
-            with trio.move_on_after(math.inf if stream else REQUEST_S) as bound:
+            with trio.move_on_after(math.inf if stay is Stay.STREAM else REQUEST_S) as bound:
                 await self._application(scope, receive, answer)
         finally:
-            self._take(stream, -1)
+            self._free[stay] += 1
         if bound.cancelled_caught and not begun:
             await _refuse(answer, 408, LATE)
-
-    def _take(self, stream: bool, places: int) -> None:
-        if stream:
-            self._streams_free -= places
-        else:
-            self._free -= places
 
 
 async def _refuse(send: Send, status: int, body: bytes) -> None:

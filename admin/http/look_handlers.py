@@ -1,7 +1,8 @@
 """Paths for programs that gather rows themselves, as the command line with ``--api`` does: the map, and one look.
 
 A look goes to one node, once, with the caller's role; how many are asked, in which order and until when is the
-program's business. What a look may cost a node is bounded there.
+program's business. What a look may cost a node is bounded there. A look that waits for news has a place of its own at
+the gate (``waits``): it may stay for some seconds, and keeps nobody out meanwhile.
 """
 
 from typing import Annotated, Any
@@ -17,15 +18,23 @@ from admin.http.problems import Problem
 from admin.http.row_handlers import ClusterOf
 from admin.one_look import OneLook, one_look
 from wire.messages.look_kinds import LOOK_KINDS
+from wire.messages.looks import WAIT_MS_MAX
 
-__all__ = ["look_handlers"]
+__all__ = ["look_handlers", "waits"]
 
 LIMIT_MAX = 1_000
+WAIT = b"wait_ms="
 TEXT_MAX = 65_535
 Text = Annotated[str, Parameter(max_length=TEXT_MAX)]
 Node = Annotated[str, Parameter(min_length=1, max_length=256, description="The node to ask.")]
 Limit = Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="Rows at most.")]
 Where = Annotated[str, Parameter(max_length=TEXT_MAX, description="Conditions: a JSON object of column to pattern.")]
+Wait = Annotated[
+    int,
+    Parameter(
+        ge=0, le=WAIT_MS_MAX, description="Of log, journal and trace: for news, if nothing is there behind `after`."
+    ),
+]
 Columns = Annotated[str, Parameter(max_length=TEXT_MAX, description="Columns, with commas; every one.")]
 
 
@@ -57,6 +66,7 @@ def _handler(what: str, cluster_of: ClusterOf) -> HTTPRouteHandler:
         limit: Limit = 100,
         columns: Columns = "",
         where: Where = "{}",
+        wait_ms: Wait = 0,
     ) -> OneLook:
         try:
             conditions = msgspec.json.decode(where, type=dict[str, str])
@@ -64,7 +74,12 @@ def _handler(what: str, cluster_of: ClusterOf) -> HTTPRouteHandler:
             raise Problem(400, "bad_request", f"where: {error}") from None
         cluster = await cluster_of(request.state.caller, NODE_S)
         names = [name for name in columns.split(",") if name]
-        question = Question(what, conditions, names, cluster.actor, cluster.role)
-        return one_look(await cluster.links.look(node, question, after, limit, NODE_S))
+        question = Question(what, conditions, names, cluster.actor, cluster.role, wait_ms)
+        return one_look(await cluster.links.look(node, question, after, limit, NODE_S + wait_ms / 1_000))
 
     return look
+
+
+def waits(path: str, query: bytes) -> bool:
+    """Return whether a request may stay for a while: a look that waits for news."""
+    return "/looks/" in path and any(part.startswith(WAIT) and part != WAIT + b"0" for part in query.split(b"&"))

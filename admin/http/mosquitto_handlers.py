@@ -13,7 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from access.operators.verbs import Role
 from admin import queries
-from admin.http.figures import total
+from admin.http.figures import sums, total
 from admin.http.partial import Partial
 from admin.http.row_handlers import ClusterOf, refused
 from admin.http.watching import Watching
@@ -104,7 +104,7 @@ def _sum(rows: Iterable[SeenStats], name: str, *labels: str) -> int:
     for row in rows:
         for figures in (row.counters or {}, row.gauges or {}):
             chosen = {key: of for key, of in figures.items() if not labels or any(label in key for label in labels)}
-            found += total(chosen, (name,))
+            found += total(sums(chosen), (name,))
     return int(found)
 
 

@@ -1,22 +1,27 @@
 """Paths about the cluster as a whole: the first page, alarms, the live stream, and Prometheus' discovery."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
 import trio
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
 from access.operators.verbs import Role
 from admin.alarms import Active, Ended
+from admin.http.problems import Problem
 from admin.http.watching import Overview, Watching
 
 __all__ = ["AlarmList", "overview_handlers"]
 
+Judge = Callable[[], Awaitable[Any]]  # raises Problem where the caller is not known any more
+
 QUIET_S = 15.0  # a stream says something at least so often, so that both ends notice a dead one
-STREAM_S = 3_600.0  # a stream ends then, and the browser opens another: its caller is judged anew
+STREAM_S = 3_600.0  # a stream ends then, and the browser opens another
+JUDGED_S = 5.0  # a stream of somebody whose token was revoked ends within so long
+UNKNOWN = (401, 403)  # statuses that end one
 
 
 class AlarmList(msgspec.Struct):
@@ -54,24 +59,37 @@ def overview_handlers(watching: Watching) -> list[HTTPRouteHandler]:
         ]
 
     @get("/live", opt={"role": Role.VIEWER}, include_in_schema=False)
-    async def live() -> Response[Any]:
+    async def live(request: Request[Any, Any, Any]) -> Response[Any]:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return Stream(_beats(watching), media_type="text/event-stream", headers=headers)
+        return Stream(_beats(watching, request.state.judge), media_type="text/event-stream", headers=headers)
 
     return [overview, alarms, discover, live]
 
 
-async def _beats(watching: Watching) -> AsyncIterator[bytes]:
-    """Yield an event for each look at the cluster, and a comment where none comes."""
-    until = trio.current_time() + STREAM_S
+async def _beats(watching: Watching, judge: Judge) -> AsyncIterator[bytes]:
+    """Yield an event for each look at the cluster, a comment where none comes; end with the caller's name or role."""
+    began = judged = trio.current_time()
     async with watching.looking():
         yield b"retry: 1000\n\n"
-        while trio.current_time() < until:
+        while trio.current_time() - began < STREAM_S:
             came = False
             with trio.move_on_after(QUIET_S):
                 await watching.next_beat()
                 came = True
+            if trio.current_time() - judged >= JUDGED_S:
+                judged = trio.current_time()
+                if not await _is_known(judge):
+                    return
             yield _event(watching.overview) if came else b": quiet\n\n"
+
+
+async def _is_known(judge: Judge) -> bool:
+    """Return whether a caller still is who it was; where no router can say, it stays."""
+    try:
+        await judge()
+    except Problem as problem:
+        return problem.status not in UNKNOWN
+    return True
 
 
 def _event(overview: Overview) -> bytes:

@@ -26,6 +26,7 @@ __all__ = ["ClusterOf", "refused", "row_handlers", "rows_of_page"]
 
 LIMIT_MAX = 1_000
 PATTERN_MAX = 65_535
+BEST = "The rows with the greatest of this column, of all nodes, and no cursor; empty: in the order of the nodes."
 NONE = inspect.Parameter.empty
 
 
@@ -83,7 +84,7 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
             limit=given["limit"],
             cursor=given["cursor"],
             columns=_split(given["columns"]),
-            best=listing.best,
+            best=given["best"] or listing.best,
         )
         try:
             return rows_of_page(page, await queries.walk(cluster, listing.what, wanted))
@@ -102,6 +103,7 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
         "node": (Annotated[str, Parameter(description="Nodes to ask, with commas; all that have such rows.")], ""),
         "limit": (Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="Rows of a page.")], 100),
         "cursor": (Annotated[str, Parameter(max_length=PATTERN_MAX, description="Of the page before.")], ""),
+        "best": (Annotated[str, Parameter(max_length=PATTERN_MAX, description=BEST)], listing.best),
         "columns": (Annotated[str, Parameter(description="Columns, with commas; every one.")], ""),
         "timeout": (Annotated[float, Parameter(gt=0, le=30, description="s for the page.")], 5.0),
     }

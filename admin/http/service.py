@@ -13,21 +13,20 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from anycorn import Config
-from anycorn import serve as serve_application
 from litestar import Router
 
 from access.identity.peer_lists import read_peer_lists
 from access.operators.audit_service import AuditService
 from admin.alarms import Active, Ended
 from admin.http.app import BASE, make_application
+from admin.http.audit_handlers import audit_handlers
 from admin.http.callers import Caller, Callers, token_answer
 from admin.http.changes import Changes
 from admin.http.files import file_handlers, read_files
-from admin.http.gate import Gate
+from admin.http.gate import Gate, Stay
 from admin.http.live_cluster import LiveCluster
 from admin.http.logins import Logins
-from admin.http.look_handlers import look_handlers
+from admin.http.look_handlers import look_handlers, waits
 from admin.http.mosquitto_handlers import mosquitto_handlers
 from admin.http.operation_handlers import operation_handlers
 from admin.http.overview_handlers import overview_handlers
@@ -44,6 +43,7 @@ from admin.trace_export import TraceExport
 from conf.asgi import without_lifespan
 from conf.errors import UserError
 from conf.events import say
+from conf.http1 import plain_server
 from conf.settings import AdminConfig, NodeConfig
 from wire.clock import boot_time
 from wire.node.process import NodeProcess, own_version, run_process
@@ -52,6 +52,7 @@ __all__ = ["main"]
 
 logger = logging.getLogger(__name__)
 
+SERVER = plain_server()
 TIER = "admin"
 TRACES_S = 5.0  # for one look at all traces
 HEADERS_BYTES_MAX = 16 * 1024
@@ -96,9 +97,7 @@ class AdminService:
             if not settings.is_loopback and settings.client_ca is None:
                 await self._somebody_can_log_in(cluster)
             watching = Watching(cluster, settings.history, _tell)
-            gate = Gate(
-                self._application(cluster, watching), settings.requests_max, lambda path: path == f"{BASE}/live"
-            )
+            gate = Gate(self._application(cluster, watching), settings.requests_max, _stay_of)
             self._audit.register(self._process.metrics)
             self._process.reloaded = self._audit.reloaded
             self._register(gate, watching)
@@ -136,6 +135,7 @@ class AdminService:
             *mosquitto_handlers(cluster_of, watching),
             *operation_handlers(cluster_of, ask_verb, changes.carry),
             *token_handlers(changes.carry),
+            *audit_handlers(self._settings.audits_dir),
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
         name, settings = self._config.node.cluster, self._settings
@@ -196,7 +196,7 @@ class AdminService:
     async def _serve(self, gate: Gate, listener: socket.socket, context: ssl.SSLContext | None) -> None:
         config = _ServerConfig(context)
         config.bind = [f"fd://{listener.detach()}"]
-        await serve_application(without_lifespan(gate), config, shutdown_trigger=trio.sleep_forever, mode="asgi")
+        await SERVER.serve(without_lifespan(gate), config, shutdown_trigger=trio.sleep_forever, mode="asgi")
 
     def _say_ready(self, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]
@@ -215,7 +215,7 @@ class AdminService:
         metrics.check("looked", lambda: watching.beat > 0)
 
 
-class _ServerConfig(Config):
+class _ServerConfig(SERVER.Config):  # type: ignore[misc,name-defined]
     """Bounds of the HTTP server; TLS by a context of our own."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
@@ -236,6 +236,12 @@ class _ServerConfig(Config):
 
     def create_ssl_context(self) -> ssl.SSLContext | None:
         return self._context
+
+
+def _stay_of(path: str, query: bytes) -> Stay:
+    if path == f"{BASE}/live":
+        return Stay.STREAM
+    return Stay.WAIT if waits(path, query) else Stay.SHORT
 
 
 def _bind(host: str, port: int) -> socket.socket:

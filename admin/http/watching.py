@@ -28,6 +28,7 @@ __all__ = ["MetricsPage", "Overview", "Watching", "pages_of"]
 LOOKED_S = 1.0
 HISTORY_S = 5.0
 LOOK_S = 2.0  # for one look at all nodes
+LEADS = "stratamq_raft_leader"  # a router's gauge
 LAST_LOOK_S = 3.0  # a page that asked so lately is being looked at
 
 
@@ -170,12 +171,12 @@ class Watching:
         offsets = {node: row.at_ms - middle_ms for node, row in stats.items() if row.at_ms}
         error_ms = (now_ms - before * 1000) / 2
         offsets = {node: offset for node, offset in offsets.items() if abs(offset) > error_ms}
-        copies_met = all(
-            placement.primary and len(cluster_map.live_in_sync(placement)) >= cluster_map.replicas
-            for placement in cluster_map.partitions
-        )
-        routers = await queries.walk(cluster, "raft", queries.Wanted(limit=16))
-        leader = next((row.leader for _, row in routers.rows if row.leader), "")
+        placed = all(placement.primary for placement in cluster_map.partitions)
+        copies_met = placed and not cluster_map.under_replicated()
+        leader = next((node for node, row in stats.items() if (row.gauges or {}).get(LEADS)), "")
+        if not leader:  # it may lead and not have answered: others name it
+            routers = await queries.walk(cluster, "raft", queries.Wanted(limit=16))
+            leader = next((row.leader for _, row in routers.rows if row.leader), "")
         figures = figures_of(now_ms, rows, len(live), copies_met)
         self._figures = self.history.take(figures, rows)
         self._drops = drops_of(rows)

@@ -49,24 +49,43 @@ async function answered(response) {
   return body;
 }
 
-// One stream for the page that is shown; a hidden tab has none.
-export function follow(take, failed) {
+// One stream for the page that is shown; a hidden tab has none. A browser gives a stream up that is refused: it is opened anew.
+export function follow(take, failed, ended) {
+  const AGAIN_MS = 3000;
   let source = null;
+  let timer = 0;
+  let over = false;
+  const close = () => {
+    clearTimeout(timer);
+    if (source) source.close();
+    source = null;
+  };
+  const lost = async () => {
+    failed();
+    if (!source || source.readyState !== EventSource.CLOSED) return;
+    close();
+    try {
+      await ask("/me");
+    } catch (error) {
+      if (error instanceof Problem && error.status === 401) return ended(error);
+    }
+    if (!over) timer = setTimeout(open, AGAIN_MS);
+  };
   const open = () => {
     if (document.hidden) {
-      if (source) source.close();
-      source = null;
+      close();
     } else if (!source) {
       source = new EventSource(BASE + "/live");
       source.addEventListener("figures", (event) => take(JSON.parse(event.data)));
-      source.onerror = () => failed();
+      source.onerror = lost;
     }
   };
   document.addEventListener("visibilitychange", open);
   open();
   return () => {
+    over = true;
     document.removeEventListener("visibilitychange", open);
-    if (source) source.close();
+    close();
   };
 }
 

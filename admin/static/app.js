@@ -4,7 +4,7 @@ import { html, render, useEffect, useState } from "./vendor/preact-htm.js";
 import { ask, change, follow, Problem, remember } from "./api.js";
 import { Failure } from "./parts.js";
 import { List, LISTS } from "./pages/lists.js";
-import { AlarmPage, Overview } from "./pages/overview.js";
+import { AlarmPage, Audits, Overview } from "./pages/overview.js";
 import { Client, Message, Topic, Traces } from "./pages/stories.js";
 import { Nodes, Plain, Ring, Tokens, Users } from "./pages/verbs.js";
 
@@ -14,7 +14,7 @@ const list = (name) => [LISTS[name].title, (props) => html`<${List} page=${LISTS
 const PAGES = {
   overview: ["Overview", Overview], alarms: ["Alarms", AlarmPage], nodes: ["Nodes", Nodes], clients: list("clients"), client: ["One client", Client],
   topics: ["Topics", Topic], message: ["Message", Message], subscriptions: list("subscriptions"), shares: list("shares"), sessions: list("sessions"),
-  retained: list("retained"), routes: list("routes"), ring: ["Ring", Ring], operations: list("operations"),
+  retained: list("retained"), routes: list("routes"), ring: ["Ring", Ring], operations: list("operations"), audits: ["Audits", Audits],
   routers: ["Routers", plain("Routers", "Who decides, and whose lease runs?", "/cluster", "stratamq cluster status")],
   members: ["Members", plain("Members", "Whom does gossip see?", "/membership", "stratamq membership list")],
   storage: list("storage"), slow: list("slow"), drops: list("drops"), journal: list("journal"), traces: ["Traces", Traces],
@@ -53,7 +53,7 @@ function Theme() {
   return html`<button type="button" onClick=${turn}>Colours: ${theme || "as the system"}</button>`;
 }
 
-function Frame({ me, leave }) {
+function Frame({ me, leave, ended }) {
   const [at, setAt] = useState(place());
   const [beat, setBeat] = useState(0);
   const [live, setLive] = useState("connecting");
@@ -62,7 +62,7 @@ function Frame({ me, leave }) {
     window.addEventListener("hashchange", moved);
     return () => window.removeEventListener("hashchange", moved);
   }, []);
-  useEffect(() => follow((figures) => { setBeat(figures.beat); setLive(`live, ${figures.connections} clients`); }, () => setLive("not live: connecting again")), []);
+  useEffect(() => follow((figures) => { setBeat(figures.beat); setLive(`live, ${figures.connections} clients`); }, () => setLive("not live: connecting again"), ended), []);
   const [title, Page] = PAGES[at.page];
   useEffect(() => { document.title = `${title} - ${me.cluster} - StrataMQ`; }, [title]);
   const go = (query) => {
@@ -95,7 +95,11 @@ function App() {
     await change("POST", "/logout");
     setMe(null);
   };
-  return html`<${Frame} me=${me} leave=${leave} />`;
+  const ended = (reason) => {
+    setProblem(reason);
+    setMe(null);
+  };
+  return html`<${Frame} me=${me} leave=${leave} ended=${ended} />`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -17,7 +17,7 @@ export function Partial({ page }) {
     ${(page.restarted || []).length ? html`<div class="notice" role="status">Began anew, so rows may come twice: ${page.restarted.join(", ")}</div>` : null}`;
 }
 
-export function Table({ caption, rows, columns, links = {}, empty = "Nothing." }) {
+export function Table({ caption, rows, columns, links = {}, empty = "Nothing.", mark = () => "" }) {
   const names = columns.filter((name) => rows.some((row) => row[name] !== undefined && row[name] !== null && row[name] !== ""));
   if (!rows.length) return html`<p>${empty}</p>`;
   const numeric = (name) => rows.every((row) => row[name] === undefined || row[name] === null || typeof row[name] === "number");
@@ -26,7 +26,7 @@ export function Table({ caption, rows, columns, links = {}, empty = "Nothing." }
       <caption>${caption}</caption>
       <thead><tr>${names.map((name) => html`<th scope="col" key=${name} class=${numeric(name) ? "number" : ""}>${heading(name)}</th>`)}</tr></thead>
       <tbody>${rows.map((row, at) => html`<tr key=${at}>${names.map((name) => html`
-        <td key=${name} class=${numeric(name) ? "number" : ""}>${links[name] && row[name] ? html`<a href=${links[name](row)}>${shown(name, row[name])}</a>` : shown(name, row[name])}</td>`)}</tr>`)}</tbody>
+        <td key=${name} class=${`${numeric(name) ? "number" : ""} ${mark(name, row[name])}`.trim()}>${links[name] && row[name] ? html`<a href=${links[name](row)}>${shown(name, row[name])}</a>` : shown(name, row[name])}</td>`)}</tr>`)}</tbody>
     </table>
   </div>`;
 }

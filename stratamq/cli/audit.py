@@ -1,24 +1,38 @@
-"""``stratamq audit ...``: files of the audit, checked and read where they lie.
+"""``stratamq audit ...``: files of the audit, checked and read where they lie, and the reports of ``jobs audit``.
 
 Works on files alone: no node is asked, and none has to run. A line that was changed may hold anything, so what is shown
-of it is printable.
+of it is printable. With ``--api`` the reports are those that the HTTP service has.
 """
 
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratamq.cli import cells
+from stratamq.cli.asking import Options
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
-from stratamq.cli.verbs import group
+from stratamq.cli.verbs import asks, group
+
+if TYPE_CHECKING:
+    from admin.audits import AuditRow
 
 __all__ = ["register"]
 
 TAIL_MAX = 1_000
 FILE = Annotated[Path, typer.Argument(metavar="FILE", help="The audit of a node.")]
 FILES = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of one node's audit, the oldest first.")]
+FOLDER = Annotated[
+    Path | None, typer.Argument(metavar="[FOLDER]", help="Below which the reports are; default: audits in --data.")
+]
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+COLUMNS = (
+    *("report", "at_ms", "verdict", "acked", "delivered", "queued", "expired", "dropped", "lost", "duplicated"),
+    *("replica_diff", "findings"),
+)
 COUNT = Annotated[int, typer.Option("-n", "--lines", min=1, max=TAIL_MAX, help="How many lines.")]
 
 
@@ -27,6 +41,7 @@ def register(app: typer.Typer) -> None:
     audit = group(app, "audit", "What was done to nodes, and refused by them.")
     audit.command("verify", help="Check that no line was changed, taken out or moved.")(verify)
     audit.command("tail", help="Show the last lines of a file.")(tail)
+    audit.command("reports")(reports)
 
 
 def verify(files: FILES, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -55,6 +70,62 @@ def tail(file: FILE, lines: COUNT = 20) -> None:
     for line in audit_chain.tail(_lines(file), lines):
         text = line.removesuffix(b"\n").decode("ascii", "replace")
         typer.echo("".join(letter if " " <= letter <= "~" else "?" for letter in text))
+
+
+@asks
+def reports(options: Options, folder: FOLDER = None) -> None:
+    """Show what `jobs audit --output` found, the newest first; exit code 1 where the newest one lost something."""
+    from admin.audits import AuditRow, read_reports
+    from conf.errors import ExitCode, UserError
+
+    rows: list[AuditRow]
+    if options.show_api or options.api is not None:
+        rows = _reports_of_service(options)
+    else:
+        path = folder or options.data / "audits"
+        try:
+            rows = read_reports(path)
+        except OSError as error:
+            raise UserError(f"reports {path}: {error.strerror or error}") from None
+    if options.output in TABLES:
+        shown = [{name: getattr(row, name) for name in COLUMNS} for row in rows]
+        if shown:
+            print_result(
+                [{cells.heading(name): of for name, of in _cells(row).items()} for row in shown], options.output
+            )
+    elif rows or options.output not in (OutputFormat.JSONL, OutputFormat.CSV):
+        print_result([cells.plain_row(cells.fields_of(row) or {}) for row in rows], options.output)
+    if rows and (rows[0].lost or 0) > 0:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _cells(row: dict[str, object]) -> dict[str, object]:
+    now = time.time()
+    return {name: cells.shown_cell(name, value, now) for name, value in row.items()}
+
+
+def _reports_of_service(options: Options) -> "list[AuditRow]":
+    """Return the reports that the HTTP service has.
+
+    Raises:
+        typer.Exit: ``--show-api``: the call is printed.
+    """
+    from msgspec import DecodeError, json
+
+    from admin.api import Call
+    from admin.audits import AuditPage
+    from conf.errors import UserError
+    from stratamq.cli.api_asking import ASK_S, api_of
+
+    call = Call("GET", "/audits")
+    if options.show_api:
+        typer.echo(call.line())
+        raise typer.Exit
+    api = api_of(options)
+    try:
+        return json.decode(api.ask(call, ASK_S)[1], type=AuditPage).rows
+    except DecodeError as error:
+        raise UserError(f"{api.address} is no service of this release: {error}") from None
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -39,6 +39,9 @@ NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; m
 SortOption = Annotated[
     str, typer.Option("--sort", help="Column by which the rows shown are sorted; -COLUMN: greatest first.")
 ]
+BestOption = Annotated[
+    str, typer.Option("--best", help="Column: the rows with the greatest of it, of all nodes, up to 1000.")
+]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="s; for one page, up to 30.")]
 CompleteOption = Annotated[bool, typer.Option("--require-complete", help="Exit code 1 where a node does not answer.")]
 WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")]
@@ -72,6 +75,7 @@ class Look:
     nodes: list[str]
     columns: str
     sort: str
+    best: str
     limit: int
     everything: bool
     after: str
@@ -94,6 +98,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {  # in the order of --help
     "nodes": (NodeOption, []),
     "columns": (ColumnsOption, ""),
     "sort": (SortOption, ""),
+    "best": (BestOption, ""),
     "limit": (LimitOption, LIMIT),
     "everything": (AllOption, False),
     "after": (AfterOption, ""),
@@ -128,7 +133,7 @@ def add_list(
     to.command(name, help=of.text, hidden=hidden)(command)
 
 
-def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str], best: str = "") -> None:
+def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -> None:
     """List a noun as its options say.
 
     Args:
@@ -136,17 +141,20 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str], b
         look: Its options.
         options: Whom to ask, and how to print.
         where: Conditions beside those of ``--filter``.
-        best: Column, in the place of the noun's own.
     """
+    from admin.gather import BEST_MAX
     from admin.queries import Wanted, check
 
     conditions = {**look.where(), **where}
     if not 1 <= look.limit <= LIMIT_MAX:
         raise UserError(f"--limit {look.limit}: write 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE)
+    if look.best and noun.merges:
+        raise UserError("--best: nodes hold parts of a row of this list; --sort sorts what is shown", ExitCode.USAGE)
     columns = _columns(noun, look, options.output)
-    asked = _asked(noun, look, columns)
-    wanted = Wanted(conditions, tuple(look.nodes), PAGE, look.after, asked, best or noun.best, noun.tier)
-    check(noun.what, wanted)
+    best, sort = _named(noun, look.best) or noun.best, _named(noun, look.sort.removeprefix("-"))
+    asked = _asked(noun, columns, (sort, best))
+    wanted = Wanted(conditions, tuple(look.nodes), PAGE, look.after, asked, best, noun.tier)
+    check(noun.what, wanted._replace(columns=[*asked, *([sort] if sort else [])]))
     if options.show_api:
         typer.echo(api_call(noun, look, conditions))
         return None
@@ -159,11 +167,12 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str], b
         shown = rows if look.everything else rows[: look.limit]
         if look.watch and options.output in TABLES and sys.stdout.isatty():
             typer.echo(CLEAR, nl=False)
-        print_rows(_in_order(shown, look.sort), columns, options.output, page)
-        if not look.everything and (page.cursor or len(shown) < len(rows)):
-            of = f" of about {page.total_about}" if page.total_about > len(shown) else ""
-            more = "--limit or --all shows more"
-            typer.echo(f"stratamq: {len(shown)}{of} {noun.path} are shown: {more}", err=True)
+        print_rows(_in_order(shown, sort, look.sort.startswith("-")), columns, options.output, page)
+        greatest = wanted.best and len(page.rows) == min(BEST_MAX, BEST_MAX if look.everything else look.limit)
+        if greatest or (not look.everything and (page.cursor or len(shown) < len(rows))):
+            of = f" of about {page.total_about}" if page.total_about > len(shown) and not conditions else ""
+            more = "" if look.everything or (look.limit >= BEST_MAX and greatest) else ": --limit or --all shows more"
+            typer.echo(f"stratamq: {len(shown)}{of} {noun.rows} are shown{more}", err=True)
         if not look.watch:
             return end_partial(page.partial, page.restarted, required=look.required)
         time.sleep(max(0.0, look.every_s - (time.monotonic() - began)))
@@ -219,14 +228,13 @@ def _merged(rows: list[dict[str, Any]], noun: Noun) -> list[dict[str, Any]]:
     return [groups[key] for key in sorted(groups)]
 
 
-def _in_order(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+def _in_order(rows: list[dict[str, Any]], name: str, descending: bool) -> list[dict[str, Any]]:
     """Sort what is shown; a row without the column stands last."""
-    if not by:
+    if not name:
         return rows
-    name = _field(by.removeprefix("-"))
     there = [row for row in rows if name in row]
     numbers = all(isinstance(row[name], int | float) for row in there)
-    there.sort(key=lambda row: row[name] if numbers else str(row[name]), reverse=by.startswith("-"))
+    there.sort(key=lambda row: row[name] if numbers else str(row[name]), reverse=descending)
     return there + [row for row in rows if name not in row]
 
 
@@ -287,6 +295,12 @@ def _columns(noun: Noun, look: Look, output: OutputFormat) -> tuple[str, ...]:
     return noun.columns + noun.wide if output in (OutputFormat.WIDE, OutputFormat.CSV) else ()
 
 
+def _named(noun: Noun, name: str) -> str:
+    """Return the field that a name of a column means, "" for none; an unknown one as it is."""
+    wanted = _field(name)
+    return _known(noun).get(wanted, wanted) if wanted else ""
+
+
 def _known(noun: Noun) -> dict[str, str]:
     """Return the fields of a noun by their names for programs."""
     from wire.messages.look_kinds import columns_of
@@ -294,13 +308,12 @@ def _known(noun: Noun) -> dict[str, str]:
     return {cells.plain_name(name): name for name in columns_of(noun.what)}
 
 
-def _asked(noun: Noun, look: Look, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns to ask nodes for; none: all."""
+def _asked(noun: Noun, columns: tuple[str, ...], more: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns to ask nodes for, with those that rows are ordered by; none: all."""
     if not columns:
         return ()
-    by = [_field(look.sort.removeprefix("-"))] if look.sort else []
-    more = [*by, *([noun.best] if noun.best else []), *(("group", "filter") if noun.merges else ())]
-    return tuple(dict.fromkeys((*columns, *more)))
+    parts = ("group", "filter") if noun.merges else ()
+    return tuple(dict.fromkeys(name for name in (*columns, *more, *parts) if name))
 
 
 def api_call(noun: Noun, look: Look, where: Mapping[str, str]) -> str:
@@ -309,5 +322,6 @@ def api_call(noun: Noun, look: Look, where: Mapping[str, str]) -> str:
 
     asked = [*where.items(), *([("node", ",".join(look.nodes))] if look.nodes else [])]
     asked += [("columns", look.columns)] if look.columns else []
+    asked += [("best", look.best)] if look.best else []
     asked += [("cursor", look.after)] if look.after else []
     return f"GET /api/v1{path_of(noun.what)}?{urlencode([*asked, ('limit', str(look.limit))])}"

@@ -51,10 +51,12 @@ def _command(verb: str, module: str, prefix: tuple[str, ...]) -> Callable[..., N
 
 def _add_running(stores: typer.Typer) -> None:
     """Add what is asked of running nodes: storage has no way to ask them, and an operator looks for it here."""
+    from stratamq.cli.aside import add_aside
     from stratamq.cli.listing import add_list
 
     add_list(stores, "replicas", "replica")
     add_list(stores, RUNNING, "storage", hidden=True)
+    add_aside(stores)
 
 
 def _is_of_running(arguments: list[str]) -> bool:

@@ -13,7 +13,7 @@ class Noun(NamedTuple):
     """One list."""
 
     what: str  # the kind of look
-    path: str  # of the HTTP service, and the word for its rows
+    rows: str  # the word for several of its rows
     text: str
     columns: tuple[str, ...]
     wide: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ NOUNS: dict[str, Noun] = {
     ),
     "retained": Noun(
         "retained",
-        "retained",
+        "retained messages",
         "Retained messages, by partition.",
         _names("topic bytes qos age_s expires_in_s publisher"),
         _names("partition storage origin content_type"),
@@ -73,7 +73,7 @@ NOUNS: dict[str, Noun] = {
     ),
     "topic": Noun(
         "routes",
-        "routes",
+        "cached topics",
         "Topics whose routes edges hold.",
         _names("topic node local edges partitions groups"),
         _names("shard reason_code traced"),
@@ -81,14 +81,14 @@ NOUNS: dict[str, Noun] = {
     ),
     "replica": Noun(
         "replicas",
-        "partitions",
+        "copies",
         "Copies of partitions at storage nodes.",
         _names("partition node role primary epoch op_index commit_index lag_ops in_sync sessions acknowledges"),
         _names("connected queued retained queue_oldest_s transferring log_start"),
     ),
     "storage": Noun(
         "stats",
-        "stats",
+        "nodes",
         "Figures of running storage nodes.",
         _names("node ready sessions partitions copies rss_bytes disk_bytes disk_free_bytes queue_oldest_s"),
         _names("started_at_ms version open_files open_files_max cpu_s"),
@@ -96,7 +96,7 @@ NOUNS: dict[str, Noun] = {
     ),
     "slow": Noun(
         "slow",
-        "slow",
+        "slow clients",
         "Clients that do not follow.",
         _names("client_id node by value unit since_ms"),
         _names("session partition number"),
@@ -104,14 +104,14 @@ NOUNS: dict[str, Noun] = {
     ),
     "drops": Noun(
         "drops",
-        "drops",
+        "reasons",
         "Dropped messages by reason.",
         _names("node reason count last_at_ms last_client_id last_topic"),
         best="count",
     ),
     "journal": Noun(
         "journal",
-        "journal",
+        "entries",
         "Refusals, drops, kicks, takeovers and ends of sessions, the newest first.",
         _names("at_ms node event reason client_id topic detail"),
         _names("origin number left_out"),
@@ -119,7 +119,7 @@ NOUNS: dict[str, Noun] = {
     ),
     "log": Noun(
         "log",
-        "logs",
+        "lines",
         "Last lines of the nodes' logs, the newest first.",
         _names("at_ms node level event message fields"),
         _names("number logger"),
@@ -134,7 +134,7 @@ NOUNS: dict[str, Noun] = {
     ),
     "config": Noun(
         "config",
-        "config",
+        "settings",
         "Settings that a node runs with.",
         _names("node name value source"),
         _names("default needs_restart"),

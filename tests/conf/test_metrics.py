@@ -218,6 +218,36 @@ async def test_page_is_served_and_readiness_follows_its_checks() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", b"404"),
+        (
+            b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n",
+            b"200",
+        ),
+        (
+            b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            b"200",
+        ),
+    ],
+)
+async def test_the_protocol_is_never_changed(request_bytes: bytes, status: bytes) -> None:
+    """NIST: protect. HTTP/2 and WebSockets have bounds of their own; a wish for them is passed over."""
+    listener = bind_metrics(MetricsSettings())
+    address = listener.getsockname()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_metrics, example(), listener)
+        with trio.fail_after(15):
+            stream = await trio.open_tcp_stream(*address)
+            async with stream:
+                await stream.send_all(request_bytes)
+                answer = bytes(await stream.receive_some(4096))
+        nursery.cancel_scope.cancel()
+    assert answer.startswith(b"HTTP/1.1 " + status), answer
+
+
 def test_a_condition_on_other_nodes_is_missed_by_failures_that_last() -> None:
     """One success meets it; a node that never was ready, and a condition of the node's own, are not borne with."""
     now, met = 0.0, False

@@ -4,6 +4,7 @@ import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx
@@ -35,6 +36,12 @@ def place() -> Iterator[Place]:
         cluster.wait_for(lambda: "login" in cluster.state["nodes"].get("admin", {}).get("addresses", {}), "served")
         address, _, code = cluster.state["nodes"]["admin"]["addresses"]["login"].partition("#?code=")
         yield Place(cluster, f"{address}api/v1", code)
+
+
+def test_the_service_is_small(place: Place) -> None:
+    """What its libraries import and it never uses is left out: 80 MB in all, before the description is asked for."""
+    status = Path(f"/proc/{place.cluster.pid('admin')}/status").read_text()
+    assert int(status.partition("VmRSS:")[2].split()[0]) * 1024 < 80e6
 
 
 def test_a_browser_logs_in_once_by_code_and_changes_want_its_header(place: Place) -> None:
@@ -234,6 +241,29 @@ def test_a_request_that_trickles_is_ended(place: Place) -> None:
         assert client.get("/version").status_code == 200
         while stream.recv(65_536):
             pass
+
+
+def test_a_look_waits_for_news_and_keeps_nobody_out(place: Place) -> None:
+    """As over links: an answer when something comes, or at its time; more of them than short requests at once."""
+    token = place.token("waits", "operator")
+    with place.client(token) as client:
+        first = client.get("/looks/journal", params={"node": "edge-0", "limit": 1000, "wait_ms": 1}).json()
+        asked = {"node": "edge-0", "after": first["after"], "wait_ms": 800}
+        with ThreadPoolExecutor(70) as at_once:
+            waiting = [at_once.submit(client.get, "/looks/journal", params=asked) for _ in range(70)]
+            assert client.get("/me").is_success
+            assert {one.result().status_code for one in waiting} <= {200, 503}
+        assert client.get("/looks/journal", params={"node": "edge-0", "wait_ms": 10_001}).status_code == 400
+    place.cluster.admin("token", "revoke", "waits")
+
+
+def test_the_stream_of_a_revoked_token_ends(place: Place) -> None:
+    """NIST: protect. Within some seconds: it is judged again, as each request is."""
+    with place.client(place.token("stream", "viewer")) as client, client.stream("GET", "/live") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "retry: 1000"
+        place.cluster.admin("token", "revoke", "stream")
+        assert sum(1 for _ in lines) < 200
 
 
 def test_each_path_describes_its_problems(place: Place) -> None:

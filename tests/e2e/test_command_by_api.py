@@ -38,6 +38,9 @@ drops
 journal --limit 3
 store replicas
 store stats
+store aside --node storage-0
+session list --best oldest_s
+audit reports
 trace list
 node list
 membership list
@@ -108,6 +111,10 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
         ("config", "diff", "edge-0", "storage-0"),
         ("ring", "show", "-o", "json"),
         ("operation", "show", "rebalance-9"),
+        ("store", "aside"),
+        ("store", "aside", "--node", "edge-0"),
+        ("store", "aside-remove", "storage-0", "store.quarantined-1", "--yes"),
+        ("session", "list", "--best", "subscriptions", "--columns", "client_id", "-o", "csv"),
         ("token", "list", "--limit", "1", "--columns", "token,role", "-o", "json"),
         ("client", "kick", "api-nobody"),
         ("session", "delete", "api-reader", "--yes"),
@@ -121,7 +128,7 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
 
 
 def test_a_trace_is_followed_until_its_end(place: OperatedCluster, by_api: ByApi) -> None:
-    """The service has no node wait for news; each one is asked again."""
+    """The service has each node wait for news."""
     assert place.ask("trace", "start", "topic", "followed/#", "--name", "followed", "--for", "60s").code == 0
     with ThreadPoolExecutor(1) as beside:
         tail = beside.submit(by_api.run, "trace", "tail", "followed")

@@ -180,6 +180,24 @@ async def test_columns_filters_and_order_are_the_askers(
     assert look.columns == ["client_id", "connected_at_ms"] and look.where == {"user": "a*"}
 
 
+async def test_a_list_by_its_greatest_rows_and_by_a_time(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of all nodes, without zeros; a time is named as programs read it; what is left out has a line."""
+    rows = [SeenSession(client_id=f"s{n}", oldest_s=float(n * 7 % 5), queued=1) for n in range(5)]
+    cluster.put("storage-0", "sessions", *rows)
+    async with cluster.running():
+        words = ("--best", "oldest_s", "--limit", "3", "--columns", "client_id", "-o", "csv")
+        assert await cluster.command("session", "list", *words) == 0
+        shown, said = capsys.readouterr()
+        assert shown.split() == ["client_id", "s2", "s4", "s1"] and "3 of about 5 sessions are shown: --limit" in said
+        words = ("--sort", "-connected_at", "--columns", "client_id", "--limit", "4", "-o", "csv")
+        assert await cluster.command("client", "list", *words) == 0
+        assert capsys.readouterr().out.split()[1:] == ["c0-2", "c0-1", "c0-0", "c1-0"]
+        assert await cluster.command("share", "list", "--best", "queued") == 2
+        assert "--sort sorts" in capsys.readouterr().err
+
+
 BAD = [
     (("--filter", "moon=1"), "no filter key 'moon'"),
     (("--filter", "user"), "write key=value"),
@@ -187,6 +205,9 @@ BAD = [
     (("--columns", "moon"), "no column 'moon'"),
     (("--columns", "user,,node"), "one comma between"),
     (("--sort", "moon"), "no column 'moon'"),
+    (("--sort", "moon", "-o", "json"), "no column 'moon'"),
+    (("--best", "moon"), "no column 'moon'"),
+    (("--best", "queued", "--after", "nonsense"), "the greatest rows have none"),
     (("--limit", "0"), "write 1 to 100000"),
     (("--limit", "10000000"), "write 1 to 100000"),
     (("--node", "edge-9"), "no node 'edge-9' in this cluster"),

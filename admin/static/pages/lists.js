@@ -3,6 +3,7 @@
 import { html } from "../vendor/preact-htm.js";
 import { useAnswer } from "../load.js";
 import { cliFilters, Conditions, Copies, Failure, Partial, Table } from "../parts.js";
+import { heading } from "../words.js";
 
 const client = (row) => `#/client?id=${encodeURIComponent(row.client_id)}`;
 const topic = (row) => `#/topics?topic=${encodeURIComponent(row.topic)}`;
@@ -14,7 +15,7 @@ export const LISTS = {
     filters: ["client_id", "user", "node", "listener", "address", "proto", "state"], links: { client_id: client },
   },
   sessions: {
-    title: "Sessions", question: "Who is behind?", path: "/sessions", cli: "stratamq session list", live: true,
+    title: "Sessions", question: "Who is behind?", path: "/sessions", cli: "stratamq session list", live: true, best: ["oldest_s", "queued", "bytes", "dropped"],
     columns: ["client_id", "online", "node", "queued", "bytes", "oldest_s", "expires_in_s", "subscriptions", "inflight", "dropped", "partition", "storage"],
     filters: ["client_id", "online", "node", "user", "partition"], links: { client_id: client },
   },
@@ -71,12 +72,16 @@ export const LISTS = {
 };
 
 export function List({ page, query, go, beat }) {
-  const { title, question, path, columns, filters, links, cli, live } = page;
-  const asked = { ...(filters.length ? { limit: 100 } : {}), ...Object.fromEntries(filters.map((name) => [name, query[name]])), cursor: query.cursor };
+  const { title, question, path, columns, filters, links, cli, live, best } = page;
+  const by = best ? query.by ?? best[0] : undefined; // the greatest of this column; "no": in the order of the nodes
+  const greatest = by === "no" ? undefined : by;
+  const asked = { ...(filters.length ? { limit: 100 } : {}), ...Object.fromEntries(filters.map((name) => [name, query[name]])), best: greatest, cursor: query.cursor };
   const { answer, problem } = useAnswer(path, asked, live && !query.cursor ? beat : 0);
   const rows = answer ? answer.rows : [];
   const total = answer && answer.total_about ? `, about ${answer.total_about} in all` : "";
   return html`<h1>${title}</h1><p class="question">${question}</p>
+    ${best ? html`<div class="row"><label>first <select value=${by} onChange=${(event) => go({ ...query, by: event.target.value, cursor: "" })}>
+      ${best.map((name) => html`<option key=${name} value=${name}>greatest ${heading(name)}</option>`)}<option value="no">in the order of the nodes</option></select></label></div>` : null}
     ${filters.length ? html`<${Conditions} columns=${filters} query=${query} go=${go} />` : null}
     <${Failure} problem=${problem} /><${Partial} page=${answer} />
     ${answer ? html`<${Table} caption=${`${title}: ${rows.length} rows${total}`} rows=${rows} columns=${columns} links=${links} empty="No row meets this." />` : problem ? null : html`<p role="status">Asking the nodes …</p>`}
@@ -84,5 +89,5 @@ export function List({ page, query, go, beat }) {
       ${query.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: "" })}>First page</button>` : null}
       ${answer && answer.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: answer.cursor })}>Next page</button>` : null}
     </div>
-    <${Copies} cli=${cli + cliFilters(query, filters)} path=${path} query=${asked} />`;
+    <${Copies} cli=${cli + (greatest ? ` --best ${greatest}` : "") + cliFilters(query, filters)} path=${path} query=${asked} />`;
 }

@@ -39,3 +39,19 @@ export function AlarmPage({ beat }) {
     ${answer ? html`<${Alarms} alarms=${answer.active} /><h2>Past</h2><${Table} caption="Past alarms" rows=${answer.past} columns=${["severity", "name", "about", "since_ms", "ended_at_ms", "sentence"]} empty="None since this service began." />` : null}
     <${Copies} cli="stratamq doctor" path="/alarms" />`;
 }
+
+// Red where something was lost, came twice or differs; the words say the same.
+const auditMark = (name, value) => (value && ["lost", "duplicated", "replica_diff"].includes(name) ? "bad" : name === "verdict" ? (value === "clean" ? "good" : "bad") : "");
+
+export function Audits({ beat }) {
+  const { answer, problem } = useAnswer("/audits", {}, beat);
+  const rows = answer ? answer.rows : [];
+  const proven = rows.filter((row) => row.lost !== undefined).reverse();
+  const series = [proven.map((row) => row.at_ms / 1000), proven.map((row) => row.lost), proven.map((row) => row.duplicated)];
+  const empty = answer && answer.folder ? `No report is below ${answer.folder} yet: an audit job with its --output there leaves one.` : "The setting admin.audits_dir names no folder of reports.";
+  return html`<h1>Audits</h1><p class="question">Was anything lost?</p><${Failure} problem=${problem} />
+    ${proven.length > 1 ? html`<${Chart} title="Messages by audit" names=${["lost", "twice"]} series=${series} />` : null}
+    ${answer ? html`<${Table} caption=${`Reports: ${rows.length}`} rows=${rows} mark=${auditMark} empty=${empty}
+      columns=${["report", "at_ms", "verdict", "acked", "delivered", "queued", "expired", "dropped", "lost", "duplicated", "replica_diff", "findings", "found"]} />` : problem ? null : html`<p role="status">Asking …</p>`}
+    <${Copies} cli="stratamq audit reports" path="/audits" />`;
+}

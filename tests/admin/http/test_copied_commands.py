@@ -11,7 +11,7 @@ from tests.admin.http.test_static import STATIC
 
 PAGES = "".join(path.read_text() for path in sorted((STATIC / "pages").glob("*.js")))
 COMMANDS = sorted({found.partition(" ${")[0].strip() for found in re.findall(r"stratamq ([a-z][^`\"'$]*)", PAGES)})
-OTHERS = {"/overview", "/alarms", "/operations", "/topics/explain", "/messages/explain"}
+OTHERS = {"/overview", "/alarms", "/audits", "/operations", "/topics/explain", "/messages/explain"}
 
 
 def test_each_command_exists(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,36 @@
+"""The path of audit reports: what ``stratamq jobs audit`` left in the folder that the settings name."""
+
+from pathlib import Path
+
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+
+from access.operators.verbs import Role
+from admin.audits import AuditPage, read_reports
+from admin.http.problems import Problem
+
+__all__ = ["audit_handlers"]
+
+
+def audit_handlers(folder: Path | None) -> list[HTTPRouteHandler]:
+    """Return the handler."""
+
+    @get(
+        "/audits",
+        opt={"role": Role.VIEWER},
+        summary="Reports of audits: was anything lost?",
+        operation_id="audits",
+        sync_to_thread=True,
+    )
+    def audits() -> AuditPage:
+        if folder is None:
+            return AuditPage("", [])
+        try:
+            return AuditPage(str(folder), read_reports(folder))
+        except FileNotFoundError:
+            return AuditPage(str(folder), [])
+        except OSError as error:
+            text = f"admin.audits_dir = {folder} cannot be read: {error.strerror or error}"
+            raise Problem(500, "no_folder", text, "let the service read it, or name another folder") from None
+
+    return [audits]
