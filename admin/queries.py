@@ -13,6 +13,7 @@ from admin.cursors import digest_of, read_cursor, write_cursor
 from admin.gather import BEST_MAX, EVERY_ROW, NODE_S, TOTAL_S, Event, Gather, Missing, Page, Question, Target
 from conf.errors import ExitCode, UserError
 from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
 from wire.messages.look_rows_clients import SeenClientNow, SeenQueued, SeenSessionNow, SeenSubscription
 from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 WITH_PARTITIONS = ("sessions", "session", "queue", "retained", "shares", "matches")  # rows that a primary holds
+OLDEST = "age"  # s: of the oldest unacknowledged or unsent byte at an edge, of the oldest queued message at storage
+SLOW_BY = {OLDEST: "", "window": "", "unsent": TIER_EDGE, "queued": TIER_STORAGE, "bytes": TIER_STORAGE}  # "": both
 PARTITIONS_NAMED = 8  # in one line
 NOT_THERE = re.compile(r"has no (session|stored session|connection)\b")  # an answer: the node knows of no such client
 PLACE_ROWS = 1000  # of one session or one topic, where all of them are wanted
@@ -117,6 +120,8 @@ async def walk(cluster: Cluster, what: str, wanted: Wanted) -> Listed:
     check(what, wanted)
     if wanted.best and wanted.cursor:
         raise UserError("a cursor goes on in the order of the nodes: the greatest rows have none", ExitCode.USAGE)
+    if what == "slow":
+        wanted = _measured(wanted)
     nodes = _nodes_of(cluster.map, what, wanted.nodes, wanted.tier)
     digest = digest_of(what, wanted.where, wanted.nodes)
     here = cluster.map.cluster
@@ -159,6 +164,19 @@ def check(what: str, wanted: Wanted) -> None:
         for name in names:
             if name not in there:
                 raise UserError(f"no {word} {name!r}; there are {', '.join(there)}", ExitCode.USAGE)
+
+
+def _measured(wanted: Wanted) -> Wanted:
+    """Return which nodes measure slow clients so, and by what: values of two measures cannot be compared.
+
+    Raises:
+        UserError: Nobody measures so.
+    """
+    by = wanted.where.get("by", OLDEST)
+    if by not in SLOW_BY:
+        known = ", ".join(SLOW_BY)
+        raise UserError(f"slow clients are measured by {known}, not by {by[:64]!r}", ExitCode.USAGE)
+    return wanted._replace(where={**wanted.where, "by": by}, tier=wanted.tier or SLOW_BY[by])
 
 
 def _nodes_of(cluster_map: ClusterMap, what: str, named: Sequence[str], tier: str) -> list[str]:

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from admin.queries import SLOW_BY
+from edge.looks.slow import MEASURES as EDGES
+from storage.looks.copies import MEASURES as STORAGES
 from stratamq.cli.cells import duration, plain_row, shown_cell
 from stratamq.cli.nouns import NOUNS
 from tests.admin.scripted_cluster import ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_kinds import columns_of
 from wire.messages.look_rows_clients import SeenClient, SeenSession
 from wire.messages.look_rows_nodes import SeenDrop, SeenSlow
@@ -178,6 +182,31 @@ async def test_columns_filters_and_order_are_the_askers(
     assert lines[0] == "client_id,connected_at" and lines[1].startswith("c1-2,2023-11-14T22:13:20.002Z")
     _, look = cluster.looks[0]
     assert look.columns == ["client_id", "connected_at_ms"] and look.where == {"user": "a*"}
+
+
+async def test_slow_clients_are_compared_by_one_measure(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By age where none is named; nodes that do not measure so are not asked, and lack nowhere."""
+    for edge in range(2):
+        cluster.put(f"edge-{edge}", "slow", SeenSlow(client_id="c", by="unsent", value=1.0))
+    cluster.put("storage-0", "slow", SeenSlow(client_id="s", by="queued", value=2.0))
+    async with cluster.running():
+        for by, asked in (("", 3), ("by=unsent", 2), ("by=queued", 1), ("by=window", 3)):
+            cluster.looks.clear()
+            assert await cluster.command("slow", *(("--filter", by) if by else ())) == 0
+            assert len(cluster.looks) == asked
+            assert {look.where["by"] for _, look in cluster.looks} == {by.removeprefix("by=") or "age"}
+        capsys.readouterr()
+        assert await cluster.command("slow", "--filter", "by=moon") == 2
+        assert "measured by age, window" in capsys.readouterr().err
+
+
+def test_each_measure_is_one_of_the_tiers() -> None:
+    told = {TIER_EDGE: {*EDGES}, TIER_STORAGE: {*STORAGES}}
+    for by, tier in SLOW_BY.items():
+        assert all(by in measures for name, measures in told.items() if tier in ("", name)), by
+    assert {*SLOW_BY} == {*EDGES, *STORAGES}
 
 
 async def test_a_list_by_its_greatest_rows_and_by_a_time(
