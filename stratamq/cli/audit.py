@@ -84,7 +84,7 @@ def reports(options: Options, folder: FOLDER = None) -> None:
     else:
         path = folder or options.data / "audits"
         try:
-            rows = read_reports(path)
+            rows = read_reports(path) if folder is not None or path.exists() else []
         except OSError as error:
             raise UserError(f"reports {path}: {error.strerror or error}") from None
     if options.output in TABLES:

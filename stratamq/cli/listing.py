@@ -168,6 +168,8 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
         if look.watch and options.output in TABLES and sys.stdout.isatty():
             typer.echo(CLEAR, nl=False)
         print_rows(_in_order(shown, sort, look.sort.startswith("-")), columns, options.output, page)
+        if not shown and options.output in TABLES and sys.stderr.isatty():
+            typer.echo(f"stratamq: no {noun.rows} here" + (" meet this" if conditions else ""), err=True)
         greatest = wanted.best and len(page.rows) == min(BEST_MAX, BEST_MAX if look.everything else look.limit)
         if greatest or (not look.everything and (page.cursor or len(shown) < len(rows))):
             of = f" of about {page.total_about}" if page.total_about > len(shown) and not conditions else ""

@@ -239,7 +239,7 @@ async def test_the_protocol_is_never_changed(request_bytes: bytes, status: bytes
     address = listener.getsockname()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_metrics, example(), listener)
-        with trio.fail_after(15):
+        with trio.fail_after(PATIENCE_S):
             stream = await trio.open_tcp_stream(*address)
             async with stream:
                 await stream.send_all(request_bytes)
