@@ -28,7 +28,7 @@ from gateways.datagrams.subscribers import Peer
 from mqtt.errors import MqttError
 from mqtt.topics import validate_topic_filter, validate_topic_name
 
-__all__ = ["KnownBy", "publish_lines", "subscribe_and_print"]
+__all__ = ["KnownBy", "publish_lines", "read_line", "subscribe_and_print"]
 
 LINE_BYTES_MAX = 1_000
 AHEAD = 256  # lines that are read before their answers came
@@ -135,12 +135,16 @@ def publish_lines(nodes: list[str], topic: str, qos: int, known_by: KnownBy, giv
     async def feed(scope: trio.CancelScope) -> None:
         nonlocal sent
         while True:
-            line = await trio.to_thread.run_sync(sys.stdin.buffer.readline, LINE_BYTES_MAX, abandon_on_cancel=True)
+            line = await trio.to_thread.run_sync(read_line, abandon_on_cancel=True)
             if not line:
                 break
-            program.device.publish(trio.current_time(), sent, topic, line.rstrip(b"\n"), qos)
+            text = line.rstrip(b"\n")
+            if len(text) > LINE_BYTES_MAX:
+                failed.append(Outcome(sent, Code.TOO_LARGE))
+            else:
+                program.device.publish(trio.current_time(), sent, topic, text, qos)
+                program.stir()
             sent += 1
-            program.stir()
             while program.device.open > AHEAD:
                 await trio.sleep(0.01)
         while program.device.open:
@@ -157,6 +161,15 @@ def publish_lines(nodes: list[str], topic: str, qos: int, known_by: KnownBy, giv
 
     trio.run(run)
     return failed
+
+
+def read_line() -> bytes:
+    """Return the next line of standard input; of one that is too long more than the bound, and not all."""
+    line = sys.stdin.buffer.readline(LINE_BYTES_MAX + 2)
+    rest = line
+    while rest and not rest.endswith(b"\n"):
+        rest = sys.stdin.buffer.readline(LINE_BYTES_MAX)
+    return line
 
 
 def subscribe_and_print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -12,9 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gateways.datagrams import programs
 from tests.gateways.mosquitto_doors import INSTALLED, mosquitto_doors
 from tests.patience import PATIENCE_S
 
@@ -139,6 +142,15 @@ def test_a_dead_node_is_replaced(keys: Path) -> None:
         assert time.monotonic() - began < 30
         out, _ = panel.communicate(timeout=PATIENCE_S)
         assert out.splitlines() == ["west/t 1", "west/t 2"]
+
+
+def test_a_line_that_is_too_long_is_refused_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was cut in two, and both were sent."""
+    lines = io.BytesIO(b"y" * 5_000 + b"\n" + b"z" * programs.LINE_BYTES_MAX + b"\nlast")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=lines))
+    found = [programs.read_line() for _ in range(4)]
+    assert len(found[0]) > programs.LINE_BYTES_MAX + 1
+    assert found[1:] == [b"z" * programs.LINE_BYTES_MAX + b"\n", b"last", b""]
 
 
 @pytest.mark.parametrize(
