@@ -183,8 +183,10 @@ class SimProcess:
                 LANES[effect.lane], effect.topic, effect.payload, effect.qos, effect.is_retained, properties, effect.ref
             )
             self.simulation.injected(self.name, effect)
-            if effect.ref:
+            if effect.ref and self.lanes == 1:
                 self.simulation.at(self.simulation.now + HOST_S, answer)
+            elif effect.ref:  # behind what the broker sent before on that connection
+                self._down(effect.lane, answer)
 
         self._up(effect.lane, publish)
 
@@ -241,8 +243,12 @@ class SimProcess:
                     self._handed.add(copy.number)
                 self.step([self._event(copy)])
 
+        self._down(copy.lane, arrive)
+
+    def _down(self, lane: int, arrive: Callable[[], None]) -> None:
+        """Let something of the broker arrive, in the order of its connection."""
         delay_s = HOST_S if self.lanes == 1 else self.simulation.random.uniform(HOST_S, 4 * HOST_S)
-        self.simulation.in_order(f"host {self.name} {copy.lane}", delay_s, arrive)
+        self.simulation.in_order(f"host {self.name} {lane}", delay_s, arrive)
 
     def _event(self, copy: Copy) -> Event:
         assert self.core is not None
