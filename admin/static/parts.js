@@ -31,8 +31,15 @@ export function Table({ caption, rows, columns, links = {}, empty = "Nothing.", 
   </div>`;
 }
 
+// A table of what was asked for; until the answer is there it says so, for an empty table would be a wrong answer.
+export function Answered({ state, name = "rows", ...table }) {
+  if (!state.answer) return state.problem ? html`<p>${state.problem.message}</p>` : html`<p role="status">Asking the nodes …</p>`;
+  return html`<${Table} ...${table} rows=${state.answer[name] || []} />`;
+}
+
 export function Facts({ facts, names }) {
   const listed = (names || Object.keys(facts)).filter((name) => facts[name] !== undefined && facts[name] !== null && facts[name] !== "" && !(typeof facts[name] === "object" && !Object.keys(facts[name]).length));
+  if (!listed.length) return null;
   return html`<dl class="facts">${listed.map((name) => html`<dt key=${name}>${heading(name)}</dt><dd>${shown(name, facts[name])}</dd>`)}</dl>`;
 }
 

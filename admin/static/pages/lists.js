@@ -2,11 +2,24 @@
 
 import { html } from "../vendor/preact-htm.js";
 import { useAnswer } from "../load.js";
-import { cliFilters, Conditions, Copies, Failure, Partial, Table } from "../parts.js";
-import { heading } from "../words.js";
+import { Cards, cliFilters, Conditions, Copies, Failure, Partial, Table } from "../parts.js";
+import { size, shown } from "../words.js";
 
 const client = (row) => `#/client?id=${encodeURIComponent(row.client_id)}`;
+const worth = ({ value, unit }) => (unit === "bytes" ? size(value) : unit === "ratio" ? `${Math.round(value * 100)} %` : unit === "s" ? shown("value_s", value) : `${shown("", value)} ${unit}`);
 const topic = (row) => `#/topics?topic=${encodeURIComponent(row.topic)}`;
+
+// Whether the copies are whole, in one line: the list below has a row for each.
+function Copied({ beat }) {
+  const { answer, problem } = useAnswer("/cluster", {}, beat);
+  if (!answer) return problem ? html`<${Failure} problem=${problem} />` : html`<p role="status">Asking …</p>`;
+  const short = answer.partitions_under_replicated, none = answer.partitions_without_primary, aside = answer.stores_aside;
+  return html`<${Cards} cards=${[
+    ["Partitions", shown("", answer.partitions)], ["Copies wanted", shown("", answer.replicas)],
+    ["Too few copies in sync", shown("", short) || "not known", short ? "warn" : "good"], ["Without primary", shown("", none), none ? "bad" : "good"],
+    ["Damaged stores put aside", shown("", aside) || "not known", aside ? "warn" : "good"],
+  ]} />`;
+}
 
 export const LISTS = {
   clients: {
@@ -15,7 +28,7 @@ export const LISTS = {
     filters: ["client_id", "user", "node", "listener", "address", "proto", "state"], links: { client_id: client },
   },
   sessions: {
-    title: "Sessions", question: "Who is behind?", path: "/sessions", cli: "stratamq session list", live: true, best: ["oldest_s", "queued", "bytes", "dropped"],
+    title: "Sessions", question: "Who is behind?", path: "/sessions", cli: "stratamq session list", live: true, best: { oldest_s: "those that wait longest", queued: "most queued", bytes: "most bytes", dropped: "most dropped" },
     columns: ["client_id", "online", "node", "queued", "bytes", "oldest_s", "expires_in_s", "subscriptions", "inflight", "dropped", "partition", "storage"],
     filters: ["client_id", "online", "node", "user", "partition"], links: { client_id: client },
   },
@@ -39,11 +52,11 @@ export const LISTS = {
   storage: {
     title: "Storage", question: "Are the copies whole?", path: "/partitions", cli: "stratamq store replicas", live: true,
     columns: ["partition", "node", "role", "primary", "epoch", "op_index", "lag_ops", "in_sync", "sessions", "queued", "queue_oldest_s", "acknowledges"],
-    filters: ["partition", "node", "role"],
+    filters: ["partition", "node", "role"], above: Copied,
   },
   slow: {
     title: "Slow", question: "Who cannot follow?", path: "/slow", cli: "stratamq slow", live: true,
-    columns: ["client_id", "node", "by", "value", "unit", "since_ms", "partition"], filters: ["client_id", "node", "by"], links: { client_id: client },
+    columns: ["client_id", "node", "by", "value", "since_ms", "partition"], filters: ["client_id", "node", "by"], links: { client_id: client }, empty: "Nobody is behind.", of: (row) => ({ ...row, value: worth(row), unit: undefined }),
   },
   drops: {
     title: "Drops", question: "What was dropped, and why?", path: "/drops", cli: "stratamq drops", live: true,
@@ -63,7 +76,7 @@ export const LISTS = {
   },
   operations: {
     title: "Operations", question: "Which long work runs, and how much is left?", path: "/operations", cli: "stratamq operation list", live: true,
-    columns: ["id", "kind", "node", "state", "done", "total", "left", "unit", "eta_s", "cancel", "detail"], filters: [],
+    columns: ["id", "kind", "node", "state", "done", "total", "left", "unit", "eta_s", "cancel", "detail"], filters: [], empty: "No long work runs: no rebalance, no drain, no export.",
   },
   listeners: {
     title: "Listeners", question: "Where do clients come in?", path: "/edge-listeners", cli: "stratamq listener list", live: true,
@@ -72,19 +85,20 @@ export const LISTS = {
 };
 
 export function List({ page, query, go, beat }) {
-  const { title, question, path, columns, filters, links, cli, live, best } = page;
-  const by = best ? query.by ?? best[0] : undefined; // the greatest of this column; "no": in the order of the nodes
+  const { title, question, path, columns, filters, links, cli, live, best, empty, of } = page;
+  const by = best ? query.by ?? Object.keys(best)[0] : undefined; // the greatest of this column; "no": in the order of the nodes
   const greatest = by === "no" ? undefined : by;
   const asked = { ...(filters.length ? { limit: 100 } : {}), ...Object.fromEntries(filters.map((name) => [name, query[name]])), best: greatest, cursor: query.cursor };
   const { answer, problem } = useAnswer(path, asked, live && !query.cursor ? beat : 0);
-  const rows = answer ? answer.rows : [];
+  const rows = answer ? (of ? answer.rows.map(of) : answer.rows) : [];
   const total = answer && answer.total_about ? `, about ${answer.total_about} in all` : "";
   return html`<h1>${title}</h1><p class="question">${question}</p>
     ${best ? html`<div class="row"><label>first <select value=${by} onChange=${(event) => go({ ...query, by: event.target.value, cursor: "" })}>
-      ${best.map((name) => html`<option key=${name} value=${name}>greatest ${heading(name)}</option>`)}<option value="no">in the order of the nodes</option></select></label></div>` : null}
+      ${Object.entries(best).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}<option value="no">in the order of the nodes</option></select></label></div>` : null}
+    ${page.above ? html`<${page.above} beat=${beat} />` : null}
     ${filters.length ? html`<${Conditions} columns=${filters} query=${query} go=${go} />` : null}
     <${Failure} problem=${problem} /><${Partial} page=${answer} />
-    ${answer ? html`<${Table} caption=${`${title}: ${rows.length} rows${total}`} rows=${rows} columns=${columns} links=${links} empty="No row meets this." />` : problem ? null : html`<p role="status">Asking the nodes …</p>`}
+    ${answer ? html`<${Table} caption=${`${title}: ${rows.length} rows${total}`} rows=${rows} columns=${columns} links=${links} empty=${empty || "No row meets this."} />` : problem ? null : html`<p role="status">Asking the nodes …</p>`}
     <div class="row">
       ${query.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: "" })}>First page</button>` : null}
       ${answer && answer.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: answer.cursor })}>Next page</button>` : null}

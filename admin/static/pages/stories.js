@@ -3,7 +3,7 @@
 import { html, useState } from "../vendor/preact-htm.js";
 import { change, quoted } from "../api.js";
 import { useAnswer } from "../load.js";
-import { Change, Copies, Facts, Failure, Partial, Table } from "../parts.js";
+import { Answered, Change, Copies, Facts, Failure, Partial } from "../parts.js";
 import { moment, printable, shown } from "../words.js";
 
 export function Steps({ steps }) {
@@ -27,7 +27,6 @@ export function Client({ query, go, me, beat }) {
   const subscriptions = useAnswer(id ? `/clients/${part}/subscriptions` : null);
   const inflight = useAnswer(id ? `/clients/${part}/inflight` : null, {}, beat);
   const queue = useAnswer(id ? `/sessions/${part}/queue` : null, { limit: 20 }, beat);
-  const rows = (state) => (state.answer ? state.answer.rows || [] : []);
   const may = me.role !== "viewer";
   return html`<h1>One client</h1><p class="question">What is its story, and why does nothing reach it?</p>
     <form class="row" onSubmit=${(event) => { event.preventDefault(); go({ id: wanted }); }}>
@@ -37,9 +36,9 @@ export function Client({ query, go, me, beat }) {
       ${now.answer && now.answer.connection ? html`<h2>Connection at ${now.answer.edge}</h2><${Facts} facts=${now.answer.connection} />` : null}
       ${now.answer && now.answer.session ? html`<h2>Session at ${now.answer.primary}</h2><${Facts} facts=${now.answer.session} />` : null}
       <div class="row"><${Change} label="Kick" method="DELETE" path=${`/clients/${part}`} danger=${true} enabled=${may} /></div>
-      <h2>Queue</h2><${Failure} problem=${queue.problem} /><${Table} caption="First entries of the queue" rows=${rows(queue)} columns=${["seq", "topic", "qos", "bytes", "state", "packet", "age_s", "arrived_at_ms", "expires_in_s", "origin", "share"]} empty="The queue is empty, or there is none." />
-      <h2>Under way</h2><${Table} caption="Unacknowledged" rows=${rows(inflight)} columns=${["direction", "packet", "qos", "state", "topic", "age_s", "origin", "waits_for"]} empty="Nothing is under way." />
-      <h2>Subscriptions</h2><${Table} caption="Subscriptions" rows=${rows(subscriptions)} columns=${["filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable"]} empty="It subscribes to nothing." />
+      <h2>Queue</h2><${Answered} state=${queue} caption="First entries of the queue" columns=${["seq", "topic", "qos", "bytes", "state", "packet", "age_s", "arrived_at_ms", "expires_in_s", "origin", "share"]} empty="The queue is empty, or there is none." />
+      <h2>Under way</h2><${Answered} state=${inflight} caption="Unacknowledged" columns=${["direction", "packet", "qos", "state", "topic", "age_s", "origin", "waits_for"]} empty="Nothing is under way." />
+      <h2>Subscriptions</h2><${Answered} state=${subscriptions} caption="Subscriptions" columns=${["filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable"]} empty="It subscribes to nothing." />
       <${Copies} cli=${`stratamq client explain ${quoted(id)}`} path=${`/clients/${part}/explain`} />` : null}`;
 }
 
@@ -95,9 +94,9 @@ export function Traces({ query, go, me, beat }) {
     <form class="row" onSubmit=${start}>${field("trace", "name")}
       <label>of <select value=${form.kind} onChange=${(event) => setForm({ ...form, kind: event.target.value })}>${["client", "topic", "address", "origin"].map((kind) => html`<option key=${kind} value=${kind}>${kind}</option>`)}</select></label>
       ${field("pattern", "pattern")}${field("for_s", "seconds", "number")}<button type="submit" disabled=${!may}>Start</button></form>
-    <${Failure} problem=${problem || list.problem} />
-    <${Table} caption="Traces" rows=${list.answer ? list.answer.rows : []} columns=${["trace", "node", "kind", "pattern", "state", "started_at_ms", "until_ms", "events", "events_max", "actor"]} links=${{ trace: (row) => `#/traces?trace=${encodeURIComponent(row.trace)}` }} empty="No trace runs." />
+    <${Failure} problem=${problem} />
+    <${Answered} state=${list} caption="Traces" columns=${["trace", "node", "kind", "pattern", "state", "started_at_ms", "until_ms", "events", "events_max", "actor"]} links=${{ trace: (row) => `#/traces?trace=${encodeURIComponent(row.trace)}` }} empty="No trace runs." />
     ${query.trace ? html`<h2>${printable(query.trace)}</h2><div class="row"><${Change} label="Stop" method="DELETE" path=${`/traces/${encodeURIComponent(query.trace)}`} enabled=${may} /></div>
-      <${Failure} problem=${events.problem} /><${Table} caption="Events" rows=${events.answer ? events.answer.rows : []} columns=${["at_us", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} empty="Nothing happened yet." />` : null}
+      <${Answered} state=${events} caption="Events" columns=${["at_us", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} empty="Nothing happened yet." />` : null}
     <${Copies} cli=${query.trace ? `stratamq trace export ${quoted(query.trace)}` : "stratamq trace list"} path=${query.trace ? `/traces/${encodeURIComponent(query.trace)}` : "/traces"} />`;
 }

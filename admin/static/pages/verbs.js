@@ -2,19 +2,21 @@
 
 import { html, useState } from "../vendor/preact-htm.js";
 import { useAnswer } from "../load.js";
-import { Change, Copies, Facts, Failure, Table } from "../parts.js";
+import { Answered, Change, Copies, Facts, Failure, Table } from "../parts.js";
 import { count, printable, shown } from "../words.js";
 
 const tables = (answer) => Object.entries(answer || {}).filter(([, value]) => Array.isArray(value) && value.length && typeof value[0] === "object");
 const facts = (answer) => Object.fromEntries(Object.entries(answer || {}).filter(([, value]) => !Array.isArray(value) || typeof value[0] !== "object"));
 const columns = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row)))];
+// Nodes as an operator reads them: addresses for clients without doors of our own, and no incarnation.
+const nodes = (rows) => rows.map(({ incarnation, clients, ...row }) => ({ ...row, listeners: clients && Object.fromEntries(Object.entries(clients).filter(([name]) => !name.startsWith("@"))) }));
 
 export function Plain({ title, question, path, query = {}, cli, beat = 0, children }) {
   const { answer, problem } = useAnswer(path, query, beat);
   return html`<h1>${title}</h1><p class="question">${question}</p><${Failure} problem=${problem} />
     ${answer ? html`<${Facts} facts=${facts(answer)} />` : problem ? null : html`<p role="status">Asking …</p>`}
     ${children}
-    ${tables(answer).map(([name, rows]) => html`<h2 key=${name}>${name.replaceAll("_", " ")}</h2><${Table} caption=${`${name}: ${rows.length}`} rows=${rows} columns=${columns(rows)} />`)}
+    ${tables(answer).map(([name, all]) => [name, name === "nodes" ? nodes(all) : all]).map(([name, rows]) => html`<h2 key=${name}>${name.replaceAll("_", " ")}</h2><${Table} caption=${`${name}: ${rows.length}`} rows=${rows} columns=${columns(rows)} />`)}
     <${Copies} cli=${cli} path=${path} query=${query} />`;
 }
 
@@ -50,7 +52,7 @@ export function Ring({ me, go, query, beat }) {
 
 export function Nodes({ me, beat }) {
   const { answer, problem } = useAnswer("/nodes", {}, beat);
-  const rows = (answer && answer.nodes) || [];
+  const rows = nodes((answer && answer.nodes) || []);
   const [node, setNode] = useState("");
   const may = me.role !== "viewer";
   return html`<h1>Nodes</h1><p class="question">What runs, and in which state?</p><${Failure} problem=${problem} />
@@ -68,13 +70,11 @@ export function Users({ me, beat }) {
   const bans = useAnswer("/bans", { count: 100 }, beat);
   const roles = useAnswer("/roles", { count: 100 }, beat);
   const [ban, setBan] = useState({ kind: "client_id", value: "", reason: "" });
-  const list = (state, name) => (state.answer ? state.answer[name] : []);
   const may = me.role !== "viewer";
   return html`<h1>Users and bans</h1><p class="question">Who may log in, and who is kept out?</p>
-    <${Failure} problem=${users.problem || bans.problem || roles.problem} />
-    <${Table} caption="Users" rows=${list(users, "users")} columns=${["user", "enabled", "password", "scram", "roles", "groups", "limits"]} empty="No user is in the cluster's policy." />
-    <h2>Roles</h2><${Table} caption="Roles" rows=${list(roles, "roles")} columns=${["role", "priority", "rules"]} empty="No role." />
-    <h2>Bans</h2><${Table} caption="Bans" rows=${list(bans, "bans")} columns=${["kind", "value", "until_utc", "reason"]} empty="Nobody is banned." />
+    <${Answered} state=${users} name="users" caption="Users" columns=${["user", "enabled", "password", "scram", "roles", "groups", "limits"]} empty="No user is in the cluster's policy." />
+    <h2>Roles</h2><${Answered} state=${roles} name="roles" caption="Roles" columns=${["role", "priority", "rules"]} empty="No role." />
+    <h2>Bans</h2><${Answered} state=${bans} name="bans" caption="Bans" columns=${["kind", "value", "until_utc", "reason"]} empty="Nobody is banned." />
     <div class="row">
       <label>kind <select value=${ban.kind} onChange=${(event) => setBan({ ...ban, kind: event.target.value })}>${["client_id", "user", "address", "network", "certificate"].map((kind) => html`<option key=${kind} value=${kind}>${kind}</option>`)}</select></label>
       <label>value <input value=${ban.value} onInput=${(event) => setBan({ ...ban, value: event.target.value })} /></label>
@@ -86,10 +86,10 @@ export function Users({ me, beat }) {
 }
 
 export function Tokens({ me, beat }) {
-  const { answer, problem } = useAnswer("/tokens", { count: 100 }, beat);
-  const rows = (answer && answer.tokens) || [];
-  return html`<h1>Tokens</h1><p class="question">Who may ask this service?</p><${Failure} problem=${problem} />
-    <${Table} caption="Tokens" rows=${rows} columns=${["token", "role", "made_utc", "until_utc"]} empty="No token: stratamq token create makes one." />
+  const state = useAnswer("/tokens", { count: 100 }, beat);
+  const rows = (state.answer && state.answer.tokens) || [];
+  return html`<h1>Tokens</h1><p class="question">Who may ask this service?</p>
+    <${Answered} state=${state} name="tokens" caption="Tokens" columns=${["token", "role", "made_utc", "until_utc"]} empty="No token: stratamq token create makes one." />
     <div class="row">${rows.map((row) => html`<${Change} key=${row.token} label=${`Revoke ${shown("", row.token)}`} method="DELETE" path=${`/tokens/${encodeURIComponent(row.token)}`} danger=${true} enabled=${me.role === "admin"} />`)}</div>
     <${Copies} cli="stratamq token list" path="/tokens" />`;
 }
