@@ -49,6 +49,7 @@ export function shown(name, value) {
     if (name.endsWith("_ms")) return `${Math.round(value * 100) / 100} ms`;
     return count(Math.round(value * 1000) / 1000);
   }
+  if (/(^|_)at_us$/.test(name) && /^\d{16}$/.test(value)) return `${moment(Number(value) / 1000).slice(0, -1)}.${value.slice(-6)}Z`; // too long a number for JSON
   return printable(String(value));
 }
 

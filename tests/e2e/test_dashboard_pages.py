@@ -39,7 +39,7 @@ def start_a_trace(window: Browser) -> None:
     form.locator("select").select_option("topic")
     form.locator("label:has-text('pattern') input").fill("load/#")
     window.page.keyboard.press("Enter")
-    window.page.wait_for_selector("table:has-text('received')")
+    window.page.wait_for_selector("table:has-text('received') td:text-matches('^20[0-9]{2}-[0-9]{2}-[0-9]{2} ')")
 
 
 def look_at(window: Browser, name: str, heading: str, width: int, by_keyboard: bool) -> None:

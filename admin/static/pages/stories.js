@@ -35,7 +35,9 @@ export function Client({ query, go, me, beat }) {
       <${Failure} problem=${now.problem} /><${Partial} page=${now.answer} />
       ${now.answer && now.answer.connection ? html`<h2>Connection at ${now.answer.edge}</h2><${Facts} facts=${now.answer.connection} />` : null}
       ${now.answer && now.answer.session ? html`<h2>Session at ${now.answer.primary}</h2><${Facts} facts=${now.answer.session} />` : null}
-      <div class="row"><${Change} label="Kick" method="DELETE" path=${`/clients/${part}`} danger=${true} enabled=${may} /></div>
+      <div class="row"><${Change} label="Kick" method="DELETE" path=${`/clients/${part}`} danger=${true} enabled=${may} />
+        ${now.answer && now.answer.session && now.answer.session.durable ? html`<${Change} label="Empty its queue" method="DELETE" path=${`/sessions/${part}/queue`} danger=${true} enabled=${me.role === "admin"} />
+        <${Change} label="Delete its session" method="DELETE" path=${`/sessions/${part}`} danger=${true} enabled=${me.role === "admin" && !now.answer.connection} />` : null}</div>
       <h2>Queue</h2><${Answered} state=${queue} caption="First entries of the queue" columns=${["seq", "topic", "qos", "bytes", "state", "packet", "age_s", "arrived_at_ms", "expires_in_s", "origin", "share"]} empty="The queue is empty, or there is none." />
       <h2>Under way</h2><${Answered} state=${inflight} caption="Unacknowledged" columns=${["direction", "packet", "qos", "state", "topic", "age_s", "origin", "waits_for"]} empty="Nothing is under way." />
       <h2>Subscriptions</h2><${Answered} state=${subscriptions} caption="Subscriptions" columns=${["filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable"]} empty="It subscribes to nothing." />

@@ -56,7 +56,7 @@ export function Nodes({ me, beat }) {
   const [node, setNode] = useState("");
   const may = me.role !== "viewer";
   return html`<h1>Nodes</h1><p class="question">What runs, and in which state?</p><${Failure} problem=${problem} />
-    ${answer ? html`<${Table} caption=${`Nodes: ${rows.length}`} rows=${rows} columns=${columns(rows)} />` : null}
+    ${answer ? html`<${Table} caption=${`Nodes: ${rows.length}`} rows=${rows} columns=${columns(rows)} />` : problem ? null : html`<p role="status">Asking …</p>`}
     <h2>Maintenance</h2>
     <div class="row"><label>node <select value=${node} onChange=${(event) => setNode(event.target.value)}><option value="">choose</option>${rows.map((row) => html`<option key=${row.node} value=${row.node}>${row.node}</option>`)}</select></label>
       ${node ? html`<${Change} label=${`Drain ${node}`} method="POST" path=${`/nodes/${encodeURIComponent(node)}/drain`} danger=${true} enabled=${may} />
