@@ -73,17 +73,28 @@ def timed(*words: str, codes: tuple[int, ...] = (0,)) -> tuple[float, str]:
     return time.perf_counter() - began, done.stdout
 
 
+def processor_s() -> float:
+    """Return what all commands that ended took of a processor."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def lists(data: Path, count: int, runs: int) -> None:
     """Time whole lists."""
     start_s = statistics.median(timed("client", "list", "--show-api")[0] for _ in range(runs))
     for form in ("jsonl", "table"):
         took = []
+        before = processor_s()
         for _ in range(runs):
             seconds, shown = timed("client", "list", "--all", "-o", form, "--data", str(data))
             assert len(shown.splitlines()) - (form == "table") == count, len(shown.splitlines())
             took.append(seconds)
-        median = statistics.median(took)
-        print(f"list of {count} clients at {EDGES} edges, -o {form}: {median:.2f} s (bar 2 s), start {start_s:.2f} s")
+        own_s = (processor_s() - before) / runs
+        print(
+            f"list of {count} clients at {EDGES} edges, -o {form}: {statistics.median(took):.2f} s (bar 2 s), least "
+            f"{min(took):.2f} s; processor of the command {own_s:.2f} s; start {start_s:.2f} s; "
+            f"load {os.getloadavg()[0]:.1f}"
+        )
 
 
 def stopped(cluster: LocalCluster, runs: int) -> None:
