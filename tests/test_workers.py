@@ -3,7 +3,7 @@
 from collections import deque
 from pathlib import Path
 
-from tests.workers import AT_ONCE, CLUSTERS, JOBS, choose, group_of
+from tests.workers import AT_ONCE, CLUSTERS, JOBS, LONG, choose, group_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,10 +21,14 @@ def test_two_clusters_stand_beside_each_other_and_never_three() -> None:
     assert all(list((ROOT / folder).glob("test_*.py")) for folder in CLUSTERS) and AT_ONCE == 2
     assert choose([other, jobs, cluster], [], [[], []]) == cluster
     assert choose([other, jobs, cluster], [], [[cluster], [other]]) == cluster
-    assert choose([other, jobs, cluster], [], [[cluster], [other, cluster]]) == other
+    assert choose([other, cluster], [], [[cluster], [other, cluster]]) == other
     assert choose([other, jobs, cluster], [other, cluster], [[cluster], []]) == cluster
     assert choose([cluster], [other], [[cluster], [cluster]]) is None
-    assert choose([jobs, other], [], [[cluster], [cluster]]) == jobs
+    assert choose([other, jobs], [], [[cluster], [cluster]]) == jobs, "it lasts"
+
+
+def test_what_lasts_is_there() -> None:
+    assert all((ROOT / group).exists() for group in LONG if group != "jobs")
 
 
 def test_three_workers_do_everything() -> None:

@@ -7,11 +7,35 @@ The other worker computes meanwhile, the long files first, so that none of them 
 
 from typing import Any
 
-__all__ = ["AT_ONCE", "CLUSTERS", "JOBS", "choose", "group_of"]
+__all__ = ["AT_ONCE", "CLUSTERS", "JOBS", "LONG", "choose", "group_of"]
 
 CLUSTERS = ("tests/e2e/", "tests/chaos/")
 AT_ONCE = 2
 JOBS = "tests/jobs/"
+# Few tests that last: groups with many tests go first otherwise, and the last ones shall be short.
+LONG = {
+    "jobs",
+    *(
+        f"tests/e2e/test_{name}.py"
+        for name in [
+            "cluster_users",
+            "damaged_store",
+            "denial",
+            "drain_history",
+            "export",
+            "hostile",
+            "hostile_subscribers",
+            "kills",
+            "many_partitions",
+            "moves",
+            "recover",
+        ]
+    ),
+    "tests/gateways/datagrams/test_processes.py",
+    "tests/membership/test_simulation.py",
+    "tests/stratamq/test_readme.py",
+    "tests/stratamq/test_wheel.py",
+}
 
 
 def group_of(test: str) -> str:
@@ -29,7 +53,7 @@ def choose(waiting: list[str], own: list[str], others: list[list[str]]) -> str |
     """Return the group that a worker takes next, None where each one that waits is one too many.
 
     Args:
-        waiting: Groups that no worker has, the longest first.
+        waiting: Groups that no worker has, those with many tests first.
         own: Groups whose tests this worker has before it.
         others: The same of each other worker.
     """
@@ -37,7 +61,7 @@ def choose(waiting: list[str], own: list[str], others: list[list[str]]) -> str |
     may_have = taken < AT_ONCE or any(map(is_cluster, own))
     allowed = [group for group in waiting if may_have or not is_cluster(group)]
     # A worker that may have a cluster takes one: they wait more than they compute, so they go on beside all others.
-    return min(allowed, key=lambda group: not is_cluster(group), default=None)
+    return min(allowed, key=lambda group: (not is_cluster(group), group not in LONG), default=None)
 
 
 def scheduler(config: Any, log: Any) -> Any:
