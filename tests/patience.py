@@ -6,4 +6,4 @@ things, or stands still for some seconds, is no failure. ``test_patience.py`` lo
 
 __all__ = ["PATIENCE_S"]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0

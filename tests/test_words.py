@@ -164,7 +164,7 @@ def subjects() -> list[str]:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         return []
     command = ["git", "-C", str(ROOT), "log", f"-{COMMITS}", "--no-merges", "--format=%s"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return shown.stdout.splitlines() if shown.returncode == 0 else []
 
 

@@ -30,7 +30,7 @@ from tests.chaos.node_disk import CRASH_POINTS, NodeDisk, build_shim, can_preloa
 from tests.chaos.schedule import Verb, tier_of
 from wire.node.process import EXIT_DAMAGED, EXIT_PUT_ASIDE, EXIT_RESTART
 
-READY_S = 90.0
+READY_S = 300.0
 BACKOFF_S = 0.2
 POLL_S = 0.1
 SETTINGS_OF = {"edge": ("edge.flapping_ends_max=0",)}  # the workload of takeovers is what that limit keeps out

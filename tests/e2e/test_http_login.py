@@ -241,7 +241,7 @@ def test_hostile_answers_are_no_answers_and_disturb_nobody(place: Place) -> None
         ann={"body": {**ALLOW, "acl": RULES}},
         moved={"status": 307, "headers": {"Location": place.server.url("/other")}, "body": ALLOW},
         huge={"body": ALLOW, "length": 1 << 30},
-        slow={"body": {**ALLOW, "more": "x" * 100}, "drip": True},
+        slow={"body": {**ALLOW, "more": "x" * 1000}, "drip": True},
         half={"body": ALLOW, "length": 100, "cut": True},
         html={"body": ALLOW, "headers": {"Content-Type": "text/html"}},
         lies={"body": {"result": "yes"}},

@@ -152,7 +152,7 @@ def beside(module: str, *words: object) -> Iterator[None]:
     try:
         yield
     finally:
-        print(f"{module} {' '.join(map(str, words[1:]))}: {process.communicate(timeout=60)[0].strip()}")
+        print(f"{module} {' '.join(map(str, words[1:]))}: {process.communicate(timeout=300)[0].strip()}")
 
 
 def anonymous(port: int, client_id: str) -> BlockingClient:
@@ -197,7 +197,7 @@ def under_attack(port: int) -> tuple[float, float, dict[str, Any], dict[str, int
     flood = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     with honest_logins(port, 10) as outcome:
         attacked = p99_ms(port, FLOOD_S - 2, "beside")
-    return calm, attacked, json.loads(flood.communicate(timeout=60)[0]), outcome
+    return calm, attacked, json.loads(flood.communicate(timeout=300)[0]), outcome
 
 
 @pytest.mark.slow

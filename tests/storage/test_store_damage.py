@@ -166,7 +166,7 @@ def test_a_damaged_page_is_remembered_and_crashes_nobody(
         for _ in range(8):
             _flip(data, random.Random(seed))
         path.write_bytes(data)
-        ended = subprocess.run([sys.executable, program, str(path), str(seed)], check=False, timeout=60)
+        ended = subprocess.run([sys.executable, program, str(path), str(seed)], check=False, timeout=300)
         assert ended.returncode in (0, DAMAGED), f"seed {seed}"
         if ended.returncode == DAMAGED:
             with pytest.raises(StoreDamaged, match="before"):

@@ -166,7 +166,7 @@ store.close()
 """
     path = small_disk / "store.lsm"
     done = subprocess.run(
-        [sys.executable, "-c", program, path], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, path], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode in (0, 7), done.stderr
     acked = [int(line) for line in done.stdout.split()]

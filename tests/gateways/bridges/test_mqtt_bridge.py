@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installe
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "stratamq", "bridge", *arguments, "--config", str(folder / "bridge.toml")]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 
 
 async def test_killed_while_it_works(tmp_path: Path) -> None:

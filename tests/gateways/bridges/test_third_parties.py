@@ -169,13 +169,13 @@ def _read(program: str, kafka: str) -> list[list[str]]:
         command = ["kcat", "-b", kafka, "-C", "-t", "upload", "-e", "-q", "-o", "beginning", "-f", form]
         rows: list[list[str]] = []
         while len({row[1] for row in rows}) < COUNT:
-            text = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True).stdout
+            text = subprocess.run(command, timeout=300, capture_output=True, text=True, check=True).stdout
             rows = [line.split(" ", 2) for line in text.splitlines()]
         return [[key, value, _header(headers, "mqtt-topic")] for key, value, headers in rows]
     if program == "kafka-python":
         return _read_by_kafka_python(kafka)
     command = ["node", "-e", CONSUMER, "--", kafka, str(COUNT)]
-    got = subprocess.run(command, timeout=60, capture_output=True, text=True, env=javascript("kafkajs"), check=True)
+    got = subprocess.run(command, timeout=300, capture_output=True, text=True, env=javascript("kafkajs"), check=True)
     assert got.stdout, got.stderr
     found: list[list[str]] = json.loads(got.stdout)
     return found
@@ -205,7 +205,7 @@ def _write(program: str, kafka: str) -> None:
     if program == "kcat":
         lines = "".join(f"k{n % 4}:{n}\n" for n in range(COUNT))
         command = ["kcat", "-b", kafka, "-P", "-t", "from", "-K", ":", "-H", "site=north"]
-        subprocess.run(command, timeout=60, input=lines, text=True, check=True)
+        subprocess.run(command, timeout=300, input=lines, text=True, check=True)
         return
     if program == "kafka-python":
         producer = library("kafka", "kafka-python").KafkaProducer(bootstrap_servers=kafka)
@@ -215,7 +215,7 @@ def _write(program: str, kafka: str) -> None:
         producer.close()
         return
     command = ["node", "-e", PRODUCER, "--", kafka, str(COUNT)]
-    subprocess.run(command, timeout=60, env=javascript("kafkajs"), check=True)
+    subprocess.run(command, timeout=300, env=javascript("kafkajs"), check=True)
 
 
 @pytest.fixture(params=["kcat", "kafkajs", "kafka-python"])

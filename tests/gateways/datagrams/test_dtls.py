@@ -156,6 +156,6 @@ def test_nodes_and_devices_as_processes(tmp_path: Path) -> None:
             assert panel.stderr is not None and panel.stderr.readline() == "subscribed #\n"
             for topic, code in (("west/t", 0), ("east", 1)):
                 line = command("pub", "--topic", topic, "--node", address, *shown("pump", "--{}={}"))
-                done = subprocess.run(line, cwd=ROOT, input="1\n2\n", text=True, capture_output=True, timeout=60)
+                done = subprocess.run(line, cwd=ROOT, input="1\n2\n", text=True, capture_output=True, timeout=300)
                 assert done.returncode == code, done.stderr
             assert panel.communicate(timeout=PATIENCE_S)[0].splitlines() == ["west/t 1", "west/t 2"]

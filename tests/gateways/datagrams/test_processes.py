@@ -94,7 +94,7 @@ def subscriber(keys: Path, address: str, count: int) -> Iterator[subprocess.Pope
 
 def publish(keys: Path, address: str, topic: str, text: str) -> subprocess.CompletedProcess[str]:
     line = command("pub", "--topic", topic, "--node", address, "--name", "pump", "--key-file", str(keys / "pump.key"))
-    return subprocess.run(line, cwd=ROOT, input=text, text=True, capture_output=True, timeout=60)
+    return subprocess.run(line, cwd=ROOT, input=text, text=True, capture_output=True, timeout=300)
 
 
 @pytest.mark.skipif(not INSTALLED, reason="package mosquitto is not installed")

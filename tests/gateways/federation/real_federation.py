@@ -133,7 +133,7 @@ class Site:
             str(self.folder / f"{self.name}.toml"),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60, check=False)
+        return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300, check=False)
 
     def kill(self, what: str) -> None:
         """kill -9 the broker or the agent."""
