@@ -5,21 +5,24 @@ lines in ``conf/sources.py``. The room ``membership`` is modelled in a room that
 passes the model in.
 """
 
+import importlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 
-from conf.admin_settings import AdminSettings
-from conf.balance_settings import BalanceSettings
-from conf.edge_settings import EdgeSettings, ListenerSettings
 from conf.node_settings import LogSettings, MetricsSettings, NodeSettings
-from conf.router_settings import RouterSettings
 from conf.sources import Loaded, load_rooms
-from conf.storage_settings import StorageSettings
+
+if TYPE_CHECKING:
+    from conf.admin_settings import AdminSettings
+    from conf.balance_settings import BalanceSettings
+    from conf.edge_settings import EdgeSettings, ListenerSettings
+    from conf.router_settings import RouterSettings
+    from conf.storage_settings import StorageSettings
 
 __all__ = [
     "ADMIN",
@@ -48,16 +51,55 @@ ADMIN = "admin"  # likewise
 LINK_PORTS = {"admin": 0, "balance": 0, "edge": 7949, "router": 7947, "storage": 7948}
 GROUP_NICE = {"admin": 5, "balance": 0, "edge": 0, "router": 5, "storage": 5}  # docs/adr/0060-who-waits-for-the-core.md
 SLICE_US = {"admin": 0, "balance": 0, "edge": 100, "router": 0, "storage": 0}
-ROOMS: dict[str, type[BaseModel]] = {
-    "node": NodeSettings,
-    "edge": EdgeSettings,
-    "router": RouterSettings,
-    "storage": StorageSettings,
-    "balance": BalanceSettings,
-    "admin": AdminSettings,
-    "metrics": MetricsSettings,
-    "logs": LogSettings,
+PLACES = {  # models of tiers, imported when asked for: a process has one tier, and a model takes up to 1.3 MiB
+    "AdminSettings": "conf.admin_settings",
+    "BalanceSettings": "conf.balance_settings",
+    "EdgeSettings": "conf.edge_settings",
+    "ListenerSettings": "conf.edge_settings",
+    "RouterSettings": "conf.router_settings",
+    "StorageSettings": "conf.storage_settings",
 }
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(PLACES[name]), name)
+
+
+class _Rooms(Mapping[str, type[BaseModel]]):
+    """The model of each room, by name."""
+
+    def __init__(self, models: Mapping[str, str | type[BaseModel]]) -> None:
+        self._models = models
+
+    def __getitem__(self, room: str) -> type[BaseModel]:
+        model = self._models[room]
+        return cast("type[BaseModel]", __getattr__(model)) if isinstance(model, str) else model
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def including(self, room: str, model: type[BaseModel]) -> "_Rooms":
+        """Return the rooms with one more."""
+        return _Rooms({**self._models, room: model})
+
+
+ROOMS = _Rooms(
+    {
+        "node": NodeSettings,
+        "edge": "EdgeSettings",
+        "router": "RouterSettings",
+        "storage": "StorageSettings",
+        "balance": "BalanceSettings",
+        "admin": "AdminSettings",
+        "metrics": MetricsSettings,
+        "logs": LogSettings,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,35 +119,35 @@ class NodeConfig:
 class EdgeConfig(NodeConfig):
     """Argument of ``edge.service.main``."""
 
-    edge: EdgeSettings
+    edge: "EdgeSettings"
 
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig(NodeConfig):
     """Argument of ``router.service.main``."""
 
-    router: RouterSettings
+    router: "RouterSettings"
 
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig(NodeConfig):
     """Argument of ``storage.service.main``."""
 
-    storage: StorageSettings
+    storage: "StorageSettings"
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceConfig(NodeConfig):
     """Argument of ``gateways.balancer.service.main``."""
 
-    balance: BalanceSettings
+    balance: "BalanceSettings"
 
 
 @dataclass(frozen=True, slots=True)
 class AdminConfig(NodeConfig):
     """Argument of ``admin.http.service.main``."""
 
-    admin: AdminSettings
+    admin: "AdminSettings"
 
 
 def load(
@@ -129,7 +171,7 @@ def load(
     Raises:
         UserError: Every mistake, one line each; exit code 2.
     """
-    rooms = dict(ROOMS) if membership is None else {**ROOMS, "membership": membership}
+    rooms = ROOMS if membership is None else ROOMS.including("membership", membership)
     own = ["node", tier, "metrics", "logs"] + (["membership"] if membership and tier != ADMIN else [])
     loaded = load_rooms(rooms, own, defaults=tier_defaults(tier), file=file, environment=environment, flags=flags)
     return _composite(tier, loaded)
