@@ -78,7 +78,8 @@ class Tracing:
         return False
 
     def _remember(self, key: tuple[int, int], topic: bytes, origin: Origin) -> None:
-        self._forget(key)
+        if key in self._entries:
+            self._forget(key)
         self._entries[key] = topic, origin
         self._topic_bytes += len(topic)
         while len(self._entries) > ENTRIES_MAX or self._topic_bytes > TOPIC_BYTES_MAX:
