@@ -31,7 +31,7 @@ class OperatorLink:
         self.incarnation = 0  # of the node at the other end
         self._hello: HelloReader | None = HelloReader()
         self._core = LinkCore()
-        self._waiting: list[Control] = []
+        self._waiting: list[tuple[int, bytes]] = []  # kind of frame, payload
 
     def connected(self, end: Endpoint | None, identity: NodeIdentity) -> None:
         """Begin on a connection, or end where there is none."""
@@ -44,7 +44,11 @@ class OperatorLink:
 
     def say(self, message: Control) -> None:
         """Send a message, now or once HELLOs are exchanged."""
-        self._waiting.append(message)
+        self.send(FrameKind.CONTROL, encode_control(message))
+
+    def send(self, kind: int, payload: bytes) -> None:
+        """Send a frame, now or once HELLOs are exchanged."""
+        self._waiting.append((kind, payload))
         self._flush()
 
     def keep_alive(self) -> None:
@@ -56,8 +60,8 @@ class OperatorLink:
     def _flush(self) -> None:
         if self._hello is not None or self.over or self.end is None:
             return
-        for message in self._waiting:
-            self._core.send(FrameKind.CONTROL, encode_control(message))
+        for kind, payload in self._waiting:
+            self._core.send(kind, payload)
         self._waiting.clear()
         data = self._core.take_output()
         if data:
@@ -120,6 +124,15 @@ class Looker(Process):
     def tell(self, node: str, message: Control) -> None:
         """Say anything else."""
         self._link(node).say(message)
+
+    def send(self, node: str, kind: int, payload: bytes) -> None:
+        """Send any frame."""
+        self._link(node).send(kind, payload)
+
+    def is_linked(self, node: str) -> bool:
+        """Return whether the last link to a node stands."""
+        link = self._links.get(node)
+        return link is not None and not link.over
 
     def incarnation(self, node: str) -> int:
         """Return the incarnation of a node that the link is to, 0 before HELLO."""

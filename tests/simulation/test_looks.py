@@ -3,14 +3,18 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.simulation.looker import Looker, Pages, whole
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
+from wire.messages.control import Control, encode_control
+from wire.messages.frames import FrameKind
 from wire.messages.look_kinds import LOOK_KINDS, rows_of
 from wire.messages.looks import Look, Seen, StartTrace
-from wire.messages.nodes import Heartbeat
+from wire.messages.nodes import Heartbeat, Register
 from wire.messages.operators import Admin
+from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve
 
 STORED = ClientOptions(clean_start=False, session_expiry_interval_s=3600)
 
@@ -169,18 +173,27 @@ def test_lists_go_on_while_a_storage_node_dies() -> None:
     assert len(sessions) == len(names)
 
 
-def test_an_operator_that_beats_is_put_out_everywhere() -> None:
+@pytest.mark.parametrize(("node", "what"), [("e1", "drops"), ("s1", "drops"), ("r1", "routes")])
+def test_an_operators_link_carries_nothing_else(node: str, what: str) -> None:
+    """A registration, a heartbeat, a resolution, a route and a frame of Raft, replication or messages end it."""
     looking = Looking()
-    for node in ("e1", "s1", "r1"):
-        answers: list[Seen | None] = []
-        looking.looker.look(node, Look(0, "drops" if node != "r1" else "routes"), answers.append)
-        looking.scene.until(lambda answers=answers: bool(answers))
-        assert answers[0] is not None and not answers[0].error
-        looking.looker.look(node, Look(0, "sessions", wait_ms=10), answers.append)
-        looking.looker.tell(node, Heartbeat("e1", 1, 1.0, 1))
-        looking.scene.run(1.0)
-        assert looking.looker.unanswered or len(answers) == 2
-    assert looking.scene.map.nodes["e1"].alive
+    looker, scene = looking.looker, looking.scene
+    epoch, entry = scene.map.epoch, scene.map.nodes["e1"]
+    controls: list[Control] = [
+        Register(1, entry),
+        Heartbeat("e1", entry.incarnation, 1.0, 1),
+        Resolve(1, 0, 1, ["t"]),
+        AddRoutes(1, 0, 1, -1, entry.incarnation, 1, []),
+        RemoveRoutes(0, 1, -1, entry.incarnation, 1, []),
+        Seen(1),
+    ]
+    frames = [(FrameKind.CONTROL, encode_control(message)) for message in controls]
+    kinds = FrameKind.RAFT, FrameKind.REPLICATE, FrameKind.PUBLISH, FrameKind.PUSH, FrameKind.CONTROLS
+    for kind, payload in [*frames, *((kind, frames[1][1]) for kind in kinds)]:
+        assert not looking.look(node, what).error and looker.is_linked(node)
+        looker.send(node, kind, payload)
+        scene.until(lambda: not looker.is_linked(node), 2.0)
+    assert scene.map.nodes["e1"].alive and scene.map.epoch == epoch
 
 
 def test_what_nodes_show_is_of_the_kinds_that_they_answer() -> None:

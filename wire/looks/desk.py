@@ -225,14 +225,16 @@ class LookDesk:
         look, bounds, conditions = waiting.look, self._bounds, waiting.conditions
         columns = waiting.source.columns
         shown = [(name, columns[name]) for name in look.columns or columns if name in columns]
-        until = self._clocks.work() + bounds.seconds
+        until = self._clocks.work() + self._pace.longest_s(bounds.seconds)
         rows: list[bytes] = []
         visited = size = 0
         place: Place = look.after
         cut = False
         for at, thing in waiting.source.walk(self._ask_of(waiting, now)):
             visited += 1
-            if thing is not None and all(_meets(column(thing), judge) for column, judge in conditions):
+            if thing is not None and (
+                not conditions or all(_meets(column(thing), judge) for column, judge in conditions)
+            ):
                 row, was_cut = _packed(thing, shown, TEXT_MAX)
                 if len(row) > bounds.reply_bytes:
                     row, was_cut = _packed(thing, shown, SHORT_TEXT_MAX)
@@ -291,16 +293,12 @@ def _meets(value: object, judge: Callable[[str], bool]) -> bool:
 
 def _packed(thing: object, shown: list[tuple[str, Callable[[Any], object]]], text_max: int) -> tuple[bytes, bool]:
     """Return a row, and whether a text of it was cut."""
-    row = {}
-    cut = False
-    for name, column in shown:
-        value = column(thing)
-        if value is None:
-            continue
-        if isinstance(value, str) and len(value) > text_max:
-            value, cut = value[:text_max], True
-        row[name] = value
-    return _encoder.encode(row), cut
+    row = {name: value for name, column in shown if (value := column(thing)) is not None}
+    packed = _encoder.encode(row)
+    if len(packed) <= text_max:  # so is each text in it
+        return packed, False
+    long = {name: value[:text_max] for name, value in row.items() if isinstance(value, str) and len(value) > text_max}
+    return (_encoder.encode(row | long), True) if long else (packed, False)
 
 
 def _text(place: Place) -> str:

@@ -1,7 +1,7 @@
 """The pace of looks: how often, and which share of the loop they take while it is busy and while it is not.
 
-A busy loop gives looks a twentieth of what it does otherwise, so that a message costs hardly more while somebody looks.
-Decision: docs/adr/0175-a-twentieth-of-the-work.md.
+A busy loop gives looks a fiftieth of what it does otherwise, so that a message costs hardly more while somebody looks.
+Decision: docs/adr/0169-a-fiftieth-of-the-work.md.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,9 @@ LOOKS_PER_S = 200.0
 BURST = 20.0  # looks at once after a rest
 IDLE_SHARE = 0.25  # of all time, of a loop with little else to do
 BUSY_AT = 0.1  # processor time of the loop for anything but looks, of all time: from here on it is busy
-BUSY_SHARE, LEAST_SHARE = 0.05, 0.01  # of what a busy loop does otherwise; of all time
+BUSY_SHARE, LEAST_SHARE = 0.02, 0.004  # of what a busy loop does otherwise; of all time
 LOOK_S = 0.000_1  # of a look beside its rows: frames of question and answer
+BUSY_LOOK_S = 0.000_5  # of one look at most while the loop is busy: the next one waits for it a hundred times as long
 CREDIT_S = 0.005  # of the loop, saved up at most
 MEASURED_S = 0.05  # over which the loop is judged
 
@@ -65,6 +66,10 @@ class Pace:
         """Return whether a look may be answered now."""
         self._advance(now)
         return self._looks >= 1 and self._credit > 0
+
+    def longest_s(self, seconds: float) -> float:
+        """Return how long a look may take that takes so long at most while the loop is not busy."""
+        return seconds if self._share == IDLE_SHARE else min(seconds, BUSY_LOOK_S)
 
     def looked(self, seconds: float) -> None:
         """Note how long a look took."""
