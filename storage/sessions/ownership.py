@@ -399,14 +399,23 @@ class Owners:
         for key in [key for key, holder in self._kicks.items() if holder.edge == edge]:
             del self._kicks[key]
         for client_id in sorted(self.openings):
-            waiting = self.openings[client_id]
-            while waiting and waiting[0].edge == edge and waiting[0].incarnation == incarnation:
-                waiting.popleft()
-            if not waiting:
-                del self.openings[client_id]
+            self._give_up_dead(client_id, edge, incarnation)
         self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
         self._delivery.redispatches.edge_dead(edge)
         self.dead_edges.add(self._end_of(edge, incarnation))
+
+    def _give_up_dead(self, client_id: str, edge: str, incarnation: int) -> None:
+        """Let no CONNECT of a dead edge wait in front; who waited behind one for a session's end is taken up anew."""
+        waiting = self.openings[client_id]
+        awaited = False
+        while waiting and waiting[0].edge == edge and waiting[0].incarnation == incarnation:
+            awaited = waiting.popleft().ends or awaited
+        if not waiting:
+            del self.openings[client_id]
+        elif awaited:  # the end of that session looks at the first one alone
+            del self.openings[client_id]
+            for opening in waiting:
+                self.open(opening.request, opening.edge, opening.incarnation)
 
     def _end_of(self, edge: str, incarnation: int) -> Iterator[int]:
         """End the connections of a dead edge, on which no CONNECT waits; yields the steps that it takes."""

@@ -199,3 +199,24 @@ def test_copies_for_a_group_go_to_another_member_in_order() -> None:
     assert len(hosted.delivery.redispatches) == count
     (session,) = hosted.partition.sessions.values()
     assert session.queued == 0
+
+
+def test_who_waits_behind_a_connect_of_a_dead_edge_is_answered() -> None:
+    """The CONNECT that replaces a session was withdrawn by its edge's death: the next one waited for ever."""
+    cluster = Cluster(partitions=1, shards=SHARDS)
+    one, two = cluster.edges["e1"], cluster.edges["e2"]
+    alice = one.open("alice")
+    subscribed(one, alice, 10 * FILTERS_AT_ONCE)
+    one.close(alice)
+    one.open("alice", clean_start=True, settle=False)
+    cluster.step()
+    second = two.open("alice", settle=False)
+    core = cluster.primary(0).core.partitions[0]
+    while len(core.owners.openings.get("alice", ())) < 2:
+        cluster.step()
+    cluster.kill_edge("e1")
+    cluster.run(3.0)
+    assert not core.owners.openings
+    (session,) = core.partition.sessions.values()
+    assert session.number == second.session != alice.session
+    assert session.edge == "e2" and not two.answers(SessionOpened)[-1].session_present
