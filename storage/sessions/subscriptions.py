@@ -30,7 +30,7 @@ from wire.messages.sessions import (
     Subscription,
     UnsubscribeSession,
 )
-from wire.node.route_registrar import REPEAT_S, by_shard, route_entry, sender_report
+from wire.node.route_registrar import REPEAT_S, by_shard, is_of_owner, route_entry, sender_report
 
 __all__ = ["Subscriptions"]
 
@@ -415,7 +415,7 @@ class Subscriptions:
         asked = self._asked.get(answer.request)
         partition = self._partition
         current = answer.sender_epoch == partition.epoch
-        if asked is None or not current or self._map().shards[answer.shard].epoch != answer.shard_epoch:
+        if asked is None or not current or not is_of_owner(self._map(), asked.shard, answer):
             return
         answered = self._unanswered(answer.request)
         self._take(answer.request)

@@ -15,6 +15,7 @@ from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
+from wire.messages.routes import RoutesAdded
 from wire.messages.sessions import (
     InboundRecorded,
     RecordInbound,
@@ -111,6 +112,22 @@ def test_acknowledgements_on_their_way_to_a_dead_primary_are_not_lost() -> None:
     cluster.crash_all()
     cluster.run(0.5)
     assert [push.payload for push in alice.received if not push.pubrel] == [str(n).encode() for n in range(8)]
+
+
+def test_an_answer_about_a_shard_that_was_not_asked_answers_nothing() -> None:
+    """Whatever it names, a shard that no map has included, the node goes on and the true answer is taken."""
+    cluster, edge = with_edge(shards=2)
+    alice = edge.open("alice")
+    cluster.router.routes_answered = False
+    request = edge.subscribe(alice, "a/#")
+    (asked,) = cluster.router.added
+    for shard in (60_000, (asked.shard + 1) % len(cluster.map.shards)):
+        cluster.tell("s1", RoutesAdded(asked.request, shard, asked.shard_epoch, asked.sender_epoch))
+    cluster.settle()
+    assert request in edge.asked
+    cluster.router.answer("s1", asked)
+    cluster.settle()
+    assert request not in edge.asked
 
 
 def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_nothing() -> None:

@@ -186,3 +186,15 @@ def test_a_report_goes_in_steps_and_in_pieces() -> None:
         assert [piece.first for piece in told] == [True] + [False] * 7
         assert [piece.last for piece in told] == [False] * 7 + [True]
     assert all(piece.first and piece.last for number, piece in pieces if number != shard)
+
+
+def test_an_answer_about_another_shard_is_no_answer() -> None:
+    """A router named a shard that the map does not have: the look-up of its epoch ended the node."""
+    sender = Sender(1)
+    sender.registrar.hold(["a/1"], 0.0)
+    order = next(message for message in sender.link if isinstance(message, AddRoutes))
+    for shard in ((order.shard + 1) % SHARDS, 60_000):
+        sender.registrar.added(RoutesAdded(order.request, shard, 1, 7))
+    assert not sender.standing
+    sender.registrar.added(RoutesAdded(order.request, order.shard, 1, 7))
+    assert sender.standing == {"a/1"}

@@ -15,7 +15,7 @@ from wire.messages.control import Control
 from wire.messages.pieces import pieces
 from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
 
-__all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "route_entry", "sender_report"]
+__all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "is_of_owner", "route_entry", "sender_report"]
 
 REPEAT_S = 0.5  # an unanswered AddRoutes is sent again this often, under its number: either answer will do
 REPEATS_PER_TICK = 20
@@ -58,6 +58,12 @@ def _shards_of(cluster_map: ClusterMap, name: str, known: dict[str, list[int]]) 
     if found is None:
         found = known[head] = cluster_map.shards_for_filter(head)
     return found
+
+
+def is_of_owner(cluster_map: ClusterMap, shard: int, answer: RoutesAdded) -> bool:
+    """Return whether an answer is about the shard that was asked, under the epoch that the map has now."""
+    shards = cluster_map.shards
+    return answer.shard == shard < len(shards) and shards[shard].epoch == answer.shard_epoch
 
 
 def sender_report(
@@ -393,9 +399,8 @@ class RouteRegistrar:
     def added(self, answer: RoutesAdded) -> None:
         """An owner says that no edge holds a cached answer without these routes any more."""
         asked = self._asked.get(answer.request)
-        if asked is None or answer.sender_epoch != self._sender_epoch or answer.shard != asked.shard:
-            return  # of an owner that was not asked for this: the number of a shard may be any
-        if self._map().shards[asked.shard].epoch != answer.shard_epoch:
+        current = answer.sender_epoch == self._sender_epoch
+        if asked is None or not current or not is_of_owner(self._map(), asked.shard, answer):
             return
         answered = self._wanted(answer.request)
         self._take(answer.request)
