@@ -68,7 +68,7 @@ class Publishing:
     def _lane(self, number: int) -> PlainLane | None:
         """Return the lane of a partition that takes plain messages now: there is room, and no ledger."""
         hosted = self._partitions.here(number)
-        if hosted is None or not hosted.takes or self.full or hosted.publishers.refusing:
+        if hosted is None or not hosted.takes or self._is_short(hosted):
             return None
         if hosted.partition.ledger is not None:
             return None
@@ -147,11 +147,15 @@ class Publishing:
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
         """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
-        if (self.full or hosted.publishers.refusing) and self._refuse_for_room(hosted, record, peer):
+        if self._is_short(hosted) and self._refuse_for_room(hosted, record, peer):
             self._turn.count("refused_store_full")
             self._answer(record, hosted.partition.number, peer, ReasonCode.SERVER_BUSY)
         else:
             hosted.publish(record, peer)
+
+    def _is_short(self, hosted: HostedPartition) -> bool:
+        """Whether the disk is full, or was so lately that what follows a refused message may still come."""
+        return self.full or hosted.publishers.refuses(self._turn.now, self._lease.map.lease_s)
 
     def _refuse_for_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
         """Return whether a message finds no room, or follows one that found none; note the first of them."""

@@ -25,7 +25,7 @@ class Publishers:
 
     def __init__(self) -> None:
         self.heard: dict[int, tuple[int, float]] = {}
-        self._refused: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when for want of room
+        self._refused: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when; the oldest first
         self._forget_at = float("-inf")
 
     def __len__(self) -> int:
@@ -55,16 +55,22 @@ class Publishers:
         self.heard[session] = (owner_epoch, now)
         return False
 
-    @property
-    def refusing(self) -> bool:
-        """Whether anything was refused lately."""
-        return bool(self._refused)
+    def refuses(self, now: float, lease_s: float) -> bool:
+        """Whether anything was refused lately; forgets what was refused too long ago to matter."""
+        refused = self._refused
+        while refused:
+            oldest = next(iter(refused))
+            if now - refused[oldest][1] < LEASES_REMEMBERED * lease_s:
+                return True
+            del refused[oldest]
+        return False
 
     def refused(self, session: int, owner_epoch: int, now: float) -> None:
         """There was no room for a message of this connection."""
         if session:
             if len(self._refused) >= PUBLISHERS_MAX:
                 self._refused.clear()
+            self._refused.pop(session, None)  # they stand in the order of their times
             self._refused[session] = (owner_epoch, now)
 
     def settle_refused(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:

@@ -55,17 +55,29 @@ def test_publishers_are_bounded() -> None:
 def test_what_was_on_its_way_behind_a_refused_message_is_refused_too() -> None:
     """Simulation seeds 10011 and 10030: it was taken, and the refused message came again behind it."""
     publishers = Publishers()
-    assert not publishers.refusing
+    assert not publishers.refuses(100.0, 2.0)
     publishers.refused(7, 2, 100.0)
     publishers.refused(0, 1, 100.0)  # no session: nothing comes again
     assert publishers.settle_refused(7, 2, 107.9, 2.0)
     assert not publishers.settle_refused(8, 2, 100.9, 2.0)
     assert not publishers.settle_refused(0, 1, 100.9, 2.0)
-    assert publishers.refusing
+    assert publishers.refuses(107.9, 2.0)
     assert not publishers.settle_refused(7, 3, 100.9, 2.0)  # its next connection
-    assert not publishers.refusing
+    assert not publishers.refuses(100.9, 2.0)
     publishers.refused(7, 3, 101.0)
     assert not publishers.settle_refused(7, 3, 109.0, 2.0)
+
+
+def test_a_refused_publisher_that_never_comes_back_is_forgotten() -> None:
+    """Until it published again, its partition took no message by the quick way any more."""
+    publishers = Publishers()
+    publishers.refused(7, 1, 100.0)
+    publishers.refused(8, 1, 101.0)
+    publishers.refused(7, 2, 104.0)
+    assert publishers.refuses(108.9, 2.0)
+    assert publishers.refuses(111.9, 2.0)  # 7 was refused once more
+    assert not publishers.refuses(112.0, 2.0)
+    assert not publishers.settle_refused(7, 2, 112.0, 2.0)
 
 
 def test_pick_and_ordinary_copy_are_remembered_apart() -> None:
