@@ -154,7 +154,10 @@ class FileSink(BatchSink):
                 reader = self._arrow.ipc.open_stream(file)
                 while True:
                     batches.append(reader.read_next_batch())
-            except (StopIteration, self._arrow.ArrowInvalid, OSError, EOFError):
+            except OSError as error:
+                if error.errno is not None:
+                    raise  # the disk's, not Arrow's: what is behind it was done, and must not go with the file
+            except (StopIteration, self._arrow.ArrowInvalid, EOFError):
                 pass  # the end, or a batch that was cut and is not done
         if batches:
             target = path.with_name(path.name.removesuffix(OPEN) + ".parquet")
