@@ -35,6 +35,7 @@ __all__ = ["Forwarding"]
 MQTT_5 = 5
 SOCKETS_MAX = 64  # of edges of this host, those of former ones included
 LOOK_S = 0.05  # between attempts of those that wait for an edge
+DRAINED_BYTES = 4096  # in one go, of a client that was told to go elsewhere
 
 
 class Forwarding:
@@ -211,7 +212,7 @@ class Forwarding:
                 else:
                     arrival.client.send(told)
                     arrival.client.shutdown(socket.SHUT_WR)
-                    await trio.lowlevel.wait_readable(arrival.client)
+                    await _drain(arrival.client)
             except (OSError, trio.BrokenResourceError):
                 pass  # it is gone, as it should be
             finally:
@@ -263,3 +264,18 @@ class Forwarding:
             return b""
         unique = f"{int(arrival.accepted * 1000):x}-{self._numbers:x}".encode()
         return proxy_header(source[:2], destination[:2], unique, arrival.tls)
+
+
+async def _drain(client: socket.socket) -> None:
+    """Read what a client sends until it closes: its CONNECT was only looked at, and to close over it is a reset.
+
+    Raises:
+        OSError: The connection broke.
+    """
+    while True:
+        await trio.lowlevel.wait_readable(client)
+        try:
+            if not client.recv(DRAINED_BYTES):
+                return
+        except BlockingIOError:
+            pass

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 import trio
+import trio.testing
 
 from conf.balance_settings import BalanceListener, BalanceSettings
 from gateways.balancer.arrival import Arrival
@@ -95,6 +96,23 @@ async def test_clients_that_are_told_where_to_go_are_held_and_bounded(edge: sock
             assert (await trio.to_thread.run_sync(stays.recv, 100))[3] == 0x9C
             while made.held:
                 await trio.sleep(0.01)
+
+
+async def test_a_client_that_was_looked_at_reads_where_to_go(edge: socket.socket) -> None:
+    """Its CONNECT still waited in the socket: to close over it was a reset, which may take the answer with it."""
+    client, came = arrival(5)
+    client.sendall(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00")
+    async with forwarded(edge, choose_s=5.0) as (made, _):
+        with client:
+            await trio.lowlevel.wait_readable(came.client)
+            made.forward(came)
+            client.settimeout(5)
+            assert (await trio.to_thread.run_sync(client.recv, 100))[3] == 0x9C
+            assert await trio.to_thread.run_sync(client.recv, 100) == b""
+            await trio.testing.wait_all_tasks_blocked()
+            assert made.held == 1 and came.client.fileno() >= 0
+        while made.held:
+            await trio.sleep(0.01)
 
 
 async def test_who_waits_for_an_edge_is_tried_together(edge: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
