@@ -78,12 +78,9 @@ class RetainedStore:
             self._partition.count("refused_retained_user")
             self._partition.note("refused", "retained_per_user_max", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED
-        if known is not None:
-            return 0
-        if (
-            len(self._topics) >= settings.retained_messages_max
-            or self.payload_bytes + len(message.payload) > settings.retained_bytes_max
-        ):
+        growth = len(message.payload) - (known[0] if known is not None else 0)
+        is_full = known is None and len(self._topics) >= settings.retained_messages_max
+        if is_full or (growth > 0 and self.payload_bytes + growth > settings.retained_bytes_max):
             self._partition.count("refused_retained_full")
             self._partition.note("refused", "retained_full", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED

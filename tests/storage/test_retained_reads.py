@@ -43,6 +43,21 @@ def test_the_store_lets_messages_expire_and_is_bounded() -> None:
     assert [message.topic for message in read(cluster, "t/#")] == ["t/2"]
 
 
+def test_a_known_topic_does_not_grow_beyond_the_bytes() -> None:
+    """Room for 10 bytes: what replaces a smaller payload counts with what it adds; what shrinks one is always taken."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(retained_bytes_max=10))
+    sizes = {"t/1": 4, "t/2": 4}
+    for topic, size, code in (("t/1", 7, 0x97), ("t/1", 6, 0), ("t/2", 5, 0x97), ("t/2", 4, 0), ("t/1", 1, 0)):
+        for kept, octets in sizes.items():
+            edge.publish(retained(kept, "x" * octets), 0)
+        cluster.settle()
+        answered = edge.publish(retained(topic, "y" * size), 0)
+        cluster.settle()
+        assert edge.acked[answered] == code, (topic, size)
+        sizes[topic] = size if code == 0 else sizes[topic]
+    assert cluster.primary(0).core.event_counts()["refused_retained_full"] == 2
+
+
 def test_s14_a_retained_copy_and_its_live_twin() -> None:
     """While retained copies are read live messages wait; one message is delivered once, whichever comes first."""
     cluster, edge = with_edge(partitions=1)
