@@ -471,7 +471,7 @@ class StorageCore:
             self._moved.append(hosted.partition.number)
         for number, hosted in before.items():
             if not self._partitions.is_hosted(number, hosted):
-                unserved = hosted.waiting.unserved(self.lease.newest_at)
+                unserved = hosted.waiting.leave(self.lease.newest_at)
                 if unserved:
                     self._early.put_back(number, unserved)
         # Somebody asks for these already, and soon it would be forgotten: whoever asked knew this map, or an older one.

@@ -27,6 +27,7 @@ class EarlyRequests:
         self._waiting: dict[int, deque[Early]] = {}
         self._count = 0
         self._bytes = 0
+        self._looked_at = float("-inf")  # of the newest request: a frame of thousands is looked at once
 
     def __len__(self) -> int:
         return self._count
@@ -38,7 +39,9 @@ class EarlyRequests:
     def keep(self, partition: int, request: Early) -> bool:
         """Keep a request; False if there is no room: refuse it, and everything of its partition that comes later."""
         size = request.size
-        self.forget_before(request.since - EARLY_S)
+        if request.since > self._looked_at:
+            self._looked_at = request.since
+            self.forget_before(request.since - EARLY_S)
         if self._count >= EARLY_MAX or self._bytes + size > EARLY_BYTES_MAX:
             return False
         self._waiting.setdefault(partition, deque()).append(request)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from conf.metrics import Histogram
 from mqtt.reasons import ReasonCode
 from storage.hosting.loading import load
-from storage.hosting.waiting import UntilServing, Waiting
+from storage.hosting.waiting import UntilServing, Waiting, WaitingBytes
 from storage.messages.delivery import Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.origins import edge_sender
@@ -113,6 +113,7 @@ class HostedPartition:
         cluster_map: Callable[[], ClusterMap],
         now: float,
         window: RouteWindow,
+        waiting_bytes: WaitingBytes,
     ) -> None:
         self.partition = Partition(number, settings, store, overlay, now)
         self.delivery = Delivery(self.partition, self._live)
@@ -142,7 +143,7 @@ class HostedPartition:
         self._poll_at = float("-inf")
         self._poll_again_s = POLL_AGAIN_S
         self._looked_epoch = -1  # of the map, at the last step towards serving
-        self.waiting = UntilServing(settings.waiting_opens_max)
+        self.waiting = UntilServing(settings.waiting_opens_max, waiting_bytes)
         self._more_due = False  # timers, than a turn may take
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:

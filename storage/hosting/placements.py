@@ -14,7 +14,7 @@ from storage.hosting.deadlines import NEVER, Deadlines
 from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.user_telling import UserTelling
-from storage.hosting.waiting import WaitingCopy
+from storage.hosting.waiting import WaitingBytes, WaitingCopy
 from storage.replication.backup import Replica, Writes, check
 from storage.replication.primary import CATCH_UP_ROWS, DROP_AFTER_S, CatchUp, Replication
 from storage.sessions.route_window import RouteWindow
@@ -75,6 +75,7 @@ class Placements:
         self.users = UserTelling(node, self.sums, cluster_map)
         self.left_counts: dict[str, int] = {}  # of partitions that were served here
         self.window = RouteWindow()
+        self._waiting_bytes = WaitingBytes()
         self.replication: dict[int, Replication] = {}
         self.replicas: dict[int, Replica] = {}
         self.answers: list[tuple[str, AppendAck]] = []  # of this turn; they leave when it is synced
@@ -226,7 +227,8 @@ class Placements:
             replica.accept_loss()  # never in sync, and now the primary: by an operator's word
         replica.promote()
         self._touched.add(number)
-        hosted = HostedPartition(number, self._settings, self._store, self._overlay, self._map, now, self.window)
+        state = number, self._settings, self._store, self._overlay
+        hosted = HostedPartition(*state, self._map, now, self.window, self._waiting_bytes)
         hosted.partition.since, hosted.placed_at = since, placed_at
         hosted.partition.ledger, hosted.partition.journal = self._ledger(number), self.journal
         hosted.partition.tracing, hosted.partition.sums = self.tracing, self.sums

@@ -28,6 +28,7 @@ __all__ = [
     "UntilServing",
     "Waiting",
     "WaitingAck",
+    "WaitingBytes",
     "WaitingCopy",
     "WaitingMessage",
     "WaitingRequest",
@@ -48,6 +49,7 @@ PartitionRequest = (
     | RevokeAway
 )
 
+MESSAGES_BYTES_MAX = 64 * 1024 * 1024  # of messages that wait until their partitions serve, of all of a node
 MESSAGE_BYTES = 256  # of a waiting message beside topic and payload
 REQUEST_BYTES = 1024  # of a waiting request, roughly
 
@@ -114,6 +116,15 @@ class WaitingCopy(NamedTuple):
 Waiting = WaitingMessage | WaitingRequest | WaitingAck | WaitingScan
 
 
+class WaitingBytes:
+    """Bytes of messages that wait until their partitions serve, of all partitions of a node."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = 0
+
+
 class UntilServing:
     """Requests to one partition that wait until it serves.
 
@@ -121,12 +132,14 @@ class UntilServing:
 
     Args:
         most: Records of either kind that it keeps, the passed on and the others.
+        octets: Of the messages of all partitions of the node, ``MESSAGES_BYTES_MAX`` at most.
     """
 
-    __slots__ = ("_came", "_most", "_passed_on", "_waiting")
+    __slots__ = ("_came", "_most", "_octets", "_passed_on", "_waiting")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, octets: WaitingBytes) -> None:
         self._most = most
+        self._octets = octets
         self._passed_on: deque[WaitingMessage] = deque()
         self._waiting: deque[Waiting] = deque()
         self._came = 0  # of those, since ``take_came``
@@ -139,7 +152,7 @@ class UntilServing:
 
     def keep(self, waiting: Waiting) -> bool:
         """Keep a request; False if too many wait already: refuse it."""
-        if len(self._waiting) >= self._most:
+        if len(self._waiting) >= self._most or not self._reserve(waiting):
             return False
         self._waiting.append(waiting)
         self._came += 1
@@ -147,9 +160,17 @@ class UntilServing:
 
     def keep_passed_on(self, waiting: WaitingMessage) -> bool:
         """Keep a message that the former primary passed on; False if too many wait already: drop it."""
-        if len(self._passed_on) >= self._most:
+        if len(self._passed_on) >= self._most or not self._reserve(waiting):
             return False
         self._passed_on.append(waiting)
+        return True
+
+    def _reserve(self, waiting: Waiting) -> bool:
+        """Take the bytes of a message if they are left; requests are few and small."""
+        if isinstance(waiting, WaitingMessage):
+            if self._octets.used + waiting.size > MESSAGES_BYTES_MAX:
+                return False
+            self._octets.used += waiting.size
         return True
 
     def begin(self) -> None:
@@ -163,10 +184,20 @@ class UntilServing:
 
     def take(self) -> Waiting | None:
         """Return the next request, None if no other waits."""
-        if self._passed_on:
-            return self._passed_on.popleft()
-        return self._waiting.popleft() if self._waiting else None
+        if not self:
+            return None
+        waiting = self._passed_on.popleft() if self._passed_on else self._waiting.popleft()
+        if isinstance(waiting, WaitingMessage):
+            self._octets.used -= waiting.size
+        return waiting
 
-    def unserved(self, since: float) -> list[WaitingMessage]:
-        """Return, in order, the messages that came since then and wait in vain: this node is the primary no longer."""
-        return [item for item in self._waiting if isinstance(item, WaitingMessage) and item.since >= since]
+    def leave(self, since: float) -> list[WaitingMessage]:
+        """Keep nothing, for this node is the primary no longer; return, in order, the messages that came since then."""
+        unserved = []
+        passed_on = len(self._passed_on)
+        while (waiting := self.take()) is not None:
+            if passed_on > 0:
+                passed_on -= 1
+            elif isinstance(waiting, WaitingMessage) and waiting.since >= since:
+                unserved.append(waiting)
+        return unserved

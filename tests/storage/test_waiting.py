@@ -2,7 +2,15 @@
 
 from storage.hosting.early_requests import EarlyRequests
 from storage.hosting.hosted_partition import Phase
-from storage.hosting.waiting import UntilServing, WaitingAck, WaitingCopy, WaitingMessage, WaitingRequest
+from storage.hosting.waiting import (
+    MESSAGES_BYTES_MAX,
+    UntilServing,
+    WaitingAck,
+    WaitingBytes,
+    WaitingCopy,
+    WaitingMessage,
+    WaitingRequest,
+)
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage, PushAck
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE, PeerKey
@@ -19,7 +27,7 @@ def waiting_message(since: float, peer: PeerKey = EDGE) -> WaitingMessage:
 
 def test_a_room_refuses_above_its_bound_and_keeps_the_order() -> None:
     """Messages that were passed on have a bound of their own, and stand apart."""
-    room = UntilServing(2)
+    room = UntilServing(2, WaitingBytes())
     ack = WaitingAck(2.0, EDGE, PushAck(5, 1, 1, 1, 4, 0))
     assert room.keep(waiting_message(1.0)) and room.keep(ack) and not room.keep(waiting_message(3.0))
     assert room.keep_passed_on(waiting_message(4.0, FORMER))
@@ -29,22 +37,57 @@ def test_a_room_refuses_above_its_bound_and_keeps_the_order() -> None:
     assert (room.take_came(), room.take_came()) == (2, 0)
 
 
+def test_messages_of_all_partitions_share_a_bound_in_bytes() -> None:
+    """Only their number was bounded: ten thousand large ones in each partition that is read are the whole memory."""
+    octets = WaitingBytes()
+    one, two = UntilServing(9, octets), UntilServing(9, octets)
+    large = PublishMessage(1, b"topic", bytes(MESSAGES_BYTES_MAX // 2), 0)
+    assert one.keep(WaitingMessage(1.0, EDGE, 3, 7, large))
+    assert not two.keep(WaitingMessage(1.0, EDGE, 4, 7, large))
+    assert not two.keep_passed_on(WaitingMessage(1.0, FORMER, 4, 7, large))
+    assert two.keep(WaitingRequest(3.0, EDGE, ReadRetained(1, 3, 7, "#")))
+    assert len(one.leave(0.0)) == 1 and octets.used == 0
+    assert two.keep(WaitingMessage(1.0, EDGE, 4, 7, large))
+    while two.take() is not None:
+        pass
+    assert octets.used == 0
+
+
 def test_messages_alone_go_back_to_wait_for_the_map() -> None:
     """An edge sends its requests again by itself; a message of a newer map it does not."""
-    room = UntilServing(9)
+    room = UntilServing(9, WaitingBytes())
     for waiting in (
         waiting_message(1.0),
         waiting_message(2.0),
         WaitingRequest(3.0, EDGE, ReadRetained(1, 3, 7, "#")),
     ):
         room.keep(waiting)
-    assert room.unserved(2.0) == [waiting_message(2.0)]
+    assert room.leave(2.0) == [waiting_message(2.0)]
+    assert not room
 
 
 def test_a_waiting_request_can_be_printed() -> None:
     """A state that waits as code says nothing."""
     text = repr(WaitingRequest(3.0, EDGE, ReadRetained(1, 3, 7, "#")))
     assert "since=3.0" in text and "node='e1'" in text and "ReadRetained(request=1" in text
+
+
+def test_early_requests_of_one_moment_look_once_at_what_is_too_old() -> None:
+    """A frame of thousands for as many partitions looked at all that waited for each of them."""
+    early = EarlyRequests()
+    early.keep(0, waiting_message(1.0))
+    looks = 0
+    forget = early.forget_before
+
+    def counted(until: float) -> None:
+        nonlocal looks
+        looks += 1
+        forget(until)
+
+    early.forget_before = counted  # type: ignore[method-assign]
+    for number in range(100):
+        early.keep(number, waiting_message(20.0))
+    assert (looks, len(early)) == (1, 100)
 
 
 def test_early_requests_account_for_their_bytes() -> None:
