@@ -403,6 +403,14 @@ def test_arrows_between_sub_rooms_run_one_way() -> None:
         assert circles(table) == set()
 
 
+@pytest.mark.parametrize("room", SUB_ROOMS)
+def test_the_page_names_each_sub_room_above_what_it_imports(room: str) -> None:
+    (row,) = re.findall(rf"^\| `{room}/` \| (`.*) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    names = re.findall(r"`(\w+)`", row)
+    assert sorted(names) == sorted(SUB_ROOMS[room])
+    assert all(SUB_ROOMS[room][name] <= set(names[:place]) for place, name in enumerate(names))
+
+
 @pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
 def test_every_package_says_what_it_is(folder: Path) -> None:
     """Its docstring names what it owns, its doors, what always holds, and what it may import."""
