@@ -201,6 +201,7 @@ class StorageCore:
             calm = False
             self._look(now)
         self.stop.step(now)
+        self.figures.turn(now)
         self.lease.beat(now)
         if calm and self._rests(now):
             return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
@@ -455,7 +456,7 @@ class StorageCore:
             if self._slices:
                 return now + SYNC_REST_S if self._batches.synced < self._batches.newest else now
             due = min(due, max(min(self.placements.window.deadline, self._due_at()), self._next_sweep))
-        due = min(due, self._settling.deadline(now))
+        due = min(due, self._settling.deadline(now), self.figures.deadline)
         due = min(due, self.operators.next_deadline(), self.placements.users.next_deadline())
         return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), due)
 

@@ -1,16 +1,22 @@
 """Figures of a node's partitions, as its metrics show them: sessions, queues, retained messages, counts of events.
 
-Only partitions that changed are counted anew, up to a number of sessions in one look: a million would keep the loop.
+Only partitions that changed are counted anew, some sessions at a time, for a million would keep the loop: what many
+sessions hold is some seconds old where a rebalance looks at it.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from math import inf
 
-from storage.hosting.hosted_partition import HostedPartition, Tally
+from storage.hosting.hosted_partition import HostedPartition, Phase, Tally
 
 __all__ = ["Figures"]
 
 COUNTED_PER_LOOK = 50_000  # sessions
+COUNTED_PER_TURN = 500  # of a microsecond or two
+PARTITION_WEIGHT = 5  # of one without any, in sessions
+SLICE_S = 0.04  # from one turn that counts to the next
+REST_S = 4.0  # from one look to the next
 
 
 class Figures:
@@ -19,12 +25,31 @@ class Figures:
     Args:
         hosted: Those whose primary is this node.
         left: Counts of those that have left.
+
+    Attributes:
+        deadline: When a look that has begun goes on; inf without one.
     """
 
     def __init__(self, hosted: Mapping[int, HostedPartition], left: Mapping[str, int]) -> None:
         self._hosted = hosted
         self._left = left
         self._begins = 0  # number of the partition with which the next look begins
+        self.deadline = inf
+        self._count_at = -inf
+        self._counting: Iterator[int] | None = None  # what is left of the look under way
+
+    def turn(self, now: float) -> None:
+        """Go on counting, if it is time, for what ``HostedPartition.size`` tells."""
+        if now < self._count_at:
+            return
+        self._counting = self._counting or self.count()
+        left = COUNTED_PER_TURN
+        for sessions in self._counting:
+            left -= sessions
+            if left <= 0:
+                self.deadline = self._count_at = now + SLICE_S
+                return
+        self._counting, self.deadline, self._count_at = None, inf, now + REST_S
 
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""
@@ -47,7 +72,7 @@ class Figures:
         return counts
 
     def count(self) -> Iterator[int]:
-        """Count partitions that changed anew, in slices; yields the sessions of each.
+        """Count partitions that changed anew, in slices; yields the sessions of each, and what a partition costs.
 
         A look goes on where the one before came to its end: else the same ones would be counted each time.
         """
@@ -56,13 +81,16 @@ class Figures:
         left = COUNTED_PER_LOOK
         for number in numbers[at:] + numbers[:at]:
             hosted = self._hosted.get(number)
-            if hosted is None:  # it has left meanwhile
+            if (
+                hosted is None or hosted.phase is Phase.LOADING
+            ):  # it has left meanwhile, or counts itself when it is read
                 continue
             if left <= 0:
                 self._begins = number
                 return
             left -= len(hosted.partition.sessions)
             yield from hosted.count()
+            yield PARTITION_WEIGHT
 
     def _tallies(self) -> list[Tally]:
         for _ in self.count():

@@ -190,7 +190,8 @@ class HostedPartition:
         fill = 0.0
         fills = Histogram(FILL_BOUNDS)
         settings = self.partition.settings
-        for passed, session in enumerate(list(self.partition.sessions.values()), 1):
+        sessions = list(self.partition.sessions.values())
+        for passed, session in enumerate(sessions, 1):
             online += session.edge != ""
             waiting = session.queued
             queued += waiting
@@ -210,13 +211,11 @@ class HostedPartition:
         told = tuple(fills.counts), fills.total, queue_bytes
         self.tally = tally = Tally(online, queued, keys, size, fill, subscribed, *told)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
+        yield len(sessions) % COUNTED_AT_ONCE
 
     @property
     def size(self) -> tuple[int, int]:
         """Return (keys, bytes) as a rebalance counts them: coarse, so that they are told again only when it matters."""
-        if self.changed:
-            for _ in self.count():
-                pass
         return self._size
 
     def wait_to_serve(self, waiting: Waiting) -> bool:

@@ -433,7 +433,7 @@ class Placements:
         return f"up to operation {replica.log_end} of epoch {replica.log_end_epoch}"
 
     def sizes(self) -> dict[int, tuple[int, int]]:
-        """Return what the partitions served here hold; each call measures some of them anew, so that it is cheap."""
+        """Return what the partitions served here held when they were counted; each call looks at some of them."""
         self._measured += 1
         for number in range(self._measured % MEASURED_IN_TURN, len(self._known), MEASURED_IN_TURN):
             hosted = self.hosted.get(number)

@@ -369,7 +369,7 @@ def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach(
     for number in range(5):
         edge.publish(message(str(number)), alice.session >> 48)
     primary = cluster.primary(alice.session >> 48)
-    cluster.run(9.0)
+    cluster.run(13.0)
     keys, size = primary.core.lease.sizes[alice.session >> 48]
     assert keys == 7  # session, subscription, queue
     assert size > 256
