@@ -22,6 +22,7 @@ SCANS_MAX = 20_000  # under way; edges give up after some seconds, so more could
 SCAN_S = 60.0  # most that an edge waits for an answer (edge.retained_hold_s)
 PAGE_BYTES_MAX = 1024 * 1024
 PAGE_MESSAGES_MAX = 1000
+HELD_BYTES_MAX = 32 * 1024 * 1024  # of pages that are not full yet, together: beyond it a page ends where it is
 
 Touch = Callable[[int, HostedPartition], None]
 
@@ -80,6 +81,7 @@ class RetainedScans:
         self._touch = touch
         self._scans: list[tuple[int, int, RetainedScan]] = []  # turns had, number: a heap
         self._number = 0
+        self._held = 0  # bytes of messages that look-ups have found, and not told yet
         self.refused = 0
         self.cut = 0
 
@@ -98,6 +100,7 @@ class RetainedScans:
 
     def _push(self, scan: RetainedScan) -> None:
         self._number += 1
+        self._held += scan.size
         heappush(self._scans, (int(scan.visits // VISITS_PER_TURN), self._number, scan))
 
     def go_on(self, now: float, steps_max: int) -> list[tuple[RetainedScan, list[int]]]:
@@ -106,6 +109,7 @@ class RetainedScans:
         left = float(steps_max * VISITS_PER_STEP)
         while self._scans and left > 0:
             _, _, scan = heappop(self._scans)
+            self._held -= scan.size
             if now > scan.until:
                 self.cut += 1
                 self._give_up(scan)
@@ -129,7 +133,9 @@ class RetainedScans:
                 continue
             more = scan.step(self._touch)
             if more is None:
-                continue
+                if not scan.messages or self._held + scan.size <= HELD_BYTES_MAX:
+                    continue
+                more = True
             partition = hosted.partition
             settled = partition.commit_index == partition.meta.op_index and not partition.dirty
             if settled and not scan.messages and not more:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from storage.hosting import retained_scans
 from storage.hosting.retained_scans import SCANS_MAX, RetainedScan, RetainedScans
 from storage.state.rows import NEVER, RetainedRow
 from tests.storage.rounds import timed_rounds
@@ -92,6 +93,27 @@ def test_look_ups_are_bounded() -> None:
     for number in range(SCANS_MAX + 1):
         scans.add(RetainedScan("e1", ReadRetainedAll(number, "#", 1), [(0, hosted)]), 0.0)
     assert (len(scans), scans.refused) == (SCANS_MAX, 1)
+
+
+def test_pages_under_way_hold_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many look-ups have found much and are not at their end, pages end early; what follows is asked for."""
+    monkeypatch.setattr(retained_scans, "HELD_BYTES_MAX", 10)
+    cluster, edge = with_edge(partitions=1)
+    for number in range(300):
+        edge.publish(PublishMessage(0, f"a/{number:03}".encode(), b"12345", 1, retain=True), 0)
+    cluster.settle()
+    found: list[str] = []
+    pages = 0
+    more = True
+    while more:
+        request = next(edge.requests)
+        edge.ask(ReadRetained(request, 0, edge.epoch(0), "a/+", found[-1] if found else "", 1_000))
+        cluster.settle()
+        (page,) = [one for one in edge.answers(RetainedPage) if one.request == request]
+        found += [message.topic for message in page.messages]
+        pages, more = pages + 1, page.more
+    assert found == [f"a/{number:03}" for number in range(300)]
+    assert pages > 2
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
