@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from wire.links.admission import Told, admit, check_hello, resume
+from wire.links.admission import OPERATORS_MAX, Told, admit, check_hello, resume
+from wire.links.link_table import LinkTable
 from wire.links.redial import backoff_s
 from wire.messages.frames import PROTOCOL_VERSION
 from wire.messages.hello import Hello, LinkError, NodeIdentity, PeerKey
@@ -78,3 +79,22 @@ def test_a_gateway_takes_the_link_of_no_node() -> None:
         check_hello(router, hello, ("c", "gateway", "e2"))
     with pytest.raises(LinkError, match="edge e1 takes no link from gateway gateway/e1"):
         admit(EDGE, key, None, None)
+
+
+def test_who_was_admitted_is_judged_again_when_its_link_begins() -> None:
+    """Between the two its HELLO was answered: a later incarnation came, or as many operators as may."""
+    reset: list[PeerKey] = []
+    router = NodeIdentity("c", "r1", "router", 1)
+    table = LinkTable(
+        router, on_frame=lambda *_: None, on_up=lambda _: None, on_down=lambda _: None, on_reset=reset.append
+    )
+    table.peer_of(S1)
+    later = table.peer_of(S1._replace(incarnation=6))
+    with pytest.raises(LinkError):
+        table.peer_of(S1)
+    assert table.get("s1") is later
+    assert reset == [S1]
+    for number in range(OPERATORS_MAX):
+        table.peer_of(PeerKey(f"op-{number}", "operator", 1))
+    with pytest.raises(LinkError):
+        table.peer_of(PeerKey("op-more", "operator", 1))

@@ -393,9 +393,9 @@ class LinkHub:
             Whether it stood.
         """
         table = self.table
-        peer = table.peer_of(key)
-        connection = Connection(stream, peer.core, partial(table.frame, peer), self._on_read, self.reads)
         try:
+            peer = table.peer_of(key)
+            connection = Connection(stream, peer.core, partial(table.frame, peer), self._on_read, self.reads)
             self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)
         except LinkError as error:

@@ -166,8 +166,14 @@ class LinkTable:
         return wanted
 
     def peer_of(self, key: PeerKey) -> LinkPeer:
-        """Return the link of this incarnation, ending another incarnation of the same node."""
+        """Return the link of this incarnation, ending an earlier incarnation of the same node.
+
+        Raises:
+            LinkError: Not admitted any more: others have come since its HELLO was judged.
+        """
         peer = self._peers.get(key.node)
+        if peer is None or peer.key != key:
+            self._admit(key)
         if peer is not None and peer.key != key:
             self.forget(key.node)
             peer = None
