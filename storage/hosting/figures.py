@@ -81,9 +81,7 @@ class Figures:
         left = COUNTED_PER_LOOK
         for number in numbers[at:] + numbers[:at]:
             hosted = self._hosted.get(number)
-            if (
-                hosted is None or hosted.phase is Phase.LOADING
-            ):  # it has left meanwhile, or counts itself when it is read
+            if hosted is None or hosted.phase is Phase.LOADING:  # it has left, or counts itself when it is read
                 continue
             if left <= 0:
                 self._begins = number
