@@ -1,6 +1,7 @@
 """A partition whose only whole copy is gone waits, says what is left, and serves that when an operator accepts it."""
 
 import shutil
+from typing import Any
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_cluster import connected, publish
@@ -12,8 +13,12 @@ def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
         former = cluster.pid("storage-0")
         cluster.kill("storage-0")
         shutil.move(cluster.data / "storage-0" / "store", cluster.data / "gone")
-        cluster.wait_for(lambda: without_primary(cluster) == 8, "known to be empty")
-        shown = cluster.admin("ring", "recover", "all")
+        cluster.wait_for(lambda: without_primary(cluster) == 8, "known to be without a primary")
+        # Its node has no primary because it died; that it has nothing is known when it has come back and was asked.
+        cluster.wait_for(
+            lambda: all("storage-0" in row for row in recoverable(cluster)["partitions"]), "back and asked"
+        )
+        shown = recoverable(cluster)
         assert [row["partition"] for row in shown["partitions"]] == list(range(8))
         assert shown["partitions"][0]["storage-0"] == "nothing"
         assert shown["partitions"][0]["whole_copies"] == "none"
@@ -29,6 +34,11 @@ def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
         publish(cluster, 0, "a/b", "m", 1)
         assert subscriber.wait_for(1) == ["a/b m"]
         subscriber.close()
+
+
+def recoverable(cluster: LocalCluster) -> dict[str, Any]:
+    """Return what is left of each partition that waits."""
+    return cluster.admin("ring", "recover", "all")
 
 
 def without_primary(cluster: LocalCluster) -> int:
