@@ -20,7 +20,7 @@ ASKED = {  # what a page is asked, where it shows nothing without
     "traces": "?trace=seen",
     "ring": "?plan=1&name=load",
 }
-EMPTY = {"alarms", "operations", "slow", "users"}  # pages that may have no row of a table here
+EMPTY = {"alarms", "audits", "operations", "slow", "users"}  # pages that may have no row of a table here
 NAMES = {  # pages whose rows stay, and the column that tells them apart
     "clients": "client_id",
     "sessions": "client_id",
