@@ -38,7 +38,7 @@ from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsub
 from mqtt.properties import PropertyId
 from mqtt.reasons import FAILURE, ConnectReturnCode, ReasonCode
 
-__all__ = ["ClientUser", "GatewayClient", "GatewayClientOptions", "Keep", "RefusedFilter"]
+__all__ = ["WINDOW_3_1_1", "ClientUser", "GatewayClient", "GatewayClientOptions", "Keep", "RefusedFilter"]
 
 Keep = Callable[[list[StateChange], Callable[[], None]], None]  # make changes durable, and then call
 
@@ -79,6 +79,11 @@ class ClientUser(Protocol):
 
     def room(self) -> None:
         """There may be room for more publishes."""
+
+
+# Messages of QoS 2 under way at a broker of 3.1.1, which tells no Receive Maximum: Mosquitto 2.0 ends who has more, and
+# again whenever it comes back with them.
+WINDOW_3_1_1 = 20
 
 
 @dataclass(frozen=True, slots=True)

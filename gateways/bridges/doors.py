@@ -14,7 +14,7 @@ from conf.bridge_settings import BridgeSettings, MqttDoorSettings
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_private
 from gateways.addresses import Address, parse_address
-from gateways.client import GatewayClientOptions
+from gateways.client import WINDOW_3_1_1, GatewayClientOptions
 from gateways.transport import client_context
 from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest, Will
@@ -34,7 +34,7 @@ class Door:
     Attributes:
         as_bridge: CONNECT says bridge (level 0x83 or 0x84): the broker keeps our own messages away.
         will: Of the next connection.
-        full_qos: Filters must be granted at their QoS.
+        full_qos: Filters must be granted at their QoS, and messages of QoS 2 leave at QoS 2.
     """
 
     where: str
@@ -55,11 +55,14 @@ class Door:
 
     def options(self, filters: Sequence[SubscriptionRequest]) -> GatewayClientOptions:
         """Return what a client needs."""
+        window = max(16, self.window_messages)
+        if self.version != 5 and self.full_qos:
+            window = min(self.window_messages, WINDOW_3_1_1)
         bounds = ClientBounds(
             connect_timeout_s=10.0,
             goodbye_timeout_s=1.0,
             silence_s=self.keep_alive_s * 1.5,
-            window=max(16, self.window_messages),
+            window=window,
             excess=EXCESS,
         )
         return GatewayClientOptions(

@@ -12,7 +12,7 @@ from conf.errors import ExitCode, UserError
 from conf.federate_settings import FederateSettings
 from conf.private_files import check_private
 from gateways.addresses import parse_address
-from gateways.client import GatewayClientOptions
+from gateways.client import WINDOW_3_1_1, GatewayClientOptions
 from gateways.transport import client_context
 from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest
@@ -21,7 +21,6 @@ from mqtt.properties import Properties, PropertyId
 __all__ = ["client_id_of", "lane_options", "own_client_ids", "read_secret"]
 
 KEEP_ALIVE_S = 30
-WINDOW_3_1_1 = 20  # no Receive Maximum is told there, and Mosquitto 2.0 ends who has more than that under way at QoS 2
 EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
 EXPIRY_S_MIN = 7 * 86_400
 ALIASES_MAX = 64
