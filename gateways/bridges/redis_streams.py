@@ -30,7 +30,6 @@ from mqtt.properties import Properties, PropertyId
 __all__ = ["RedisStreamSink", "RedisStreamSource", "build_redis_sink", "build_redis_source"]
 
 RedisBridge: TypeAlias = RedisSink | RedisSource
-Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
 
 BATCH = 500
 BATCH_BYTES = 1024 * 1024
@@ -248,25 +247,34 @@ class RedisStreamSource:
             self._give(token, stream, answer[1])
 
     def _give(
-        self, token: trio.lowlevel.TrioToken, stream: str, entries: list[tuple[bytes, dict[bytes, bytes]]]
+        self, token: trio.lowlevel.TrioToken, stream: str, entries: list[tuple[bytes | None, dict[bytes, bytes]]]
     ) -> None:
         """Give entries to the flow, in the loop, and wait until it has them."""
-        taken = []
+        taken, deleted = [], 0
         with self._lock:
             for name, fields in entries:
+                if name is None:
+                    continue  # Redis 6.2 names no entry that was deleted while a consumer had it open
                 entry = (stream, name.decode())
-                if entry not in self._known and fields is not None:
-                    self._known.add(entry)
+                if entry in self._known:
+                    continue
+                self._known.add(entry)
+                if not fields:  # deleted too, in later versions: there is nothing to send
+                    self._finished.append(entry)
+                    deleted += 1
+                else:
                     number = next(self._numbers)
                     self._open[number] = entry
                     taken.append((number, _message(stream, entry[1], fields)))
 
         def give() -> None:
+            for _ in range(deleted):
+                self._flow.drop("deleted_at_source")
             for number, message in taken:
                 self._flow.take(number, message)
             self._given.set()
 
-        if taken:
+        if taken or deleted:
             self._given.clear()
             token.run_sync_soon(give)
             while not self._given.wait(0.1) and not self._stopping.is_set():
