@@ -19,6 +19,7 @@ from access.identity.principal import Credentials
 from access.limits.answer_cache import AnswerCache
 from conf.errors import UserError
 from conf.settings import ListenerSettings
+from edge.login import asking_service
 from edge.login.asking_service import AT_ONCE
 from edge.login.http_callouts import HttpCallouts
 from edge.login.job_desk import JobDesk
@@ -216,7 +217,9 @@ async def test_answers_that_clients_provoke_do_not_open_it() -> None:
             assert place.calls.asking.open_breakers() == {("l",): 0.0}
 
 
-async def test_questions_at_once_have_a_bound() -> None:
+async def test_questions_at_once_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking_service, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(asking_service, "ANSWER_S", PATIENCE_S)
     open_now = most = 0
 
     async def handler(stream: trio.SocketStream) -> None:
