@@ -90,6 +90,8 @@ def read_reports(folder: Path) -> list[AuditRow]:
 def _row(path: Path, written_ms: int) -> AuditRow:
     name = path.parent.name
     try:
+        if not path.is_file():  # a pipe would hold the thread
+            return AuditRow(name, written_ms, "no report: no file")
         with path.open("rb") as file:
             data = file.read(SUMMARY_BYTES_MAX + 1)
         if len(data) > SUMMARY_BYTES_MAX:

@@ -22,6 +22,7 @@ from anycorn.typing import LifespanState
 from anycorn.worker_context import WorkerContext
 
 from conf.http1 import plain_server
+from conf.http_doors import serve_connections
 
 __all__ = ["serve_pages"]
 
@@ -80,7 +81,6 @@ async def serve_pages(application: Application, listener: socket.socket) -> None
     config.loglevel = "WARNING"
     config.include_server_header = False
     config.read_timeout = SILENCE_S
-    config.alpn_protocols = ["http/1.1"]
     context, answers = WorkerContext(None), ASGIWrapper(application)
     standing: dict[_Connection, anyio.CancelScope] = {}
 
@@ -92,5 +92,4 @@ async def serve_pages(application: Application, listener: socket.socket) -> None
             await connection.run()
         standing.pop(connection, None)
 
-    async with await anyio.abc.SocketListener.from_socket(listener) as doors:
-        await doors.serve(serve)
+    await serve_connections(listener, serve)

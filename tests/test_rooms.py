@@ -136,6 +136,7 @@ SHELLS = {
     "admin.trace_export",
     "admin.trace_tail",
     "conf.metrics",
+    "conf.http_doors",
     "conf.page_server",
     "conf.settings",  # asks for the host's name
     "edge.hot.descriptors",

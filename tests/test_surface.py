@@ -20,8 +20,6 @@ WITHOUT_READER = {
     "decode_pushes": "the same",
     "encode_push_ack": "half of a format",
     "encode_run": "half of a format",
-    "create_ssl_context": "anycorn calls it",
-    "ssl_enabled": "anycorn reads it",
     "format_help": "argparse calls it",
     "lowest_tag": "a door of the loop (ADR 8): its outbox, as a neighbour sees it",
     "make_row": "half of a format: an exported row as another program may write it",

@@ -40,10 +40,10 @@ from admin.http.watching import Watching
 from admin.links import open_links
 from admin.otlp import open_sender, register_sender
 from admin.trace_export import TraceExport
-from conf.asgi import without_lifespan
 from conf.errors import UserError
 from conf.events import say
 from conf.http1 import plain_server
+from conf.http_doors import serve_connections
 from conf.settings import AdminConfig, NodeConfig
 from wire.clock import boot_time
 from wire.node.process import NodeProcess, own_version, run_process
@@ -194,9 +194,19 @@ class AdminService:
         return context
 
     async def _serve(self, gate: Gate, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        config = _ServerConfig(context)
-        config.bind = [f"fd://{listener.detach()}"]
-        await SERVER.serve(without_lifespan(gate), config, shutdown_trigger=trio.sleep_forever, mode="asgi")
+        # Behind ``plain_server``, which decides what of anycorn is imported.
+        from anycorn.app_wrappers import ASGIWrapper
+        from anycorn.tcp_server import TCPServer
+        from anycorn.typing import LifespanState
+        from anycorn.worker_context import WorkerContext
+
+        application: Any = gate
+        answers, config, worker = ASGIWrapper(application), _ServerConfig(), WorkerContext(None)
+
+        async def serve(stream: Any) -> None:
+            await TCPServer(answers, config, worker, LifespanState(), stream).run()
+
+        await serve_connections(listener, serve, context)
 
     def _say_ready(self, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]
@@ -216,26 +226,15 @@ class AdminService:
 
 
 class _ServerConfig(SERVER.Config):  # type: ignore[misc,name-defined]
-    """Bounds of the HTTP server; TLS by a context of our own."""
+    """Bounds of the HTTP server."""
 
-    def __init__(self, context: ssl.SSLContext | None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._context = context
-        self.alpn_protocols = ["http/1.1"]
         self.include_server_header = False
         self.loglevel = "WARNING"
         self.h11_max_incomplete_size = HEADERS_BYTES_MAX
         self.keep_alive_timeout = KEEP_S
-        self.graceful_timeout = 0.2
-        self.shutdown_timeout = 0.5
         self.websocket_max_message_size = 1
-
-    @property
-    def ssl_enabled(self) -> bool:
-        return self._context is not None
-
-    def create_ssl_context(self) -> ssl.SSLContext | None:
-        return self._context
 
 
 def _stay_of(path: str, query: bytes) -> Stay:

@@ -34,7 +34,7 @@ def test_reports_are_told_the_newest_first(tmp_path: Path) -> None:
 
 
 def test_what_is_no_report_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file, one without end, one of another release, a folder in its place; an empty folder is no row."""
+    """Another file, one without end, one of another release, a folder or a pipe; an empty folder is none."""
     monkeypatch.setattr(audits, "SUMMARY_BYTES_MAX", 1_000)
     report(tmp_path, "a-long", 1, tables={"x": ["y" * 2_000]})
     (tmp_path / "b-letter").mkdir()
@@ -43,8 +43,10 @@ def test_what_is_no_report_is_told_as_such(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "d-folder" / "summary.json").mkdir(parents=True)
     (tmp_path / "e-empty").mkdir()
     (tmp_path / "f-file").write_text("x")
+    (tmp_path / "g-pipe").mkdir()
+    os.mkfifo(tmp_path / "g-pipe" / "summary.json")
     rows = {row.report: row.verdict for row in read_reports(tmp_path)}
-    assert {*rows} == {"a-long", "b-letter", "c-other", "d-folder"}
+    assert {*rows} == {"a-long", "b-letter", "c-other", "d-folder", "g-pipe"}
     assert all(("\n" not in verdict and "report" in verdict) or "read" in verdict for verdict in rows.values()), rows
 
 

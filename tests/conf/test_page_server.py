@@ -1,8 +1,10 @@
 """The server of a node's own pages: whole answers, in order, over connections that stand, and bounded."""
 
+import os
+import resource
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
@@ -10,6 +12,7 @@ from anyio._backends._trio import SocketStream
 from trio.testing import MockClock
 
 import conf.page_server
+from conf.http_doors import REST_S
 from conf.metrics import Metrics
 from conf.node_pages import NodePages
 from conf.page_server import CONNECTIONS_MAX, SEND_S, SILENCE_S, serve_pages
@@ -29,6 +32,21 @@ async def served(families: int = 1) -> AsyncIterator[tuple[str, int]]:
         nursery.start_soon(serve_pages, NodePages(metrics, health_only=False).answer, listener)
         yield listener.getsockname()
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Leave none to this process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def read_answer(stream: trio.SocketStream) -> bytes:
@@ -143,6 +161,23 @@ async def test_a_silent_connection_ends(autojump_clock: MockClock) -> None:
         with trio.fail_after(SILENCE_S + 1):
             assert await stream.receive_some() == b""
     assert autojump_clock
+
+
+async def test_without_descriptors_a_connection_waits() -> None:
+    """The first accept that failed ended the pages, and the node with them."""
+    async with served() as address:
+        standing = await trio.open_tcp_stream(*address)
+        await standing.send_all(GET % b"/metrics")
+        await read_answer(standing)
+        with socket.socket() as newcomer, without_descriptors():
+            newcomer.connect(address)  # the kernel takes it
+            await trio.sleep(3 * REST_S)
+        await standing.send_all(GET % b"/metrics")
+        await read_answer(standing)
+        async with await trio.open_tcp_stream(*address) as stream:
+            await stream.send_all(GET % b"/metrics")
+            await read_answer(stream)
+        await standing.aclose()
 
 
 async def test_the_oldest_of_many_connections_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
