@@ -5,7 +5,7 @@ The reply has the form of a router's, so that a command prints and ends the same
 
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from stratamq.cli.options import Options
     from wire.messages.operators import AdminReply
 
-__all__ = ["api_of", "ask_api", "refuse_show", "show_call"]
+__all__ = ["api_of", "ask_api", "page_of", "refuse_show", "show_call"]
 
 ASK_S = 70.0  # the service ends a request after a minute
+T = TypeVar("T")
 
 
 def api_of(options: "Options") -> "Api":
@@ -56,6 +57,29 @@ def show_call(verb: str, arguments: Mapping[str, object]) -> None:
 
     typer.echo(printable(call_of_verb(verb, arguments).line()))
     raise typer.Exit
+
+
+def page_of(options: "Options", path: str, kind: type[T]) -> T:
+    """Return a page of the service.
+
+    Raises:
+        UserError: It has none at this path, refuses the token, or does not answer.
+        typer.Exit: ``--show-api``: the call is printed.
+    """
+    from msgspec import DecodeError, json
+
+    from admin.api import Call
+    from conf.errors import UserError
+
+    call = Call("GET", path)
+    if options.show_api:
+        typer.echo(call.line())
+        raise typer.Exit
+    api = api_of(options)
+    try:
+        return json.decode(api.ask(call, ASK_S)[1], type=kind)
+    except DecodeError as error:
+        raise UserError(f"{api.address} is no service of this release: {error}") from None
 
 
 def refuse_show(options: "Options") -> None:

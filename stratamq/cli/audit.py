@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from stratamq.cli import cells
 from stratamq.cli.asking import Options
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.verbs import asks, group
-
-if TYPE_CHECKING:
-    from admin.audits import AuditRow
 
 __all__ = ["register"]
 
@@ -75,12 +72,13 @@ def tail(file: FILE, lines: COUNT = 20) -> None:
 @asks
 def reports(options: Options, folder: FOLDER = None) -> None:
     """Show what `jobs audit --output` found, the newest first; exit code 1 where the newest one lost something."""
-    from admin.audits import AuditRow, read_reports
+    from admin.audits import AuditPage, AuditRow, read_reports
     from conf.errors import ExitCode, UserError
+    from stratamq.cli.api_asking import page_of
 
     rows: list[AuditRow]
     if options.show_api or options.api is not None:
-        rows = _reports_of_service(options)
+        rows = page_of(options, "/audits", AuditPage).rows
     else:
         path = folder or options.data / "audits"
         try:
@@ -102,30 +100,6 @@ def reports(options: Options, folder: FOLDER = None) -> None:
 def _cells(row: dict[str, object]) -> dict[str, object]:
     now = time.time()
     return {name: cells.shown_cell(name, value, now) for name, value in row.items()}
-
-
-def _reports_of_service(options: Options) -> "list[AuditRow]":
-    """Return the reports that the HTTP service has.
-
-    Raises:
-        typer.Exit: ``--show-api``: the call is printed.
-    """
-    from msgspec import DecodeError, json
-
-    from admin.api import Call
-    from admin.audits import AuditPage
-    from conf.errors import UserError
-    from stratamq.cli.api_asking import ASK_S, api_of
-
-    call = Call("GET", "/audits")
-    if options.show_api:
-        typer.echo(call.line())
-        raise typer.Exit
-    api = api_of(options)
-    try:
-        return json.decode(api.ask(call, ASK_S)[1], type=AuditPage).rows
-    except DecodeError as error:
-        raise UserError(f"{api.address} is no service of this release: {error}") from None
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -119,21 +119,9 @@ def _found_by_api(options: Options) -> "tuple[list[Operation], tuple[Missing, ..
     Raises:
         typer.Exit: ``--show-api``: the call is printed.
     """
-    from msgspec import DecodeError, json
-
-    from admin.api import Call
     from admin.gather import Missing
     from admin.http.operation_page import OperationPage
-    from conf.errors import UserError
-    from stratamq.cli.api_asking import ASK_S, api_of
+    from stratamq.cli.api_asking import page_of
 
-    call = Call("GET", "/operations")
-    if options.show_api:
-        typer.echo(call.line())
-        raise typer.Exit
-    api = api_of(options)
-    try:
-        page = json.decode(api.ask(call, ASK_S)[1], type=OperationPage)
-    except DecodeError as error:
-        raise UserError(f"{api.address} is no service of this release: {error}") from None
+    page = page_of(options, "/operations", OperationPage)
     return [row.operation() for row in page.rows], tuple(Missing(one.node, one.why) for one in page.partial)
