@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -133,21 +134,25 @@ class HangsUpOnce:
         self.clients: set[str] = set()  # whose first SUBSCRIBE has come
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        decoder, client = StreamDecoder(connect_first=True), ""
         async with stream:
-            async for data in stream:
-                for packet in decoder.feed(data):
-                    if isinstance(packet, Connect):
-                        client = packet.client_id
-                        answer: Packet = Connack(client in self.clients)
-                    elif isinstance(packet, Subscribe):
-                        if client not in self.clients:
-                            self.clients.add(client)
-                            return
-                        answer = Suback(packet.packet_identifier, [1])
-                    else:
-                        continue
-                    await stream.send_all(encode_packet(answer, decoder.protocol_version))
+            with suppress(trio.BrokenResourceError):  # its clients leave as they like
+                await self._answer(stream)
+
+    async def _answer(self, stream: trio.SocketStream) -> None:
+        decoder, client = StreamDecoder(connect_first=True), ""
+        async for data in stream:
+            for packet in decoder.feed(data):
+                if isinstance(packet, Connect):
+                    client = packet.client_id
+                    answer: Packet = Connack(client in self.clients)
+                elif isinstance(packet, Subscribe):
+                    if client not in self.clients:
+                        self.clients.add(client)
+                        return
+                    answer = Suback(packet.packet_identifier, [1])
+                else:
+                    continue
+                await stream.send_all(encode_packet(answer, decoder.protocol_version))
 
 
 async def test_who_was_cut_off_asks_again() -> None:
