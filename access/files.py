@@ -102,12 +102,13 @@ def text_lines(path: Path, content: bytes) -> Iterator[tuple[int, str]]:
     """
     if content.startswith(BYTE_ORDER_MARK):
         raise AccessFileError(path, 1, "begins with a byte order mark; save the file as UTF-8 without one")
-    lines = content.split(b"\n")
-    if not lines[-1]:
-        del lines[-1]
+    *lines, rest = content.split(b"\n")
+    lines = [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        lines.append(rest)  # without an end: a CR there is none
     for number, line in enumerate(lines, 1):
         try:
-            text = line.removesuffix(b"\r").decode()
+            text = line.decode()
         except UnicodeDecodeError:
             raise AccessFileError(path, number, "is no UTF-8") from None
         if not text.replace("\t", " ").isprintable() and _has_control(text):

@@ -70,6 +70,13 @@ def test_lines_end_at_lf_or_crlf_alone() -> None:
     assert list(text_lines(Path("f"), b"")) == []
 
 
+@pytest.mark.parametrize("content", [b"one\r", b"one\ntwo\r", b"\r", b"one\n\r", b"one\rtwo\r"])
+def test_a_cr_without_an_lf_ends_no_line(content: bytes) -> None:
+    """NIST: protect. Also where it is the last byte of the file."""
+    with pytest.raises(AccessFileError, match="control character"):
+        list(text_lines(Path("f"), content))
+
+
 @pytest.mark.parametrize(
     "line", [b"a\0", b"a\rb", b"\x0b", b"\x1b[2J", b"\xff", "\u2028".encode(), b"\xc2\x85", b"\r\r"]
 )
