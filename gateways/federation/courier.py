@@ -341,9 +341,10 @@ class Courier:
         line = self._line(at.name)
         if message.custody > line.sent:
             return self._parts.refuse(at.name, "kept")
-        line.progress_at = now
         while line.flying and (number := next(iter(line.flying))) <= message.custody:
             key, destinations, _ = line.flying.pop(number)
+            line.progress_at = now
+            self._overlay.trust(now, at.name)
             stored = self._rows.stored.get(key)
             if stored is not None:
                 for destination in destinations:
@@ -399,7 +400,7 @@ class Courier:
         for name, line in self._lines.items():
             self._pump(now, name, line)
         for name, line in self._lines.items():
-            if line.kept > line.told:
+            if line.kept > line.told and self._parts.neighbours[name].is_linked:  # nothing goes by a link that ended
                 line.told = line.kept
                 self._parts.send(name, Kept(line.kept))
 

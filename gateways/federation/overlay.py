@@ -108,6 +108,13 @@ class Overlay:
         at.distrusted_until = until
         self._changed(now)
 
+    def trust(self, now: float, neighbour: str) -> None:
+        """End what ``distrust`` began: the neighbour keeps messages again."""
+        at = self._parts.neighbours[neighbour]
+        if at.distrusted_until:
+            at.distrusted_until = 0.0
+            self._changed(now)
+
     def up(self) -> list[str]:
         """Return the neighbours that messages may go through, in order of their names."""
         return sorted(name for name, at in self._parts.neighbours.items() if at.is_up and not at.distrusted_until)

@@ -23,7 +23,8 @@ ROW_BYTES = 200  # of a row beside its value
 SEEN_SLACK_S = 120.0  # that ages may be counted too young, in frames of a link that was away
 SEEN_ENDED_MAX = 1_000  # in one step
 _ids = struct.Struct(">QQ")
-_head = struct.Struct(">QQI")  # of a message row: born_ms, ref, bytes of the names behind it
+# Of a message row: born_ms, ref, bytes of the names behind it. A clock that begins at 1970 sees messages from before.
+_head = struct.Struct(">qQI")
 _u64 = struct.Struct(">Q")
 
 

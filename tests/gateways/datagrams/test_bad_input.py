@@ -6,7 +6,17 @@ import socket
 
 import pytest
 
-from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Endpoint, Join, Packet, PubConnect, Publish, Subscribe
+from gateways.datagrams.messages import (
+    DATAGRAM_BYTES_MAX,
+    Code,
+    Endpoint,
+    Join,
+    Packet,
+    PubConnect,
+    Publish,
+    Subscribe,
+    encode,
+)
 from gateways.datagrams.node import DatagramNode
 from gateways.datagrams.node_events import Arrived, ClusterMessage, NodeSettings
 from gateways.datagrams.proofs import Proofs
@@ -24,6 +34,7 @@ DEVICE, CHILD = Peer(endpoint(9)), Peer(endpoint(2))
         (b"", "empty"),
         (b"\0", "one byte"),
         (b"\x08\x01", "a version and no body"),
+        (encode(Packet(1, Publish("west/room/t", b"21.5", 1, 7)))[:-3], "truncated"),
         (bytes(DATAGRAM_BYTES_MAX + 1), "oversized"),
         (b"\x08\x02\x10\x01", "another version"),
     ],

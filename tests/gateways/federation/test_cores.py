@@ -8,16 +8,26 @@ from random import Random
 import pytest
 
 from gateways.federation.capture import Capture
-from gateways.federation.events import AckHost, AgentSettings, Captured, Inject, MarkerSeen, Recapture, Send
+from gateways.federation.events import (
+    AckHost,
+    AgentSettings,
+    Captured,
+    Inject,
+    LinkDown,
+    LinkUp,
+    MarkerSeen,
+    Recapture,
+    Received,
+    Send,
+)
 from gateways.federation.filters import DisjointHulls, hull, overlaps
-from gateways.federation.messages import Federate, Kept, Topic, TopicCores, TopicMessage, decode
+from gateways.federation.messages import Federate, Kept, Topic, TopicCores, TopicMessage, decode, encode
 from gateways.federation.parts import Parts
 from gateways.spool_rows import Put
 from mqtt.properties import PropertyId
 from mqtt.topics import matches
 from tests.fuzz.federation_target import topic_message
-from tests.gateways.federation.graphs import line
-from tests.gateways.federation.test_agents import core_of, subscribe
+from tests.gateways.federation.graphs import core_of, line, subscribe
 from tests.gateways.federation.test_hostile import One
 
 LEVELS = ("a", "b", "+", "")
@@ -214,6 +224,15 @@ def test_a_message_that_comes_back_is_held_anew() -> None:
     assert [each.neighbour for each in again.effects if isinstance(each, Send) and b"a/b" in each.data] == ["y"]
     one.hear("y", Kept(2))
     assert not one.agent.rows.stored
+
+
+def test_a_neighbour_is_told_what_was_kept_while_its_link_ended() -> None:
+    """Both came in one step: the word has no link to go by, and goes by the next one, on which frames go on."""
+    one = One()
+    told = one.give(Received("b", encode(topic_message())), LinkDown("b"))
+    assert not [each for each in told.effects if isinstance(each, Send) and each.neighbour == "b"]
+    again = one.give(LinkUp("b", 5, True, one.policy, 1))
+    assert Kept(1) in [decode(each.data) for each in again.effects if isinstance(each, Send) and each.neighbour == "b"]
 
 
 def test_a_word_from_before_the_end_is_old() -> None:

@@ -30,6 +30,7 @@ from gateways.federation.events import (
 )
 from gateways.federation.messages import (
     MESSAGE_BYTES_MAX,
+    CoreAnnouncement,
     Federate,
     Hello,
     HelloBack,
@@ -55,8 +56,9 @@ pack = msgspec.msgpack.encode
 class One:
     """An agent "m" with the neighbours "b" and "y", and its disk."""
 
-    def __init__(self, policy: NeighbourPolicy | None = None, **settings: object) -> None:
+    def __init__(self, policy: NeighbourPolicy | None = None, wall_ms: int = WALL_MS, **settings: object) -> None:
         self.now = 100.0
+        self.wall_ms = wall_ms
         self.settings = AgentSettings("f", "m", **settings)  # type: ignore[arg-type]
         self.disk: dict[str, dict[bytes, bytes]] = {}
         self.markers: list[int] = []
@@ -66,7 +68,7 @@ class One:
 
     def start(self) -> None:
         rows = {kind: list(each.items()) for kind, each in self.disk.items()}
-        self.agent = Agent(self.settings, rows, self.now, WALL_MS, Random(1))
+        self.agent = Agent(self.settings, rows, self.now, self.wall_ms, Random(1))
         links = [LinkUp(name, 5, False, self.policy, 1) for name in ("b", "y")]
         self.give(HostUp(False), InterestChanged({"a/+": 2}), *links)
         for name, seq in (("b", 1), ("y", 1)):
@@ -171,6 +173,8 @@ RULES: list[tuple[str, str, Message, str, bool]] = [
     ("a core that is not the neighbour", "b", TopicCores("z", 5, 0, (Topic("a", 1, 0, ()),)), "identity", True),
     ("this agent's name", "b", Federate("m", 9, 1 << 60, 2, 1, 1, (), ()), "own_name", False),
     ("this agent as core", "b", TopicCores("m", 1 << 60, 1, (Topic("a", 1, 0, ()),)), "own_core", False),
+    ("a core of an incarnation before", "b", TopicCores("b", 4, 0, (Topic("a", 9, 0, ()),)), "former_core", False),
+    ("a word of a core that is none", "b", CoreAnnouncement("y", 5, 1, 1, 0, 60.0, 60.0), "not_core", False),
     ("a message of another path", "b", topic_message(path=("z",)), "path", True),
     ("a gap in custody", "b", topic_message(custody=2), "custody", True),
     ("kept what was not sent", "b", Kept(1), "kept", True),
@@ -214,6 +218,16 @@ def test_a_core_that_announces_itself_from_two_places() -> None:
     assert one.agent.election.topics["k"].members == {"b"}
 
 
+def test_a_clock_that_begins_at_1970() -> None:
+    """As on a small computer that was switched on: a message is older than it, kept, and known after a restart."""
+    one = One(wall_ms=1_000)
+    one.hear("b", topic_message(age_ms=3_600_000))
+    (before,) = one.agent.rows.stored.values()
+    one.start()
+    (after,) = one.agent.rows.stored.values()
+    assert after.born_ms == before.born_ms < 0 and "" in after.owed
+
+
 def test_interests_above_the_bound_are_not_learned() -> None:
     """The 10 001st filter of a neighbour is dropped and counted; the link stays."""
     one = One()
@@ -223,10 +237,11 @@ def test_interests_above_the_bound_are_not_learned() -> None:
     assert closed(ready) == []
 
 
-def test_a_neighbour_costs_no_more_than_its_ceilings() -> None:
-    """Above them its link is not read."""
-    one = One(NeighbourPolicy(messages_per_s=10.0))
-    ready = one.hear("b", *[Hello(each) for each in range(100)])
+@pytest.mark.parametrize("policy", [NeighbourPolicy(messages_per_s=10.0), NeighbourPolicy(bytes_per_s=50.0)])
+def test_a_neighbour_costs_no_more_than_its_ceilings(policy: NeighbourPolicy) -> None:
+    """Of messages and of bytes in a second: above them its link is not read."""
+    one = One(policy)
+    ready = one.hear("b", *[Hello(1 << 32) for each in range(100)])
     held = [effect for effect in ready.effects if isinstance(effect, HoldLink) and effect.neighbour == "b"]
     assert held[-1].until > one.now + 8.0
 
@@ -280,8 +295,22 @@ def test_a_neighbour_that_keeps_nothing_is_passed_by() -> None:
             one.hear("y", Federate("y", 9, 5, int(one.now), 0, 1, (), ("m", "z")))
             one.hear("b", Federate("z", 11, 5, int(one.now), 1, 1, (), ("b", "y")))
             one.hear("b", Federate("b", 8, 5, int(one.now), 0, 1, (), ("m", "z")))
+        one.hear("b", Kept(0))  # which is no news
     assert one.agent.counts["not_kept"] >= 1
     assert "y" in through
+
+
+def test_a_neighbour_that_was_merely_slow_is_trusted_again() -> None:
+    """With its word that it kept a message, and not half a minute later: it may be the only way."""
+    one = One()
+    one.hear("b", TopicCores("b", 5, 0, (Topic("k", 1, 2, ("b",)),)))
+    one.settle()
+    one.give(Captured(1, "k", b"", 2, False, {}, (one.identifiers["k"],)))
+    one.now += 12.0
+    one.hear("b", HelloBack(1), Federate("b", 8, 5, 3, 0, 1, (), ("m",)))
+    assert one.agent.counts["not_kept"] == 1 and "b" not in one.agent.overlay.up()
+    one.hear("b", Kept(1))
+    assert "b" in one.agent.overlay.up() and not one.agent.rows.stored
 
 
 def test_a_spool_of_another_federation_is_refused() -> None:
