@@ -4,7 +4,8 @@ Decides whose file it is, what is refused at start, how a transaction is carried
 thread that writes, and what waits for it, are ``gateways/spool_thread.py``. Decision: docs/adr/0089-spool.md.
 
 A file is opened by one process at a time, which SQLite's exclusive lock decides. After an end that was not orderly it
-is checked as a whole before anything is read; each row carries a checksum of its own.
+is checked as a whole before anything is read; each row carries a checksum of its own. While it is open ``look`` goes
+through it, a slice at a time (docs/adr/0190-running-spools-are-looked-at.md).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from conf.errors import UserError
 from conf.private_files import check_private
 from conf.synced_folder import sync_folder
 from gateways.spool_rows import Put, Write
+from wire.decoding import plain_text
 
 __all__ = ["SpoolFailed", "SpoolFile", "SpoolFull"]
 
@@ -30,6 +32,7 @@ RESERVE_SHARE = 16  # of the bound, for writes that make the spool smaller later
 RESERVE_BYTES_MIN = 1 << 20
 ROW_BYTES = 16  # of a row beside its texts, about
 READ_ROWS = 1_024
+LOOK_BYTES = 4 << 20  # of one slice, and one row more
 FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 SCHEMA = """
 CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -65,6 +68,7 @@ class SpoolFile:
         self.size_bytes = 0
         self._reserve_bytes = max(RESERVE_BYTES_MIN, bytes_max // RESERVE_SHARE)
         self._lock = threading.Lock()
+        self._looked: tuple[str, bytes] = ("", b"")  # the row that the last slice ended with
         check_private(path, "the spool")
         check_private(path.with_name(f"{path.name}-wal"), "the log of the spool")
         is_new = not path.exists()
@@ -82,6 +86,7 @@ class SpoolFile:
             self._open()
             if is_new:
                 sync_folder(path.parent)
+            self._files = self._on_disk()
         except sqlite3.Error as error:
             self._database.close()
             raise self._refused(error) from None
@@ -103,7 +108,7 @@ class SpoolFile:
                 except sqlite3.Error as error:
                     raise self._refused(error) from None
             for key, value, checksum in rows:
-                if checksum != _checksum(kind, key, value):
+                if not _is_whole(kind, key, value, checksum):
                     raise UserError(self._damaged(f"a row of kind {kind} does not match its checksum"))
                 yield key, value
             if len(rows) < READ_ROWS:
@@ -146,6 +151,22 @@ class SpoolFile:
                     raise SpoolFull(f"no room on the disk of the spool {self.path}") from None
                 raise SpoolFailed(f"the spool {self.path} cannot be written: {error}") from None
 
+    def look(self) -> bool:
+        """Read the next slice of the file from the disk and check it; return True behind the last row.
+
+        Raises:
+            SpoolFailed: It is damaged, or is not the file any more that was opened.
+        """
+        with self._lock:
+            try:
+                if self._on_disk() != self._files:
+                    raise SpoolFailed(f"the spool {self.path} was taken away, or replaced")
+                return self._check_slice()
+            except OSError as error:
+                raise SpoolFailed(f"the spool {self.path} was taken away: {error.strerror}") from None
+            except sqlite3.Error as error:
+                raise SpoolFailed(self._damaged(str(error))) from None
+
     def close(self) -> None:
         """Note an orderly end, and let go of the file."""
         with self._lock:
@@ -153,6 +174,30 @@ class SpoolFile:
                 self._database.execute("UPDATE facts SET value = 'closed' WHERE name = 'state'")
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._database.close()
+
+    # While it is open
+
+    def _on_disk(self) -> list[tuple[int, int]]:
+        """Return which files have the names of the spool and its log."""
+        found = [each.stat() for each in (self.path, self.path.with_name(f"{self.path.name}-wal"))]
+        return [(each.st_dev, each.st_ino) for each in found]
+
+    def _check_slice(self) -> bool:
+        self._database.execute("PRAGMA shrink_memory")  # pages in memory are not what the disk has
+        count = size = 0
+        statement = "SELECT kind, key, value, sum FROM rows WHERE (kind, key) > (?, ?) ORDER BY kind, key LIMIT ?"
+        for kind, key, value, checksum in self._database.execute(statement, (*self._looked, READ_ROWS)):
+            if not _is_whole(kind, key, value, checksum):
+                raise SpoolFailed(self._damaged(f"a row of kind {plain_text(str(kind))} does not match its checksum"))
+            if (kind, key) <= self._looked:
+                raise SpoolFailed(self._damaged("rows are out of order"))
+            self._looked = (kind, key)
+            count, size = count + 1, size + len(value)
+            if size > LOOK_BYTES:
+                return False
+        if count < READ_ROWS:
+            self._looked = ("", b"")
+        return count < READ_ROWS
 
     # At start
 
@@ -234,6 +279,13 @@ class SpoolFile:
 
 def _checksum(kind: str, key: bytes, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(key, zlib.crc32(kind.encode())))
+
+
+def _is_whole(kind: object, key: object, value: object, checksum: object) -> bool:
+    """Return whether a row is as it was written; a damaged one may have values of any type."""
+    if not (isinstance(kind, str) and isinstance(key, bytes) and isinstance(value, bytes)):
+        return False
+    return checksum == _checksum(kind, key, value)
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -1,6 +1,7 @@
 """The thread that writes a spool, and the waiting for it: commits of many callers go into one synced transaction.
 
-Decides how long a commit waits for company and how much goes together. The file is ``gateways/spool.py``.
+Decides how long a commit waits for company, how much goes together, and how often the file is looked at. The file is
+``gateways/spool.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import trio
 
@@ -22,6 +24,7 @@ __all__ = ["Spool", "register_spool_metrics"]
 GROUP_S = 0.002  # that the oldest commit of a transaction waits for others
 GROUP_ROWS = 512
 GROUP_BYTES = 8 << 20
+LOOK_S = 1.0  # between two slices: 1 024 rows, or 4 MiB
 
 
 @dataclass(slots=True)
@@ -43,11 +46,12 @@ class Spool:
     Attributes:
         rows, transactions, seconds: Written so far: rows as callers gave them, and the time that it took.
         refused: Commits that found no room.
+        looks: How often the whole file was looked through.
     """
 
     def __init__(self, file: SpoolFile, group_s: float = GROUP_S) -> None:
         """Start the thread; a single caller waits for no company: it sets ``group_s`` to 0."""
-        self.rows = self.transactions = self.refused = 0
+        self.rows = self.transactions = self.refused = self.looks = 0
         self.seconds = 0.0
         self._file, self._group_s = file, group_s
         self._waiting: deque[_Commit] = deque()  # each has a caller who waits
@@ -99,6 +103,21 @@ class Spool:
         await commit.ended.wait()
         if commit.error is not None:
             raise commit.error
+
+    async def watch(self) -> NoReturn:
+        """Look through the file, a slice each second, for ever.
+
+        Raises:
+            SpoolFailed: It is damaged or was taken away: nothing is stored any more, and the process must end.
+        """
+        while True:
+            await trio.sleep(LOOK_S)
+            try:
+                self.looks += await trio.to_thread.run_sync(self._file.look)
+            except SpoolFailed as error:
+                with self._changed:
+                    self._failure = error
+                raise
 
     def close(self) -> None:
         """Write what waits, end the thread and close the file."""
@@ -183,4 +202,5 @@ def register_spool_metrics(metrics: Metrics, spool: Spool) -> None:
     metrics.counter("spool_rows_total", "Rows that were written or deleted.", lambda: float(spool.rows))
     metrics.counter("spool_transactions_total", "Synced transactions.", lambda: float(spool.transactions))
     metrics.counter("spool_seconds_total", "Time that transactions took, s.", lambda: spool.seconds)
+    metrics.counter("spool_looks_total", "Times that the whole file was looked through.", lambda: float(spool.looks))
     metrics.counter("spool_refused_total", "Commits that found no room.", lambda: float(spool.refused))

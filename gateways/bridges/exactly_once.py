@@ -74,6 +74,7 @@ class ExactlyOnce:
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(self._commit_loop, spool)
+                nursery.start_soon(spool.watch)
                 for side in self._clients:
                     nursery.start_soon(self._note_filters, side)
                 for task in tasks:

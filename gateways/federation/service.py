@@ -154,6 +154,7 @@ class _Process:
                 addresses |= await open_pages(nursery, config.metrics, metrics, stopping, title)
                 self.host.take_interest()
                 nursery.start_soon(self.turns.run)
+                nursery.start_soon(self.spool.watch)
                 nursery.start_soon(self.links.serve, listeners)
                 for lane in self.host.lanes:
                     nursery.start_soon(lane.client.run)

@@ -12,9 +12,10 @@ import pytest
 import trio
 
 from conf.errors import UserError
-from gateways.spool import SpoolFile, SpoolFull
+from gateways.spool import SpoolFailed, SpoolFile, SpoolFull
 from gateways.spool_rows import Delete, Put, Write
 from gateways.spool_thread import Spool
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 BOUND = 64 << 20
@@ -220,6 +221,114 @@ def test_damaged_payload(path: Path) -> None:
     with pytest.raises(UserError, match=r"damaged \(a row of kind a does not match its checksum\)"):
         list(opened.load("a"))
     opened.close()
+
+
+def look_through(spool: SpoolFile) -> int:
+    """Look at the whole file; return the number of slices."""
+    return 1 + sum(iter(lambda: not spool.look(), False))
+
+
+def replace_in(path: Path, old: bytes, new: bytes) -> None:
+    """Change bytes of a spool in use, in the file and in its log."""
+    count = 0
+    for each in (path, path.with_name(f"{path.name}-wal")):
+        data = each.read_bytes()
+        count += data.count(old)
+        with each.open("r+b") as file:
+            file.write(data.replace(old, new))
+    assert count
+
+
+def test_an_open_spool_is_looked_through_in_slices(path: Path) -> None:
+    """Of so many rows or bytes; rows that come and go meanwhile are no damage."""
+    opened = SpoolFile(path, "x", BOUND)
+    opened.commit(Put("a", n.to_bytes(4), b"") for n in range(2_500))
+    assert [look_through(opened) for _ in range(2)] == [3, 3]
+    assert not opened.look()
+    opened.commit([Delete("a", n.to_bytes(4)) for n in range(2_000)])
+    opened.commit(Put("b", n.to_bytes(4), bytes(3 << 20)) for n in range(5))
+    assert look_through(opened) == 3
+    opened.close()
+
+
+@pytest.mark.parametrize("page", [0, *range(2, 8)])
+def test_pages_that_are_damaged_under_an_open_spool(path: Path, page: int) -> None:
+    """Whichever of those that rows lie in: it is seen without a restart, and in one line."""
+    fill(path)
+    opened = SpoolFile(path, "x", BOUND)
+    assert look_through(opened) == 1
+    opened.commit([Put("a", b"other", b"")])
+    with path.open("r+b") as file:
+        file.seek(page * 4096)
+        file.write(os.urandom(4096))
+    with pytest.raises(SpoolFailed, match="damaged") as failed:
+        look_through(opened)
+    assert "\n" not in failed.value.message
+    opened.close()
+
+
+def test_a_flipped_bit_under_an_open_spool(path: Path) -> None:
+    """The row's checksum finds it."""
+    fill(path)
+    opened = SpoolFile(path, "x", BOUND)
+    replace_in(path, b"payload-123 payload-123", b"payload-123 qayload-123")
+    with pytest.raises(SpoolFailed, match=r"damaged \(a row of kind a does not match its checksum\)"):
+        look_through(opened)
+    opened.close()
+
+
+def test_a_transaction_that_meets_damage_is_not_stored(path: Path) -> None:
+    """Nobody is acknowledged behind it."""
+    SpoolFile(path, "x", BOUND).close()
+    opened = SpoolFile(path, "x", BOUND)
+    opened.commit(Put("a", n.to_bytes(4), bytes(2_000)) for n in range(4_000))  # more than SQLite has in memory
+    opened.close()
+    opened = SpoolFile(path, "x", BOUND)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(8192)
+        file.write(bytes(size - 8192))
+    with pytest.raises(SpoolFailed, match="cannot be written: database disk image is malformed"):
+        opened.commit([Delete("a", n.to_bytes(4)) for n in range(4_000)])
+    opened.close()
+
+
+@pytest.mark.parametrize("name", ["spool", "spool-wal"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_taken_away(path: Path, name: str, is_replaced: bool) -> None:
+    """What is stored in it from then on nobody will find: the process ends."""
+    opened = SpoolFile(path, "x", BOUND)
+    look_through(opened)
+    file = path.with_name(name)
+    data = file.read_bytes()
+    file.unlink()
+    if is_replaced:
+        file.write_bytes(data)
+    with pytest.raises(SpoolFailed, match="was taken away"):
+        opened.look()
+    opened.close()
+
+
+async def test_whoever_watches_a_spool_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no commit is acknowledged any more."""
+    monkeypatch.setattr("gateways.spool_thread.LOOK_S", 0.001)
+    spool = Spool(SpoolFile(path, "x", BOUND))
+    await spool.commit([Put("a", b"1", b"payload")])
+
+    async def watch() -> None:
+        with pytest.raises(SpoolFailed, match="damaged"):
+            await spool.watch()
+
+    with trio.move_on_after(PATIENCE_S) as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            while spool.looks < 3:
+                await trio.sleep(0.001)
+            replace_in(path, b"payload", b"qayload")
+    assert not scope.cancelled_caught
+    with pytest.raises(SpoolFailed, match="damaged"):
+        await spool.commit([Put("a", b"2", b"")])
+    spool.close()
 
 
 @pytest.fixture

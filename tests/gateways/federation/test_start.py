@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -31,6 +32,7 @@ from mqtt.packets import Connack, Disconnect, Packet, Suback, Subscribe
 from mqtt.reasons import ReasonCode
 from stratamq.federate_folder import make_folder
 from tests.gateways.test_client import broker
+from tests.gateways.test_spool import replace_in
 from tests.patience import PATIENCE_S
 
 
@@ -100,6 +102,22 @@ def test_a_spool_that_is_damaged(tmp_path: Path) -> None:
         database.execute("UPDATE rows SET value = x'0000000000000001'")
     database.close()
     assert "damaged (a row of kind seen does not match its checksum)" in refused(config)
+
+
+def test_a_spool_that_is_damaged_under_a_running_agent(tmp_path: Path) -> None:
+    """It is seen while nothing happens, and the agent ends with one line."""
+    config = load(tmp_path)
+    spool = spool_of(config)
+    seen = int(time.time() * 1000).to_bytes(8)
+    write_spool(spool, OWNER, [Put("seen", b"the key of row %d" % number, seen) for number in range(1_000)])
+
+    def damage(addresses: dict[str, object]) -> None:
+        del addresses
+        replace_in(spool, b"the key of row 987", b"the kex of row 987")
+
+    with pytest.raises(UserError, match="damaged") as raised:
+        main(config, damage)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 def test_a_spool_that_is_open_to_others_or_in_use(tmp_path: Path) -> None:
