@@ -29,9 +29,8 @@ from bench.federation_faults import FAULTS, INFLIGHT, SYSTEMS, faults
 from bench.federation_rates import NAMES as LINE
 from bench.federation_rates import PAYLOAD_BYTES, through_a_line
 from tests.gateways.federation.federation_simulation import FederationSimulation, make_graph
-from tests.gateways.federation.real_federation import GRID, Federation, Publisher, Subscriber, running, until
-from tests.gateways.federation.test_agents import subscribe
-from tests.gateways.federation.test_evaluation import breadth_first, idle_messages, links_of
+from tests.gateways.federation.graphs import GRID, breadth_first, idle_messages, links_of, subscribe
+from tests.gateways.federation.real_federation import Federation, Publisher, Subscriber, running, until
 
 NAMES = [str(number) for number in range(1, 10)]
 TIMERS: dict[str, dict[str, Any]] = {
@@ -154,7 +153,7 @@ def stretch(federation: Federation, timers: str, table: Table) -> None:
         publisher.wait(30)
         publisher.close()
     until(lambda: all(len(each.payloads) == len(NAMES) for each in ends), 30, "all messages")
-    links = [(one, other) for one, other in GRID]
+    links = list(GRID)
     found = [
         (len(path) - 1) / breadth_first(links, path[0])[path[-1]][0]
         for each in ends

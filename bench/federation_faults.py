@@ -25,16 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.free_ports import free_ports
-from tests.gateways.federation.real_federation import (
-    GRID,
-    Federation,
-    Publisher,
-    Site,
-    Subscriber,
-    running,
-    until,
-)
+from tests.gateways.federation.graphs import GRID
+from tests.gateways.federation.real_federation import Federation, Publisher, Site, Subscriber, running, until
 from tests.gateways.federation.slow_relay import Relays
+from tests.patience import PATIENCE_S
 
 __all__ = ["FAULTS", "SYSTEMS", "faults"]
 
@@ -45,8 +39,8 @@ MIDDLE = {"2", "5", "8"}
 RATE = 25.0  # of each publisher at each QoS
 BEFORE_S, AFTER_S = 4.0, 12.0  # of publishing, around a fault
 DOWN_S, CUT_S = 8.0, 30.0
-DRAIN_S = 90.0
-STALL_S = 20.0  # without a message, after which the rest is lost
+DRAIN_S = 600.0
+STALL_S = PATIENCE_S  # without a message, after which the rest is lost; above each of an agent's own waits
 GAP_S_MAX = 4.0
 LAST_S = 3.0  # for what comes twice
 COPIES_MAX = 10_000
@@ -137,13 +131,13 @@ def _ours(folder: Path, settings: Mapping[str, object]) -> Iterator[Brokers]:
     federation = Federation(folder, NAMES, GRID, {**settings, "redundancy": 2}, relays.port)
 
     def ready() -> None:
-        federation.wait_overlay(120)
-        federation.wait_members("plant/x", {"3", "8"}, 120)
-        federation.wait_members("across/x", {"6"}, 120)
+        federation.wait_overlay()
+        federation.wait_members("plant/x", {"3", "8"})
+        federation.wait_members("across/x", {"6"})
 
     try:
         with running(federation):
-            federation.wait_overlay(120)
+            federation.wait_overlay()
             yield Brokers(federation.sites, relays, ready)
     finally:
         relays.close()
@@ -327,17 +321,30 @@ def _run(brokers: Brokers, name: str, system: str, row: Row) -> None:
     begun = time.monotonic()
     is_whole = load.wait()
     settled = f"all there {time.monotonic() - begun - LAST_S:.1f} s after the last" if is_whole else "not whole"
+    text_of_stand = "" if is_whole else f"; {_stand(brokers.sites)}"
     brokers.relays.delay_s = brokers.relays.stall_share = 0.0
     lost, twice, gap = load.lost(2), load.twice(2), load.gap()
     text = f"{lost} / {twice}; {load.lost(1)}; longest gap {gap:.1f} s; {settled}; of {load.published}"
     sites = brokers.sites.items()
     ended = [each for each, site in sites if site.broker is None or site.broker.poll() is not None]
+    text += text_of_stand
     text += f"; brokers that ended by themselves: {', '.join(ended)}" if ended else ""
     is_dead = name not in ("cut", "slow")
     holds = not (lost or twice or load.lost(1) or (is_dead and gap > GAP_S_MAX))
     bar = f"0 / 0; 0; {GAP_S_MAX:.0f} s" if is_dead else "0 / 0; 0"
     row(f"{what}: {system}", bar if "ours" in system else "", text, holds or "ours" not in system)
     load.close()
+
+
+def _stand(sites: Mapping[str, Site]) -> str:
+    """Return where messages are that did not come: what each agent keeps, and its neighbours that are up."""
+    found = []
+    for name, site in sites.items():
+        status = site.ask("status") if site.agent is not None else None
+        if status:
+            up = ",".join(each["name"] for each in status["neighbours"] if each["up"])
+            found.append(f"{name} keeps {status['messages_kept']}, up: {up}")
+    return "; ".join(found)
 
 
 def _run_ring(each: tuple[str, Callable[[Brokers], None]], row: Row, inflight: int) -> None:

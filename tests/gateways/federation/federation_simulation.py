@@ -22,6 +22,7 @@ from tests.gateways.federation.sim_process import SimProcess
 RECONNECT_S = 0.3
 TOPICS = ("a/b", "a/c", "a/b/c", "b/x", "b/y", "c")
 FILTERS = ("a/b", "a/+", "a/#", "+/x", "b/#", "c", "#", "b/+", "a/b/#")
+TURNS_S = (0.001, 0.004, 0.01, 0.05, 0.2, 0.5, 1.5)  # that a turn of a busy agent takes
 LARGE = {11: 24, 37: 32, 61: 40, 83: 50}  # agents of a story, by the last digits of its seed: they cost seconds
 
 
@@ -56,10 +57,15 @@ class Publication:
 
 
 class FederationSimulation:
-    """Agents, brokers and links."""
+    """Agents, brokers and links.
+
+    Attributes:
+        is_busy: Turns of agents take their time, and events gather meanwhile, as on a machine with much other work.
+    """
 
     def __init__(self, seed: int, latency_s: float = 0.005, jitter_s: float = 0.005) -> None:
         self.random = Random(seed)
+        self.is_busy = False
         self.latency_s, self.jitter_s = latency_s, jitter_s
         self.now = 100.0
         self.processes: dict[str, SimProcess] = {}
@@ -101,6 +107,10 @@ class FederationSimulation:
             assert self.now < began + seconds, f"not so within {seconds} s"
             self.run(0.02)
         return self.now - began
+
+    def turn_s(self) -> float:
+        """Return how long a turn of a busy agent takes."""
+        return self.random.choice(TURNS_S)
 
     # --- agents and links
 
@@ -275,15 +285,22 @@ class FederationSimulation:
             for topic_filter, state in core.election.topics.items():
                 if state.wanted is not None or state.core:
                     cores.setdefault(topic_filter, set()).add(state.core)
-            if core.rows.stored:
-                found.append(f"{name} keeps {[(each.key, each.owed) for each in core.rows.stored.values()][:3]}")
             if self.processes[name].disk.get("message") or self.processes[name].disk.get("settled"):
                 found.append(f"rows are left at {name}")
             if self.processes[name].closed:
                 found.append(f"{name} closed links: {self.processes[name].closed}")
         found += [f"{topic_filter} has cores {names}" for topic_filter, names in cores.items() if len(names) != 1]
         found += [f"hops: {max(self.hops)}"] if self.hops and max(self.hops) > len(alive) else []
-        return found + self._mesh_faults()
+        return found + self.kept_faults() + self._mesh_faults()
+
+    def kept_faults(self) -> list[str]:
+        """Return what stands still: whoever it is for can be reached."""
+        found = []
+        for name, process in self.processes.items():
+            kept = list(process.core.rows.stored.values()) if process.core is not None else []
+            if kept:
+                found.append(f"{name} keeps {[(each.key, each.owed) for each in kept][:3]}")
+        return found
 
     def _mesh_faults(self) -> list[str]:
         """Return filters whose members do not reach the core along the mesh."""
@@ -340,7 +357,11 @@ def make_graph(simulation: FederationSimulation, count: int, is_mixed: bool = Fa
 
 
 def run_seed(
-    seed: int, count: int = 0, see: Callable[[FederationSimulation], None] | None = None, is_mixed: bool = False
+    seed: int,
+    count: int = 0,
+    see: Callable[[FederationSimulation], None] | None = None,
+    is_mixed: bool = False,
+    is_busy: bool = False,
 ) -> list[str]:
     """Tell one story; return what does not hold."""
     simulation = FederationSimulation(seed)
@@ -354,7 +375,9 @@ def run_seed(
         subscribers.append((name, f"s{index}", topic_filter))
         simulation.processes[name].broker.subscribe_client(f"s{index}", topic_filter)
     simulation.run(6.0)
+    simulation.is_busy = is_busy
     _trouble(simulation, names)
+    simulation.is_busy = False
     for pair in list(simulation.lines):
         one, other = sorted(pair)
         simulation.block(one, other, False)
@@ -365,6 +388,7 @@ def run_seed(
         simulation.processes[name].connect_host()
     simulation.connect_all()
     simulation.run(40.0)
+    found = simulation.kept_faults()
     for name in names:
         simulation.publish(name, random.choice(TOPICS), qos=2)
     simulation.run(10.0)
@@ -373,7 +397,7 @@ def run_seed(
     }
     if see is not None:
         see(simulation)
-    found = simulation.faults(subscribers) + simulation.guest_faults() + simulation.quiet_faults()
+    found += simulation.faults(subscribers) + simulation.guest_faults() + simulation.quiet_faults()
     for topic, those in interested.items():
         found += simulation.retained_faults([topic], those)
     return found
@@ -427,10 +451,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--agents", type=int, default=0)
     parser.add_argument("--mixed", action="store_true", help="some brokers are of MQTT 3.1.1")
+    parser.add_argument("--busy", action="store_true", help="turns take their time, and events gather meanwhile")
     options = parser.parse_args()
     failed = 0
     for seed in range(options.seed, options.seed + options.seeds):
-        found = run_seed(seed, options.agents, is_mixed=options.mixed)
+        found = run_seed(seed, options.agents, is_mixed=options.mixed, is_busy=options.busy)
         if found:
             failed += 1
             print(f"seed {seed}: {len(found)} faults", *found[:6], sep="\n  ")

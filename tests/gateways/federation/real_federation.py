@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as mqtt
+import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -35,13 +36,9 @@ MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 INSTALLED = Path(MOSQUITTO).exists()
 FEDERATION = "test"
 START_S = PATIENCE_S
-STALL_S = 30.0  # without a message, after which the rest is lost
+STALL_S = PATIENCE_S  # without a message, after which the rest is lost
 
-GRID = [(f"{n}", f"{n + 1}") for n in (1, 2, 4, 5, 7, 8)] + [(f"{n}", f"{n + 3}") for n in range(1, 7)]
-PAPER = [
-    tuple(text.split("-"))
-    for text in ["150-22", "150-230", "150-180", "150-217", "230-180", "230-22", "243-217", "243-180"]
-]
+needs_mosquitto = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -210,7 +207,7 @@ class Federation:
         for name in names or self.sites:
             self.sites[name].start_agent()
 
-    def wait_overlay(self, seconds: float = 60.0) -> None:
+    def wait_overlay(self, seconds: float = PATIENCE_S) -> None:
         """Wait until every agent knows all others, and its broker."""
         count = len(self.sites)
 
@@ -369,7 +366,19 @@ class Publisher:
             else:
                 self.acked.add(payload)
 
-    def wait(self, seconds: float) -> None:
+    def publish_slowly(self, topic: str, head: str, count: int, pause_s: float) -> threading.Thread:
+        """Send messages ``<head>-<number>`` from a thread."""
+
+        def run() -> None:
+            for number in range(count):
+                self.publish(topic, f"{head}-{number}".encode())
+                time.sleep(pause_s)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def wait(self, seconds: float = PATIENCE_S) -> None:
         """Wait until everything is acknowledged."""
         until(lambda: not self._open, seconds, f"{len(self._open)} acknowledgements")
 

@@ -5,31 +5,11 @@ from random import Random
 
 import pytest
 
-from gateways.federation.agent import Agent
 from gateways.federation.echoes import Echoes
 from gateways.federation.events import AgentSettings, Forget, NeighbourPolicy
 from gateways.federation.parts import Parts
 from tests.gateways.federation.federation_simulation import FederationSimulation
-from tests.gateways.federation.graphs import grid, line, make
-
-
-def core_of(simulation: FederationSimulation, name: str) -> Agent:
-    core = simulation.processes[name].core
-    assert core is not None
-    return core
-
-
-def cores_of(simulation: FederationSimulation, topic_filter: str) -> set[str]:
-    found = set()
-    for process in simulation.processes.values():
-        assert process.core is not None
-        state = process.core.election.topics.get(topic_filter)
-        found.add(state.core if state is not None else "none")
-    return found
-
-
-def subscribe(simulation: FederationSimulation, name: str, topic_filter: str, client: str = "s") -> None:
-    simulation.processes[name].broker.subscribe_client(client, topic_filter)
+from tests.gateways.federation.graphs import core_of, cores_of, grid, line, make, subscribe
 
 
 def test_a_death_behind_capture_loses_nothing() -> None:

@@ -6,59 +6,33 @@ and what real brokers add is measured by ``python -m bench.federation``.
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import pairwise
 from random import Random
 
 import pytest
 
 from tests.gateways.federation.federation_simulation import FederationSimulation, make_graph
-from tests.gateways.federation.graphs import PAPER_LINKS, grid, paper
-from tests.gateways.federation.test_agents import core_of, cores_of, subscribe
+from tests.gateways.federation.graphs import (
+    PAPER,
+    breadth_first,
+    core_of,
+    cores_of,
+    grid,
+    idle_messages,
+    knows_all,
+    links_of,
+    paper,
+    subscribe,
+)
 
 PAPERS_TIMERS = {"hello_s": 5.0, "announce_s": 20.0}
-
-
-def breadth_first(links: list[tuple[str, str]], start: str) -> dict[str, tuple[int, set[str]]]:
-    """Return distance and next hops to each name, by a search that has nothing of the product's."""
-    around: dict[str, set[str]] = {}
-    for one, other in links:
-        around.setdefault(one, set()).add(other)
-        around.setdefault(other, set()).add(one)
-    found: dict[str, tuple[int, set[str]]] = {}
-    for hop in around[start]:
-        distance, ahead = {start: 0, hop: 1}, deque([hop])
-        while ahead:
-            name = ahead.popleft()
-            for other in around[name] - distance.keys():
-                distance[other] = distance[name] + 1
-                ahead.append(other)
-        for name, steps in distance.items():
-            if name != start:
-                best, hops = found.get(name, (steps, set()))
-                found[name] = (min(best, steps), {hop} if steps < best else hops | ({hop} if steps == best else set()))
-    return found
-
-
-def knows_all(simulation: FederationSimulation, links: list[tuple[str, str]]) -> bool:
-    """Return whether each agent has the distances and next hops of the graph."""
-    for name in simulation.processes:
-        overlay = core_of(simulation, name).overlay
-        for other, (distance, hops) in breadth_first(links, name).items():
-            if overlay.distance(other) != distance or set(overlay.next_hops(other)) != hops:
-                return False
-    return True
-
-
-def links_of(simulation: FederationSimulation) -> list[tuple[str, str]]:
-    return [(min(pair), max(pair)) for pair in simulation.lines]
 
 
 @pytest.mark.parametrize("timers", [{}, PAPERS_TIMERS], ids=["ours", "the paper's"])
 def test_the_papers_graph(timers: dict[str, float]) -> None:
     """Everybody knows everybody; one subscriber makes one core; both ends' messages come over a shortest path."""
     simulation = paper(**timers)
-    took = simulation.run_until(lambda: knows_all(simulation, list(PAPER_LINKS)), 3.0)
+    took = simulation.run_until(lambda: knows_all(simulation, list(PAPER)), 3.0)
     subscribe(simulation, "243", "mytopic/example_subtopic")
     simulation.run(1.0)
     assert cores_of(simulation, "mytopic/example_subtopic") == {"243"}
@@ -161,14 +135,6 @@ def test_paths_are_short() -> None:
     assert sorted(stretches)[len(stretches) // 2] <= 1.2
     assert max(stretches) <= 2
     print(f"stretch: median {sorted(stretches)[len(stretches) // 2]:.2f}, worst {max(stretches):.2f}")
-
-
-def idle_messages(simulation: FederationSimulation, seconds: float = 20.0, settles_s: float = 8.0) -> float:
-    """Return the messages that an agent sends in a second while no client publishes."""
-    simulation.run(settles_s)
-    before = sum(simulation.sent.values())
-    simulation.run(seconds)
-    return (sum(simulation.sent.values()) - before) / seconds / len(simulation.processes)
 
 
 def test_an_idle_federation_is_quiet() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.gateways.federation.graphs import line
-from tests.gateways.federation.test_agents import subscribe
+from tests.gateways.federation.graphs import line, subscribe
 
 SPOOL_BYTES = 600  # of two messages
 MESSAGES = 6

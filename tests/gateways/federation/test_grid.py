@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from tests.gateways.federation.graphs import GRID
 from tests.gateways.federation.real_federation import (
-    GRID,
-    INSTALLED,
     Federation,
     Publisher,
     Site,
     Subscriber,
+    needs_mosquitto,
     running,
     until,
 )
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")
+pytestmark = needs_mosquitto
 
 NAMES = [str(number) for number in range(1, 10)]
-OURS = {"hello_s": 1.0, "announce_s": 5.0, "redundancy": 2}
 
 
 def payloads(count: int) -> list[bytes]:
@@ -52,7 +49,7 @@ def test_two_brokers(tmp_path: Path) -> None:
         for payload in payloads(20):
             publisher.publish("plant/x", b"again" + payload)
         publisher.wait(PATIENCE_S)
-        until(lambda: len(subscriber.payloads) == 120, 30, "what was published behind it")
+        until(lambda: len(subscriber.payloads) == 120, PATIENCE_S, "what was published behind it")
         assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
         check_commands(federation, publisher)
@@ -62,9 +59,13 @@ def test_two_brokers(tmp_path: Path) -> None:
 def restart_empty(site: Site) -> Publisher:
     """Let a broker forget its sessions, the agent's among them; return a publisher when it captures again."""
     site.kill("broker")
-    until(lambda: not site.ask("status")["host"], 30, "the agent to notice")
+    until(lambda: not site.ask("status")["host"], PATIENCE_S, "the agent to notice")
     site.start_broker()
-    until(lambda: (now := site.ask("status"))["host"] and now["capture"] == ["plant/#"], 30, "a filter granted anew")
+    until(
+        lambda: (now := site.ask("status"))["host"] and now["capture"] == ["plant/#"],
+        PATIENCE_S,
+        "a filter granted anew",
+    )
     return Publisher(site.broker_port, "pub")
 
 
@@ -82,22 +83,22 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
     assert "was asked" in site.ask("forget", "a")["error"]
     assert "no agent bb is known" in site.ask("forget", "bb")["error"]
     federation.sites["b"].kill("agent")
-    until(lambda: not site.ask("status")["neighbours"][0]["up"], 30, "b to be away")
+    until(lambda: not site.ask("status")["neighbours"][0]["up"], PATIENCE_S, "b to be away")
     for payload in payloads(5):
         publisher.publish("plant/x", b"late" + payload)
     publisher.wait(PATIENCE_S)
-    until(lambda: site.ask("status")["messages_kept"] == 5, 30, "messages that are kept")
+    until(lambda: site.ask("status")["messages_kept"] == 5, PATIENCE_S, "messages that are kept")
     done = site.command("forget", "")  # the empty name stands for the agent's own broker inside
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "not empty" in done.stderr
     assert site.ask("status")["messages_kept"] == 5
     assert words_of(site, "forget", "b")[0][:3] == ["b", "is", "forgotten;"]
-    until(lambda: site.ask("status")["messages_kept"] == 0, 30, "nothing that is kept")
+    until(lambda: site.ask("status")["messages_kept"] == 0, PATIENCE_S, "nothing that is kept")
     assert site.ask("status")["counts"]["forgotten"] == 5
 
 
 def test_grid_of_nine(tmp_path: Path) -> None:
     """The predecessor's grid: subscribers at 3 and 8, publisher at 7; each message reaches both, once."""
-    federation = Federation(tmp_path, NAMES, GRID, OURS)
+    federation = Federation(tmp_path, NAMES, GRID, {"redundancy": 2})
     with running(federation):
         federation.wait_overlay()
         subscribers = [Subscriber(federation.sites[name].broker_port, f"sub-{name}", "plant/#") for name in ("3", "8")]

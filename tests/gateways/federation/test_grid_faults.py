@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,21 +16,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateways.federation.graphs import GRID
 from tests.gateways.federation.real_federation import (
-    GRID,
-    INSTALLED,
     Federation,
     Publisher,
     Subscriber,
+    needs_mosquitto,
     running,
     until,
 )
 from tests.gateways.federation.slow_relay import Relays
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+pytestmark = [pytest.mark.slow, needs_mosquitto]
 
 NAMES = [str(number) for number in range(1, 10)]
-OURS: dict[str, object] = {"hello_s": 1.0, "announce_s": 5.0, "redundancy": 2}
 MESSAGES = 1_000
 RATE = 50.0
 ENDS = ("3", "6", "8")
@@ -43,17 +42,6 @@ def relays() -> Iterator[Relays]:
     made = Relays()
     yield made
     made.close()
-
-
-def publish_slowly(publisher: Publisher, head: str, count: int) -> threading.Thread:
-    def run() -> None:
-        for number in range(count):
-            publisher.publish("plant/x", f"{head}-{number}".encode())
-            time.sleep(1 / RATE)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
 
 
 def longest_gap(subscriber: Subscriber) -> float:
@@ -69,27 +57,26 @@ def run_grid(
     relays: Relays,
     publishers: tuple[str, ...],
     fault: Callable[[Federation], None],
-    seconds: float,
     gap_s_max: float = math.inf,
 ) -> None:
     """Publish in a fault, and count at 3, 6 and 8 what comes; 4 reaches 6 by 5 alone on a shortest way."""
-    federation = Federation(folder, NAMES, GRID, OURS, relays.port)
+    federation = Federation(folder, NAMES, GRID, {"redundancy": 2}, relays.port)
     with running(federation):
-        federation.wait_overlay(120)
+        federation.wait_overlay()
         subscribers = [Subscriber(federation.sites[name].broker_port, f"sub-{name}", "plant/#") for name in ENDS]
-        federation.wait_members("plant/x", set(ENDS), 60)
+        federation.wait_members("plant/x", set(ENDS))
         made = [Publisher(federation.sites[name].broker_port, f"pub-{name}") for name in publishers]
-        threads = [publish_slowly(each, f"p{number}", MESSAGES) for number, each in enumerate(made)]
+        threads = [each.publish_slowly("plant/x", f"p{number}", MESSAGES, 1 / RATE) for number, each in enumerate(made)]
         time.sleep(4)
         fault(federation)
         for thread in threads:
             thread.join()
         for each in made:
-            each.wait(60)
+            each.wait()
         acked = set().union(*(each.acked for each in made))
         assert len(acked) == MESSAGES * len(made)
         try:
-            until(lambda: all(set(each.payloads) >= acked for each in subscribers), seconds, "all messages")
+            until(lambda: all(set(each.payloads) >= acked for each in subscribers), PATIENCE_S, "all messages")
         finally:
             for seen in subscribers:
                 twice = sum(count > 1 for count in seen.payloads.values())
@@ -106,12 +93,12 @@ def run_grid(
 
 def test_broker_5_killed(tmp_path: Path, relays: Relays) -> None:
     """A broker in the middle that dies has no part in the others' messages."""
-    run_grid(tmp_path, relays, ("7", "4"), lambda federation: federation.sites["5"].kill("broker"), 60, GAP_S_MAX)
+    run_grid(tmp_path, relays, ("7", "4"), lambda federation: federation.sites["5"].kill("broker"), GAP_S_MAX)
 
 
 def test_agent_5_killed(tmp_path: Path, relays: Relays) -> None:
     """A way is cut; rows that were for it take another."""
-    run_grid(tmp_path, relays, ("7", "4"), lambda federation: federation.sites["5"].kill("agent"), 60, GAP_S_MAX)
+    run_grid(tmp_path, relays, ("7", "4"), lambda federation: federation.sites["5"].kill("agent"), GAP_S_MAX)
 
 
 def test_both_killed_and_back(tmp_path: Path, relays: Relays) -> None:
@@ -125,7 +112,7 @@ def test_both_killed_and_back(tmp_path: Path, relays: Relays) -> None:
         site.start_broker()
         site.start_agent()
 
-    run_grid(tmp_path, relays, ("7", "4"), fault, 60, GAP_S_MAX)
+    run_grid(tmp_path, relays, ("7", "4"), fault, GAP_S_MAX)
 
 
 def test_agent_5_stands_still(tmp_path: Path, relays: Relays) -> None:
@@ -138,7 +125,7 @@ def test_agent_5_stands_still(tmp_path: Path, relays: Relays) -> None:
         time.sleep(10)
         agent.send_signal(signal.SIGCONT)
 
-    run_grid(tmp_path, relays, ("7", "4"), fault, 60, GAP_S_MAX)
+    run_grid(tmp_path, relays, ("7", "4"), fault, GAP_S_MAX)
 
 
 def test_agents_at_the_ends_killed(tmp_path: Path, relays: Relays) -> None:
@@ -150,7 +137,7 @@ def test_agents_at_the_ends_killed(tmp_path: Path, relays: Relays) -> None:
             federation.sites[name].start_agent()
             time.sleep(3)
 
-    run_grid(tmp_path, relays, ("7",), fault, 90)
+    run_grid(tmp_path, relays, ("7",), fault)
 
 
 def test_middle_column_cut(tmp_path: Path, relays: Relays) -> None:
@@ -163,10 +150,10 @@ def test_middle_column_cut(tmp_path: Path, relays: Relays) -> None:
         time.sleep(30)
         relays.heal()
 
-    run_grid(tmp_path, relays, ("7", "3"), fault, 90)
+    run_grid(tmp_path, relays, ("7", "3"), fault)
 
 
 def test_slow_links_with_stalls(tmp_path: Path, relays: Relays) -> None:
     """Each link takes 300 ms, and 5 % of the writes stall for 0.3 to 3 s."""
     relays.delay_s, relays.stall_share = 0.3, 0.05
-    run_grid(tmp_path, relays, ("7",), lambda _: None, 120)
+    run_grid(tmp_path, relays, ("7",), lambda _: None)

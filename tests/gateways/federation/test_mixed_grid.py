@@ -11,19 +11,19 @@ import pytest
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.free_ports import free_ports
 from tests.gateways.bridges.third_parties import AEDES, javascript
+from tests.gateways.federation.graphs import GRID
 from tests.gateways.federation.real_federation import (
-    GRID,
-    INSTALLED,
     START_S,
     Federation,
     Publisher,
     Site,
     Subscriber,
+    needs_mosquitto,
     until,
 )
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+pytestmark = [pytest.mark.slow, needs_mosquitto]
 
 NAMES = [str(number) for number in range(1, 10)]
 MESSAGES = 100
@@ -91,7 +91,7 @@ def test_what_was_subscribed_before_the_agent_came(tmp_path: Path) -> None:
         other = Subscriber(a.broker_port, "other", "office/#")
         a.start_agent()
         b.start_agent()
-        federation.wait_overlay(90)
+        federation.wait_overlay()
         federation.wait_members("plant/x", {"b"})
         publisher = Publisher(a.broker_port, "pub")
         for payload in payloads("a"):
@@ -100,10 +100,12 @@ def test_what_was_subscribed_before_the_agent_came(tmp_path: Path) -> None:
         assert set(subscriber.payloads.values()) == {1}
         assert b.ask("status")["list_of_subscriptions"] == "whole"
         subscriber.client.unsubscribe("plant/#")
-        until(lambda: not a.ask("why", "plant/x")["to"], 30, "nobody wants plant/x any more")
+        until(lambda: not a.ask("why", "plant/x")["to"], PATIENCE_S, "nobody wants plant/x any more")
         other.subscribed.wait(PATIENCE_S)
         other.client.subscribe("office/+/late", 1)
-        until(lambda: "b" not in str(_members(b, "office/#")), 5, "the capture of office/# is not b's interest")
+        until(
+            lambda: "b" not in str(_members(b, "office/#")), PATIENCE_S, "the capture of office/# is not b's interest"
+        )
         subscriber.close()
         other.close()
         publisher.close()
@@ -126,19 +128,23 @@ def test_six_mosquittos_an_aedes_and_two_clusters(tmp_path: Path) -> None:
         ends = {"1": Subscriber(federation.sites["1"].broker_port, "sub-1", "plant/#")}
         for site in federation.sites.values():
             site.start_agent()
-        federation.wait_overlay(180)
+        federation.wait_overlay()
         for name in ("3", "8"):
             ends[name] = Subscriber(federation.sites[name].broker_port, f"sub-{name}", "plant/#")
-        federation.wait_members("plant/x", {"1", "3", "5", "8"}, 90)
+        federation.wait_members("plant/x", {"1", "3", "5", "8"})
         publishers = [Publisher(federation.sites[name].broker_port, f"pub-{name}") for name in ("7", "9")]
         for name, publisher in zip(("7", "9"), publishers, strict=True):
             for payload in payloads(name):
                 publisher.publish("plant/x", payload)
         for publisher in publishers:
-            publisher.wait(60)
+            publisher.wait()
         wanted = set(payloads("7")) | set(payloads("9"))
-        until(lambda: all(set(each.payloads) == wanted for each in ends.values()), 90, "all messages")
-        until(lambda: not any(site.ask("status")["messages_kept"] for site in federation.sites.values()), 60, "spools")
+        until(lambda: all(set(each.payloads) == wanted for each in ends.values()), PATIENCE_S, "all messages")
+        until(
+            lambda: not any(site.ask("status")["messages_kept"] for site in federation.sites.values()),
+            PATIENCE_S,
+            "spools",
+        )
         assert [set(each.payloads.values()) for each in ends.values()] == [{1}] * 3
         for end in ends.values():
             end.close()

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.gateways.federation.real_federation import (
-    INSTALLED,
     Federation,
     Publisher,
     Site,
     Subscriber,
+    needs_mosquitto,
     running,
     until,
 )
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+pytestmark = [pytest.mark.slow, needs_mosquitto]
 
 MESSAGES = 400
 PAUSE_S = 0.005
@@ -40,17 +40,6 @@ class WithEchoes(Site):
         self.settings = {"protocol": "3.1.1", "no_local": False}
 
 
-def publishing(publisher: Publisher, head: str) -> threading.Thread:
-    def run() -> None:
-        for number in range(MESSAGES):
-            publisher.publish("plant/x", f"{head}-{number}".encode())
-            time.sleep(PAUSE_S)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
 @pytest.mark.parametrize("kind", [AsBridge, WithEchoes])
 def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
     """Both ways each message comes once, while the set of captured filters moves from lane to lane."""
@@ -65,7 +54,9 @@ def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
         ]
         federation.wait_members("plant/x", {"a", "b", "c"})
         publishers = [Publisher(site.broker_port, f"pub-{site.name}") for site in (a, b)]
-        threads = [publishing(each, head) for each, head in zip(publishers, "ab", strict=True)]
+        threads = [
+            each.publish_slowly("plant/x", head, MESSAGES, PAUSE_S) for each, head in zip(publishers, "ab", strict=True)
+        ]
         for number, topic_filter in enumerate(("plant/+", "plant/#", "+/x", "#")):
             other = Subscriber(b.broker_port, f"other-{number}", topic_filter)
             time.sleep(0.4)
@@ -73,10 +64,10 @@ def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
         for thread in threads:
             thread.join()
         for publisher in publishers:
-            publisher.wait(30)
+            publisher.wait()
         wanted = {f"{head}-{number}".encode() for head in "ab" for number in range(MESSAGES)}
         try:
-            until(lambda: all(set(each.payloads) == wanted for each in ends), 30, "all messages")
+            until(lambda: all(set(each.payloads) == wanted for each in ends), PATIENCE_S, "all messages")
         finally:
             print([len(wanted - set(each.payloads)) for each in ends], a.ask("status")["counts"])
         time.sleep(1)  # for what comes twice

@@ -7,23 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateways.federation.graphs import PAPER, breadth_first
 from tests.gateways.federation.real_federation import (
-    INSTALLED,
-    PAPER,
     Federation,
     Publisher,
     Site,
     Subscriber,
+    needs_mosquitto,
     running,
     until,
 )
 from tests.gateways.federation.slow_relay import Relays
-from tests.gateways.federation.test_evaluation import breadth_first
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+pytestmark = [pytest.mark.slow, needs_mosquitto]
 
-LINKS = [(one, other) for one, other in PAPER]
+LINKS = list(PAPER)
 NAMES = sorted({name for link in LINKS for name in link})
 TOPIC = "mytopic/example_subtopic"
 MESSAGES = 100
@@ -60,8 +59,8 @@ def test_neighbours_and_next_hops_are_printed(tmp_path: Path) -> None:
     """One subscriber, publishers at both ends; then the agent in the middle of the ways dies and comes back."""
     federation = Federation(tmp_path, NAMES, LINKS, {"redundancy": 2})
     with running(federation):
-        federation.wait_overlay(90)
-        until(lambda: len(federation.sites["243"].ask("graph")["links"]) == len(LINKS), 30, "links")
+        federation.wait_overlay()
+        until(lambda: len(federation.sites["243"].ask("graph")["links"]) == len(LINKS), PATIENCE_S, "links")
         check_printed(federation)
         subscriber = Subscriber(federation.sites["243"].broker_port, "sub", TOPIC)
         federation.wait_members(TOPIC, {"243"})
@@ -71,17 +70,17 @@ def test_neighbours_and_next_hops_are_printed(tmp_path: Path) -> None:
         for number, end in enumerate(ends):
             for message in range(MESSAGES):
                 end.publish(TOPIC, b"%d-%d" % (number, message))
-        until(lambda: len(subscriber.payloads) == MESSAGES * len(ends), 60, "all messages")
+        until(lambda: len(subscriber.payloads) == MESSAGES * len(ends), PATIENCE_S, "all messages")
         for path in subscriber.paths.values():
             assert len(path) - 1 == breadth_first(LINKS, path[0])["243"][0], path
         federation.sites["180"].kill("agent")  # 230's only shortest way; 22 has one by 150 and 217
         for number, end in enumerate(ends):
             for message in range(MESSAGES, 2 * MESSAGES):
                 end.publish(TOPIC, b"%d-%d" % (number, message))
-        until(lambda: len(subscriber.payloads) == 2 * MESSAGES * len(ends), 60, "all messages around 180")
+        until(lambda: len(subscriber.payloads) == 2 * MESSAGES * len(ends), PATIENCE_S, "all messages around 180")
         federation.sites["180"].start_agent()
-        federation.wait_overlay(60)
-        until(lambda: len(federation.sites["243"].ask("graph")["links"]) == len(LINKS), 30, "links")
+        federation.wait_overlay()
+        until(lambda: len(federation.sites["243"].ask("graph")["links"]) == len(LINKS), PATIENCE_S, "links")
         check_printed(federation)
         assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
@@ -95,7 +94,7 @@ def test_two_subscribers_contend_for_a_core(tmp_path: Path) -> None:
     federation = Federation(tmp_path, NAMES, LINKS, {"redundancy": 2}, relays.port)
     try:
         with running(federation):
-            federation.wait_overlay(90)
+            federation.wait_overlay()
             ends = [
                 Subscriber(federation.sites[name].broker_port, f"s{name}", TOPIC, waits=True) for name in ("22", "243")
             ]
@@ -113,7 +112,7 @@ def test_two_subscribers_contend_for_a_core(tmp_path: Path) -> None:
                     len(cores()) == 1
                 )
 
-            until(is_one, 10, "one core")
+            until(is_one, PATIENCE_S, "one core")
             took = time.monotonic() - begun
             (core,) = cores()
             assert core in ("22", "243") and took <= 1.0, (core, took)
@@ -122,7 +121,7 @@ def test_two_subscribers_contend_for_a_core(tmp_path: Path) -> None:
             relays.cut([("150", "22")])  # 22 is reached by 230 still
             for message in range(MESSAGES):
                 publisher.publish(TOPIC, b"%d" % message)
-            until(lambda: all(len(each.payloads) == MESSAGES for each in ends), 30, "all messages")
+            until(lambda: all(len(each.payloads) == MESSAGES for each in ends), PATIENCE_S, "all messages")
             relays.heal()
             assert all(set(each.payloads.values()) == {1} for each in ends)
             for each in ends:

@@ -15,9 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways.federation.real_federation import INSTALLED, Federation, Publisher, Subscriber, running, until
+from tests.gateways.federation.real_federation import (
+    Federation,
+    Publisher,
+    Subscriber,
+    needs_mosquitto,
+    running,
+    until,
+)
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed")]
+pytestmark = [pytest.mark.slow, needs_mosquitto]
 
 FIRST, MORE = 50, 300
 LARGE = b"x" * 4_000
@@ -34,9 +42,9 @@ def story(folder: Path) -> Iterator[tuple[Federation, Publisher, Subscriber]]:
         publisher = Publisher(federation.sites["a"].broker_port, "pub")
         for number in range(FIRST):
             publisher.publish("plant/x", b"%d " % number)
-        until(lambda: len(subscriber.payloads) == FIRST, 30, "the first messages")
+        until(lambda: len(subscriber.payloads) == FIRST, PATIENCE_S, "the first messages")
         yield federation, publisher, subscriber
-        until(lambda: len(subscriber.payloads) == FIRST + MORE, 60, "all messages")
+        until(lambda: len(subscriber.payloads) == FIRST + MORE, PATIENCE_S, "all messages")
         time.sleep(1)  # for what comes twice
         assert set(subscriber.payloads.values()) == {1}
         subscriber.close()
@@ -57,7 +65,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
             b.kill("agent")
             for number in range(FIRST, FIRST + MORE):
                 publisher.publish("plant/x", b"%d " % number + LARGE)
-            until(lambda: "room in the spool" in page(a.page_port), 60, "no room")
+            until(lambda: "room in the spool" in page(a.page_port), PATIENCE_S, "no room")
             assert a.agent is not None and a.agent.poll() is None
             assert 0 < a.ask("status")["messages_kept"] < MORE and len(subscriber.payloads) == FIRST
             subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
@@ -74,7 +82,7 @@ def test_a_disk_that_stores_nothing_any_more(tmp_path: Path) -> None:
         resource.prlimit(a.agent.pid, resource.RLIMIT_FSIZE, (4_096, 4_096))
         for number in range(FIRST, FIRST + MORE):
             publisher.publish("plant/x", b"%d " % number)
-        assert a.agent.wait(60) == 1
+        assert a.agent.wait(PATIENCE_S) == 1
         (line,) = [each for each in a.agent_log.read_text().splitlines() if not each.startswith("{")]
         assert line == f"stratamq: the spool {tmp_path}/a/spool cannot be written: disk I/O error"
         assert len(subscriber.payloads) == FIRST
