@@ -239,8 +239,12 @@ class ClientView(NamedTuple):
     asked: tuple[str, ...]
 
 
-async def client(cluster: Cluster, client_id: str) -> ClientView:
-    """Return what two nodes know of a client."""
+async def client(cluster: Cluster, client_id: str, about: Mapping[str, str] | None = None) -> ClientView:
+    """Return what two nodes know of a client.
+
+    Args:
+        about: ``topic`` and ``qos`` of a message that it may receive, or not; none: of no message.
+    """
     partition = cluster.placement.partition_for(client_id)
     primary = cluster.map.partitions[partition].primary
     if not primary:
@@ -252,7 +256,7 @@ async def client(cluster: Cluster, client_id: str) -> ClientView:
     edge = session.node or "" if session is not None and session.online else ""
     connections: list[SeenClientNow] = []
     if edge:
-        connections, more = await place(cluster, edge, "client", where, 1)
+        connections, more = await place(cluster, edge, "client", {**where, **(about or {})}, 1)
         partial += more
     asked = (primary, edge) if edge else (primary,)
     return ClientView(
@@ -375,4 +379,6 @@ async def _matches(
     gather = Gather(targets, PLACE_ROWS, total_s=cluster.total_s)
     page = await cluster.links.gather(gather, _question(cluster, "matches", {"topic": name, **about}))
     lacking = _without_primary(cluster.map, "matches") if about.get("near") else ()
+    if page.after is not None and not page.overtime:
+        lacking += (Missing("subscriptions", f"only the first {PLACE_ROWS} of them are shown"),)
     return page.rows, page.partial + lacking

@@ -1,16 +1,20 @@
 """Explanations of a running cluster: which questions each needs, asked, and handed to ``admin/explain``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from admin.explain.client import client_story
+from admin.explain.ledgers import Recorded, read_ledgers
 from admin.explain.message import NO_TRACE, Evidence, Finished, message_story, unknown_story
 from admin.explain.story import Story
 from admin.explain.topic import topic_story
 from admin.gather import Missing
 from admin.queries import PLACE_ROWS, Cluster, TopicView, Wanted, client, place, subscriptions, topic, walk
 from conf.errors import ExitCode, UserError
-from wire.messages.look_rows_clients import SeenInflight, SeenQueued
+from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued
+from wire.messages.look_rows_nodes import SeenTraceEvent
+from wire.messages.look_rows_topics import SeenMatch
 
 __all__ = ["by_origin", "by_packet", "by_sequence", "check_topic", "client_explained", "topic_explained"]
 
@@ -18,19 +22,23 @@ JOURNAL_ROWS = 200  # the newest entries about one client or one message
 NO_KIND = " shows no "  # of a node whose release has no such rows
 ACKNOWLEDGED_MAX = 16  # clients whose connection of now is looked at
 SESSIONS_MAX = 64  # whose queues are searched for one message
+JUDGED_MAX = 64  # connected stored sessions whose edge is asked what it lets through
+HEAD_BYTES = 8  # of a PUBLISH, beside its topic and its payload
 
 
 async def client_explained(cluster: Cluster, client_id: str, now_ms: int, name: str = "") -> Story:
     """Tell why nothing, or nothing of a topic, reaches a client."""
     if name:
         check_topic(name)
-    view = await client(cluster, client_id)
+    view = await client(cluster, client_id, {"topic": name} if name else {})
     held, lacked = await subscriptions(cluster, view)
     matched = []
     node = view.primary if view.session is not None and view.session.durable else view.edge
     if name and node:
-        rows, more = await place(cluster, node, "matches", {"topic": name}, PLACE_ROWS)
+        rows, more = await place(cluster, node, "matches", {"topic": name, "client_id": client_id}, PLACE_ROWS)
         matched = [row for row in rows if row.client_id == client_id]
+        for row in matched:
+            row.why = row.why or _judged(view.connection, row, 0)
         lacked += more
     journal, silent = await _journal(cluster, {"client_id": client_id})
     return client_story(
@@ -41,7 +49,21 @@ async def client_explained(cluster: Cluster, client_id: str, now_ms: int, name: 
         matches=matched,
         journal=[entry for _, entry in journal if entry.client_id == client_id],
         partial=lacked + silent,
+        copies=() if view.primary else cluster.map.partitions[view.partition].in_sync,
     )
+
+
+def _judged(connection: SeenClientNow | None, match: SeenMatch, size: int) -> str:
+    """Return why the edge of a stored session does not let a message through, which storage does not know."""
+    if connection is None:
+        return ""
+    if connection.may_receive is False:
+        return "access"
+    most = connection.maximum_packet_size
+    if size and most is not None and size > most:
+        match.detail = f"some {size} of at most {most} bytes"
+        return "size"
+    return ""
 
 
 async def topic_explained(
@@ -52,8 +74,25 @@ async def topic_explained(
     about = {"qos": str(qos), "near": "1"}
     about |= ({"from": publisher} if publisher else {}) | ({"bytes": str(size)} if size else {})
     about |= {"retain": "1"} if retain else {}
-    view = await topic(cluster, name, about)
+    view = await _judged_at_edges(cluster, await topic(cluster, name, about), qos, size)
     return view, topic_story(view, cluster.map, publisher=publisher, qos=qos)
+
+
+async def _judged_at_edges(cluster: Cluster, view: TopicView, qos: int, size: int) -> TopicView:
+    """Have the edges of connected stored sessions judge a message: they know rules and sizes, and storage does not."""
+    matches = [
+        row for _, row in view.matches if row.durable and row.online and row.node and row.client_id and not row.why
+    ]
+    lacked: tuple[Missing, ...] = ()
+    for row in matches[:JUDGED_MAX]:
+        where = {"client_id": row.client_id or "", "topic": view.topic, "qos": str(min(qos, row.qos or 0))}
+        found, more = await place(cluster, row.node or "", "client", where, 1)
+        packet = size + len(view.topic.encode()) + HEAD_BYTES if size else 0
+        row.why = _judged(found[0] if found else None, row, packet)
+        lacked += more
+    if len(matches) > JUDGED_MAX:
+        lacked += (Missing("rights", f"of {JUDGED_MAX} of {len(matches)} connected stored sessions alone"),)
+    return view._replace(partial=view.partial + lacked)
 
 
 def check_topic(name: str) -> None:
@@ -82,14 +121,19 @@ def _kinds_lacked(what: str, partial: tuple[Missing, ...]) -> tuple[Missing, ...
     return (*rest, Missing(what, f"none at {', '.join(without)}")) if without else rest
 
 
-async def by_origin(cluster: Cluster, origin: str, name: str = "") -> Story:
+async def by_origin(cluster: Cluster, origin: str, name: str = "", ledger: Path | None = None) -> Story:
     """Tell what became of a message by its origin.
 
     Args:
         cluster: Where.
         origin: As queues, journals and traces print it.
         name: Its topic, for the queues of whom it reaches; "": as journals and traces say, or not known.
+        ledger: Folder of acknowledgement ledgers on this host; None: they are not read.
+
+    Raises:
+        UserError: A ledger cannot be read.
     """
+    recorded = _recorded(ledger, origin)
     journal, lacked = await _journal(cluster, {"origin": origin})
     events, silent = await _events(cluster, origin)
     kept = await walk(cluster, "retained", Wanted({"origin": origin}, limit=1))
@@ -110,12 +154,22 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "") -> Story:
     else:
         lacked += (Missing("queues", "its topic is not known: name it with --topic"),)
     finished = await _finished(cluster, events)
-    lacked += (Missing("ledgers", "not read here"),)
-    evidence = Evidence(journal, events, queued, (), kept.rows, finished, had, tuple(dict.fromkeys(lacked)))
+    had += [recorded.had] if recorded.had else []
+    lacked = tuple(dict.fromkeys((*lacked, *recorded.lacked)))
+    evidence = Evidence(journal, events, queued, (), kept.rows, finished, recorded.steps, had, lacked)
     story = message_story(origin, evidence)
     if name and story.cause is not None and story.cause.what == NO_TRACE:
         return unknown_story(story, view, now)
     return story
+
+
+def _recorded(folder: Path | None, origin: str) -> Recorded:
+    if folder is None:
+        return Recorded([], "", (Missing("ledgers", "not read: `msg explain --ledger FOLDER` reads those of a host"),))
+    try:
+        return read_ledgers(folder, origin)
+    except OSError as error:
+        raise UserError(f"--ledger {folder}: {error.strerror or error}", ExitCode.USAGE) from None
 
 
 async def _finished(cluster: Cluster, events: Sequence[tuple[str, Any]]) -> list[Finished]:
@@ -158,7 +212,7 @@ async def _in_queue(
     return found, lacked
 
 
-async def by_packet(cluster: Cluster, client_id: str, packet: int) -> Story:
+async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path | None = None) -> Story:
     """Tell what became of a packet towards a client or of one that it published."""
     view = await client(cluster, client_id)
     rows: list[tuple[str, SeenInflight]] = []
@@ -168,17 +222,19 @@ async def by_packet(cluster: Cluster, client_id: str, packet: int) -> Story:
         rows += [(node, row) for row in found if row.packet == packet]
         lacked += more
     origin = next((row.origin for _, row in rows if row.origin), "")
+    if not rows:
+        origin = await _told_origin(cluster, client_id, lambda event: bool(event.packet == packet))
     own = [(node, row) for node, row in rows if row.direction == "from"]
     seq = next((row.seq for _, row in rows if row.seq is not None and row.direction == "to"), None)
     if seq is not None and not own:
-        return await by_sequence(cluster, client_id, seq)
+        return await by_sequence(cluster, client_id, seq, ledger)
     if origin and not own:
-        return await by_origin(cluster, origin)
+        return await by_origin(cluster, origin, "", ledger)
     asked = f"packet {packet} of {client_id!r}"
     return message_story(asked, Evidence(published=own, had=[f"{', '.join(view.asked)} now"], lacked=lacked))
 
 
-async def by_sequence(cluster: Cluster, client_id: str, seq: int) -> Story:
+async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path | None = None) -> Story:
     """Tell what became of one entry of a session's queue."""
     view = await client(cluster, client_id)
     rows, lacked = (
@@ -189,23 +245,22 @@ async def by_sequence(cluster: Cluster, client_id: str, seq: int) -> Story:
     name = found[0][2].topic or "" if found else ""
     finished = []
     if not found and view.session is not None and 0 < seq <= (view.session.last_seq or 0):
-        origin = await _told_origin(cluster, client_id, seq)
+        origin = await _told_origin(cluster, client_id, lambda event: bool(event.seq == seq))
         since_ms = view.connection.connected_at_ms if view.connection is not None else None
         finished = [Finished(view.primary, client_id, seq, None, since_ms)]
     if origin:
-        return await by_origin(cluster, origin, name)
+        return await by_origin(cluster, origin, name, ledger)
     had = [f"the queue at {view.primary} now"]
     evidence = Evidence(queued=found, finished=finished, had=had, lacked=view.partial + lacked)
     return message_story(f"entry {seq} of {client_id!r}", evidence)
 
 
-async def _told_origin(cluster: Cluster, client_id: str, seq: int) -> str:
-    """Return the origin of an entry that a trace tells of, "" of another one."""
+async def _told_origin(cluster: Cluster, client_id: str, is_it: Callable[[SeenTraceEvent], bool]) -> str:
+    """Return the origin of a client's newest message that a trace tells of and that is meant, "" where none is."""
+    told: dict[int, str] = {}
     traces = await walk(cluster, "traces", Wanted(limit=PLACE_ROWS))
     for node, name in dict.fromkeys((node, row.trace) for node, row in traces.rows):
         where = {"trace": name or "", "client_id": client_id}
         events, _ = await place(cluster, node, "trace", where, PLACE_ROWS)
-        told = next((event.origin for event in events if event.seq == seq and event.origin), "")
-        if told:
-            return told
-    return ""
+        told |= {event.at_us or 0: event.origin for event in events if event.origin and is_it(event)}
+    return told[max(told)] if told else ""

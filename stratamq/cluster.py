@@ -6,6 +6,7 @@ Decides the course of events and what is printed; ``stratamq/local_plan.py`` dec
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import importlib.util
 import json
@@ -30,6 +31,8 @@ from wire.messages.operators import Admin
 __all__ = ["UpOptions", "run_up"]
 
 STATUS_S = 2.0  # for the router's answer about copies; it has just said that it is ready
+PLANS_MAX = 3  # tries, while another program takes a port between its choice and its use
+TAKEN = os.strerror(errno.EADDRINUSE)
 SAME_SIGNAL_S = 1.0  # some parents pass a signal on that the whole group got: that is one wish, not two
 
 
@@ -41,8 +44,21 @@ def run_up(options: UpOptions) -> int:
     """
     began = time.monotonic()
     with _data_folder(options) as data:
-        plan = make_plan(options, data, datetime.datetime.now(datetime.UTC))
-        return trio.run(_Up(options, plan, began).run)
+        for tries_left in reversed(range(PLANS_MAX)):
+            plan = make_plan(options, data, datetime.datetime.now(datetime.UTC))
+            try:
+                return trio.run(_Up(options, plan, began).run)
+            except* UserError as group:
+                if not tries_left or not _is_about_taken_port(group):
+                    raise
+            # A port that was named and is taken is told by the next plan; others are chosen anew.
+    raise AssertionError("the last plan is carried out, or ends with its error")
+
+
+def _is_about_taken_port(group: BaseExceptionGroup[UserError]) -> bool:
+    return TAKEN in str(group.exceptions) or any(
+        isinstance(one, BaseExceptionGroup) and _is_about_taken_port(one) for one in group.exceptions
+    )
 
 
 @contextlib.contextmanager

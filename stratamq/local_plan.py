@@ -2,15 +2,20 @@
 
 Decides names, ports and the defaults of `stratamq up`; starts nothing (``stratamq/processes.py``). Ports that nobody
 named are chosen here, before anything starts: all tiers start at once, and a restarted node comes back where it was.
+What one `up` chose another one beside it does not choose, though no node has bound it yet.
 """
 
 import datetime
+import fcntl
 import json
+import os
 import random
 import socket
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig
@@ -30,6 +35,8 @@ ROUTER_PORT = 7947  # router i: plus 10 i; likewise
 CHOSEN_PORTS = range(20_000, 32_000)
 CHOICES_MAX = 1000
 REPLICAS_MAX = 3
+
+_held: dict[int, IO[bytes]] = {}  # locks of ports that this process chose: no other cluster chooses one while it runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,7 @@ class _Ports:
         self._file = data / "ports.json"
         self._given: set[int] = set()
         self._rng = random.Random()
+        self._locks = Path(tempfile.gettempdir()) / f"stratamq-ports-{os.getuid()}"
         try:
             self._saved: dict[str, int] = json.loads(self._file.read_text())
         except (OSError, ValueError):
@@ -135,8 +143,27 @@ class _Ports:
     def _take(self, port: int) -> int:
         if not 0 < port <= 65535 or port in self._given or port in self._named or not _is_free(port):
             return 0
+        if not self._hold(port):
+            return 0
         self._given.add(port)
         return port
+
+    def _hold(self, port: int) -> bool:
+        """Return whether no other cluster of this user has chosen a port, and keep it from the next one."""
+        if port in _held:
+            return True
+        try:
+            self._locks.mkdir(mode=0o700, exist_ok=True)
+            lock = (self._locks / str(port)).open("ab")
+        except OSError:
+            return True  # nobody can be kept from it: then who binds it first has it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return False
+        _held[port] = lock
+        return True
 
 
 def _is_free(port: int) -> bool:

@@ -4,13 +4,13 @@ A message is known by its origin, which queues, retained messages, journals and 
 delivery that went well unless a trace was asked for: a story without a trace of the message says so.
 """
 
-import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from admin.explain.story import Step, Story, count
+from admin.explain.story import Step, Story
 from admin.explain.topic import is_full
+from admin.explain.words import clock, count, span
 from admin.gather import Missing
 from admin.queries import TopicView
 from conf.errors import ExitCode, UserError
@@ -48,6 +48,7 @@ class Evidence(NamedTuple):
     published: Sequence[tuple[str, SeenInflight]] = ()  # at its publisher's edge: not answered yet
     retained: Sequence[tuple[str, SeenRetained]] = ()
     finished: Sequence[Finished] = ()
+    recorded: Sequence[tuple[str, Step]] = ()  # stage, and what a ledger has
     had: Sequence[str] = ()
     lacked: Sequence[Missing] = ()
 
@@ -67,7 +68,7 @@ def check_origin(text: str) -> str:
 def message_story(origin: str, found: Evidence) -> Story:
     """Tell what became of a message, in the order of its way."""
     steps = [
-        *(step for _, step in sorted(_traced(found), key=lambda pair: pair[0])),
+        *(step for _, step in sorted([*_traced(found), *_recorded(found)], key=lambda pair: pair[0])),
         *_published(found),
         *_kept(found),
         *_noted(found),
@@ -80,7 +81,7 @@ def message_story(origin: str, found: Evidence) -> Story:
             "",
             NO_TRACE,
             "no trace of it: no node that answered acknowledged it, or it was delivered and nobody was asked to "
-            "remember (no trace ran, ledgers are not read here)",
+            "remember (no trace ran, and no ledger that was read has it)",
         )
         steps = [cause]
     return Story(question, steps, cause, found.had, found.lacked)
@@ -128,10 +129,15 @@ def _traced(found: Evidence) -> Iterator[tuple[tuple[int, int], Step]]:
         yield (rank, at_us), Step(node, stage, f"{stage}{who}{seq}{place}{why}{more}", at_us // 1000 or None, facts)
 
 
+def _recorded(found: Evidence) -> Iterator[tuple[tuple[int, int], Step]]:
+    for stage, step in found.recorded:
+        yield (STAGES.index(stage), (step.at_ms or 0) * 1000), step
+
+
 def _published(found: Evidence) -> Iterator[Step]:
     for node, row in found.published:
         waits = f"; it waits for {', '.join(row.waits_for)}" if row.waits_for else ""
-        age = f" since {row.age_s:.1f} s" if row.age_s is not None else ""
+        age = f" for {span(row.age_s)}" if row.age_s is not None else ""
         what = "is not released by its publisher" if row.state == "unreleased" else f"is not answered{age}{waits}"
         yield Step(node, "unfinished", f"packet {row.packet} of {row.client_id!r} {what}", facts={"packet": row.packet})
 
@@ -141,8 +147,9 @@ def _kept(found: Evidence) -> Iterator[Step]:
         behind = f", behind {count(before, 'entry', 'entries')} that are not acknowledged" if before else ""
         sent = {"sent": "sent and not acknowledged", "released": "released, PUBCOMP lacks"}.get(row.state or "")
         packet = f" as packet {row.packet}" if row.packet else ""
-        expires = f"; it expires in {row.expires_in_s:.0f} s" if row.expires_in_s is not None else ""
-        state = f"{sent}{packet}" if sent else f"waits{behind}"
+        expires = f"; it expires in {span(row.expires_in_s)}" if row.expires_in_s is not None else ""
+        age = f" for {span(row.age_s)}" if row.age_s is not None else ""
+        state = f"{sent}{packet}" if sent else f"waits{age}{behind}"
         yield Step(
             node,
             "queued",
@@ -165,14 +172,10 @@ def _finished(found: Evidence) -> Iterator[Step]:
     for node, client_id, seq, acknowledged_at_ms, connected_at_ms in found.finished:
         facts = {"client_id": client_id, "seq": seq}
         if acknowledged_at_ms is None:
-            newer = f"; the connection that is there came at {_clock(connected_at_ms)}" if connected_at_ms else ""
+            newer = f"; the connection that is there came at {clock(connected_at_ms)}" if connected_at_ms else ""
             why = f"entry {seq} of {client_id!r} is not in its queue: it was acknowledged, or dropped{newer}"
             yield Step(node, "finished", why, None, facts)
         elif connected_at_ms is not None and connected_at_ms > acknowledged_at_ms:
             later_s = (connected_at_ms - acknowledged_at_ms) / 1000
-            why = f"{client_id!r} acknowledged it over an earlier connection; this one came {later_s:.1f} s later"
+            why = f"{client_id!r} acknowledged it over an earlier connection; this one came {span(later_s)} later"
             yield Step(node, "earlier_connection", why, connected_at_ms, facts)
-
-
-def _clock(at_ms: int) -> str:
-    return f"{datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC):%H:%M:%S} UTC"

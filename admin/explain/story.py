@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from admin.gather import Missing
 
-__all__ = ["Step", "Story", "count", "since"]
+__all__ = ["Step", "Story"]
 
 
 class Step(NamedTuple):
@@ -32,13 +32,3 @@ class Story(NamedTuple):
     def verdict(self) -> str:
         """The deciding sentence."""
         return self.cause.why if self.cause is not None else self.summary
-
-
-def count(number: float, word: str, plural: str = "") -> str:
-    """Return a number with its word, in the plural where it is not one."""
-    return f"{number:g} {word}" if number == 1 else f"{number:g} {plural or word + 's'}"
-
-
-def since(at_ms: int | None, now_ms: int) -> str:
-    """Return "since 12 s" of a moment, "" of none."""
-    return "" if at_ms is None else f" since {max(0, now_ms - at_ms) / 1000:.1f} s"

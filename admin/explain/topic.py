@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from admin.explain.client import WORDS_OF_MISS
-from admin.explain.story import Step, Story, count
+from admin.explain.story import Step, Story
+from admin.explain.words import count
 from admin.gather import Missing
 from admin.queries import TopicView
 from wire.messages.cluster_map import ClusterMap
@@ -24,8 +25,9 @@ def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = ""
     steps = [*_shard(view)]
     receivers = [*_receivers(view, qos)]
     groups = [*_groups(view)]
+    members = [*_members(view, qos)]
     misses = [*_misses(view), *_unserved(view, cluster_map)]
-    steps += [*receivers, *groups, *misses]
+    steps += [*receivers, *groups, *members, *misses]
     cause = None
     if not receivers and not groups:
         nobody = Step(view.owner, "nobody", f"nobody gets {view.topic!r}: no subscription meets it")
@@ -72,19 +74,38 @@ def _receivers(view: TopicView, qos: int) -> Iterator[Step]:
     for node, match in view.matches:
         if match.why or match.share or match.client_id is None:
             continue
-        granted = match.effective_qos if match.effective_qos is not None else min(match.qos or 0, qos)
-        lowered = f", lowered from {qos}" if granted < qos else ""
-        where = f"partition {match.partition}" if match.durable else f"its connection at {node}"
-        waits = f", behind {count(match.queued, 'entry', 'entries')}" if match.queued else ""
-        away = "" if match.online else ", not connected: queued"
-        full = f", when it acknowledges one of {match.window}: its window is full" if is_full(match) else ""
-        yield Step(
-            node,
-            "receiver",
-            f"{match.client_id!r} by {match.filter!r} at QoS {granted}{lowered}, in {where}{waits}{away}{full}"
-            f"{_options(match)}",
-            facts={"client_id": match.client_id, "filter": match.filter, "qos": granted, "durable": match.durable},
-        )
+        yield Step(node, "receiver", _takes(node, match, qos), facts=_facts(match, qos))
+
+
+def _takes(node: str, match: SeenMatch, qos: int) -> str:
+    """Return how a receiver gets a message: by which filter, at which QoS, where, and behind what."""
+    granted, effective = match.qos or 0, _effective(match, qos)
+    lowered = f", lowered from {qos}" if effective < qos else f" of {granted} granted" if granted != effective else ""
+    where = f"partition {match.partition}" if match.durable else f"its connection at {node}"
+    waits = f", behind {count(match.queued, 'entry', 'entries')}" if match.queued else ""
+    away = "" if match.online else ", not connected: queued"
+    full = f", when it acknowledges one of {match.window}: its window is full" if is_full(match) else ""
+    how = f"{match.client_id!r} by {match.filter!r} at QoS {effective}{lowered}"
+    return f"{how}, in {where}{waits}{away}{full}{_options(match)}"
+
+
+def _effective(match: SeenMatch, qos: int) -> int:
+    return match.effective_qos if match.effective_qos is not None else min(match.qos or 0, qos)
+
+
+def _facts(match: SeenMatch, qos: int) -> dict[str, object]:
+    """Return what a program reads of a receiver."""
+    return {
+        "client_id": match.client_id,
+        "filter": match.filter,
+        "qos": _effective(match, qos),
+        "granted_qos": match.qos,
+        "durable": match.durable,
+        "no_local": match.no_local,
+        "retain_as_published": match.retain_as_published,
+        "retain_handling": match.retain_handling,
+        "identifier": match.identifier,
+    }
 
 
 def is_full(match: SeenMatch) -> bool:
@@ -96,26 +117,52 @@ def _options(match: SeenMatch) -> str:
     words = [
         *(["No Local"] if match.no_local else []),
         *(["Retain As Published"] if match.retain_as_published else []),
+        *([f"Retain Handling {match.retain_handling}"] if match.retain_handling else []),
         *([f"Subscription Identifier {match.identifier}"] if match.identifier else []),
     ]
     return f" ({', '.join(words)})" if words else ""
 
 
 def _groups(view: TopicView) -> Iterator[Step]:
-    groups: dict[tuple[str, str], list[SeenMatch]] = {}
-    for _, match in view.matches:
-        if match.share and match.client_id is not None:
-            groups.setdefault((match.share, match.filter or ""), []).append(match)
-    for (share, topic_filter), members in sorted(groups.items()):
-        takes = [member for member in members if not member.why]
-        turn = next((member.client_id for member in takes if member.turn), "")
-        whose = f"the next one is {turn!r}" if turn else "the next one is chosen when it comes"
+    for (share, topic_filter), members in _shared(view).items():
+        takes = [(node, member) for node, member in members if not member.why]
+        turns = [f"{member.client_id!r} {_place_of(node, member)}" for node, member in takes if member.turn]
+        whose = "the next one is chosen when it comes"
+        if len(turns) == 1:
+            whose = f"the next one is {turns[0]}"
+        elif turns:
+            whose = (
+                f"the edge that takes the message goes round the places, in each it is the turn of {', '.join(turns)}"
+            )
         yield Step(
             "",
             "group",
             f"one member of group {share!r} on {topic_filter!r}: {len(takes)} of {len(members)} take it, {whose}",
-            facts={"share": share, "filter": topic_filter, "members": [member.client_id for member in members]},
+            facts={"share": share, "filter": topic_filter, "members": [member.client_id for _, member in members]},
         )
+
+
+def _shared(view: TopicView) -> dict[tuple[str, str], list[tuple[str, SeenMatch]]]:
+    """Return members with the node of each, by group and filter."""
+    groups: dict[tuple[str, str], list[tuple[str, SeenMatch]]] = {}
+    for node, match in view.matches:
+        if match.share and match.client_id is not None:
+            groups.setdefault((match.share, match.filter or ""), []).append((node, match))
+    return dict(sorted(groups.items()))
+
+
+def _place_of(node: str, match: SeenMatch) -> str:
+    return f"in partition {match.partition}" if match.durable else f"at {node}"
+
+
+def _members(view: TopicView, qos: int) -> Iterator[Step]:
+    """Yield how each member of a shared group that may take it would get it."""
+    for (share, _), members in _shared(view).items():
+        for node, match in members:
+            if not match.why:
+                turn = ", whose turn it is there" if match.turn else ""
+                why = f"a member of group {share!r}{turn}: {_takes(node, match, qos)}"
+                yield Step(node, "member", why, facts={"share": share, "turn": match.turn, **_facts(match, qos)})
 
 
 def _misses(view: TopicView) -> Iterator[Step]:

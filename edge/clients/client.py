@@ -51,6 +51,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     owner_epoch: int = 0
     session: int = 0  # 0: ephemeral
     expiry_s: int = 0
+    receive_maximum: int = 65_535  # as it said in CONNECT, within its bounds
     opened_at: float = 0.0  # when its session was open
     clean_start: bool = False
     clean: bool = False  # DISCONNECT 0x00 was read

@@ -313,6 +313,7 @@ class Connecting:
         receive_maximum = 65_535
         if packet.properties:
             receive_maximum = property_values.receive_maximum(packet.properties)
+        client.receive_maximum = bounds.inflight(receive_maximum)
         number = self._requests.next_number()
         request = OpenSession(
             number,
@@ -324,7 +325,7 @@ class Connecting:
             client.expiry_s,
             _will(packet, bounds.retained_user_max),
             packet.protocol_version,
-            bounds.inflight(receive_maximum),
+            client.receive_maximum,
             may_create=self._take_token(client, now),
             owner=client.owner,
             owner_made=client.owner_made,
@@ -407,7 +408,7 @@ class Connecting:
             announced_receive_maximum=bounds.inflight(limits.receive_maximum),
             announced_maximum_packet_size=bounds.packet_bytes_max,
             announced_topic_alias_maximum=limits.topic_alias_maximum,
-            receive_maximum=bounds.inflight(65_535),
+            receive_maximum=client.receive_maximum,
             fresh=packet.clean_start,
             session=client.session,
             owner_epoch=client.owner_epoch,
@@ -418,7 +419,6 @@ class Connecting:
             metered=self._conduct.is_metered(client),
         )
         if properties:
-            options.receive_maximum = bounds.inflight(property_values.receive_maximum(properties))
             options.maximum_packet_size = property_values.maximum_packet_size(properties)
             alias_maximum = property_values.topic_alias_maximum(properties)
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)

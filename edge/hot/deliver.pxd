@@ -4,7 +4,7 @@ from edge.hot.encode cimport load_plain, publish_bytes, write_publish
 from edge.hot.held_copies cimport hold_copies, records_of_run
 from edge.hot.layout cimport NO_EXPIRY
 from edge.hot.memory cimport begin_to_keep, end_to_keep
-from edge.hot.notes cimport note_drop
+from edge.hot.notes cimport note_drop, note_drops
 from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
 from edge.hot.picks cimport drop_pick, keep_pick
 from edge.hot.records cimport record_of

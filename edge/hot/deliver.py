@@ -18,7 +18,7 @@ if not cython.compiled:
     from edge.hot.held_copies import hold_copies, records_of_run
     from edge.hot.layout import NO_EXPIRY
     from edge.hot.memory import begin_to_keep, end_to_keep
-    from edge.hot.notes import note_drop
+    from edge.hot.notes import note_drop, note_drops
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
     from edge.hot.records import record_of
@@ -95,7 +95,7 @@ def deliver_run(
                     continue
         if conn.lagging or (conn.high and pending_output(conn) > hot.drop_above):
             hot.dropped_slow += count
-            note_drop(hot, conn, "slow", route.topic, None)
+            note_drops(hot, conn, "slow", route.topic, count)
             continue
         if conn.aliases_told is not None or conn.traced:
             _deliver_aliased(hot, conn, route.topic, five, data, start, end, sub.identifiers)
@@ -119,7 +119,7 @@ def deliver_run(
                 copies = converted
             if copies < count:
                 hot.dropped_too_large += count - copies
-                note_drop(hot, conn, "too_large", route.topic, None)
+                note_drops(hot, conn, "too_large", route.topic, count - copies)
             hot.publish_out_qos0 += copies
             hot.publish_bytes_out += hot.converted_payload
             _append_run(hot, conn, hot.converted.data, 0, hot.converted.end)

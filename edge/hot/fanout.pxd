@@ -3,7 +3,7 @@ from edge.hot.acks cimport destination_done, new_message
 from edge.hot.deliver cimport deliver_local, deliver_run, deliver_to
 from edge.hot.encode cimport load_plain
 from edge.hot.layout cimport QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
-from edge.hot.notes cimport note_drop
+from edge.hot.notes cimport note_drop, note_drops
 from edge.hot.origins cimport note_pick, take_origin, was_picked
 from edge.hot.batches cimport append_record, append_run
 from edge.hot.outboxes cimport find_targets, send_to_edge, send_to_partition, send_to_partitions

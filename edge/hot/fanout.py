@@ -15,7 +15,7 @@ if not cython.compiled:
     from edge.hot.deliver import deliver_local, deliver_run, deliver_to
     from edge.hot.encode import load_plain
     from edge.hot.layout import QUOTA_EXCEEDED, SERVER_BUSY, SERVER_UNAVAILABLE
-    from edge.hot.notes import note_drop
+    from edge.hot.notes import note_drop, note_drops
     from edge.hot.origins import note_pick, take_origin, was_picked
     from edge.hot.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.hot.picks import keep_pick
@@ -56,6 +56,9 @@ def fan_out(
         message.origin_b = packet.origin_b if packet.origin_kind else hot.origin_tag
     if message is not None and (route.subs or route.edges):
         message.delivered = True
+        if packet.origin_kind == 0:  # this edge's number: a copy that is dropped here is known by it
+            packet.origin_a = hot.incarnation
+            packet.origin_b = hot.origin_tag if hot.origin_tag else message.tag
     if route.subs and take_origin(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
         deliver_local(hot, publisher, route, packet)
     if not route.remote and retained_partition < 0:
@@ -114,12 +117,12 @@ def fan_out_run(
         return
     if not hot.leased:
         hot.dropped_no_lease += count
-        note_drop(hot, publisher, "no_lease", route.topic, None)
+        note_drops(hot, publisher, "no_lease", route.topic, count)
         return
     for peer in route.edges:
         if peer.dead:
             hot.dropped_peer += count
-            note_drop(hot, publisher, "peer_gone", route.topic, None)
+            note_drops(hot, publisher, "peer_gone", route.topic, count)
         else:
             append_run(hot, peer, version, route.topic, data, start, end - start)
             hot.forwarded_out += count

@@ -211,6 +211,7 @@ def _load(
     packet.version = conn.version
     packet.pending_key = -1
     packet.origin_kind = 0
+    packet.origin_a = 0  # no number yet
     packet.session = conn.session
     packet.owner_epoch = conn.owner_epoch
     if conn.version == 5:

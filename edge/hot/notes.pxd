@@ -8,3 +8,4 @@ cdef enum:
 
 
 cdef object note_drop(HotState hot, Conn conn, str reason, bytes topic, Packet packet)
+cdef object note_drops(HotState hot, Conn conn, str reason, bytes topic, Py_ssize_t count)

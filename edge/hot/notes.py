@@ -15,6 +15,13 @@ if not cython.compiled:  # compiled, the latter is a C constant: notes.pxd
     NOTES_PER_TURN = 16
 
 
+def note_drops(hot: HotState, conn: Conn | None, reason: str, topic: bytes, count: cython.Py_ssize_t) -> None:
+    """Write the drop of so many messages of one run down, as one."""
+    note_drop(hot, conn, reason, topic, None)
+    if conn is not None:
+        conn.dropped += count - 1
+
+
 def note_drop(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packet: Packet | None) -> None:
     """Write a drop down, if there is a journal.
 
@@ -27,6 +34,8 @@ def note_drop(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packe
     """
     if (packet is not None and packet.traced) or (conn is not None and conn.traced):
         trace_dropped(hot, conn, reason, topic, packet)
+    if conn is not None:
+        conn.dropped += 1
     journal = hot.journal
     if journal is None:
         return

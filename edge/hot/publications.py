@@ -182,6 +182,7 @@ class Publications(Connections):
         packet.payload_bytes = len(publish.payload)
         packet.packet_identifier = publish.packet_identifier
         packet.origin_kind = 0
+        packet.origin_a = 0
         packet.traced = publish.traced
         packet.session = publish.conn.session if publish.conn is not None else 0
         packet.owner_epoch = publish.conn.owner_epoch if publish.conn is not None else 0

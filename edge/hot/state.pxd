@@ -47,6 +47,7 @@ cdef class Conn:
     cdef long long rights_epoch
     cdef readonly bint judge_pushes
     cdef public bint traced
+    cdef readonly long long dropped
     cdef list aliases
     cdef int alias_max
     # acknowledging what it publishes

@@ -1,6 +1,7 @@
 """Columns of clients at an edge: who they are, what is under way to and from them, and why they are not read."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from edge.clients.client import Client
@@ -9,6 +10,7 @@ from edge.hot.engine import Engine
 from edge.hot.state import Conn
 from edge.looks.windows import in_flight, oldest_unacknowledged, unsent_bytes, waiting_since_ns
 from edge.node.node import NS, EdgeNode
+from edge.rights.client_rights import ClientRights
 from edge.subscriptions.held_live import HeldMessages
 from wire.looks.ordered_keys import OrderedKeys
 from wire.looks.source import Ask, Columns, LookRefused, Place, Source
@@ -28,6 +30,7 @@ class ClientTable:
         hot: Its loop.
         clients: Its connections.
         held: Live messages that wait for retained ones.
+        rights: What each client may receive.
         utc_ms: Milliseconds since the epoch.
         peer_name: "ip:port" at the other end of a socket.
     """
@@ -38,6 +41,7 @@ class ClientTable:
         hot: Engine,
         clients: Clients,
         held: HeldMessages,
+        rights: ClientRights,
         utc_ms: Callable[[], int],
         peer_name: Callable[[int], str],
     ) -> None:
@@ -45,6 +49,7 @@ class ClientTable:
         self._hot = hot
         self._clients = clients
         self._held = held
+        self._rights = rights
         self._utc_ms = utc_ms
         self._peer_name = peer_name
         self._keys: OrderedKeys[int] = OrderedKeys(clients.numbers)
@@ -52,7 +57,8 @@ class ClientTable:
     def sources(self) -> dict[str, Source]:
         """Return the looks at clients."""
         columns = self._columns()
-        one = Source(self._named, {**columns, **self._columns_of_one()})
+        of_one = {name: _of_client(read) for name, read in {**columns, **self._columns_of_one()}.items()}
+        one = Source(self._named, {**of_one, "may_receive": self._may_receive})
         return {"clients": Source(self._all, columns, lambda: len(self._clients)), "client": one}
 
     def walk(self, ask: Ask) -> Iterator[tuple[int, Client]]:
@@ -77,7 +83,7 @@ class ClientTable:
         found = self.named(client_id)
         if not found:
             raise LookRefused(f"edge {self._node.name} has no connection of client {client_id[:64]!r}")
-        yield from ((client.number, client) for client in found)
+        yield from ((client.number, (client, ask.where)) for client in found)
 
     # --- columns
 
@@ -100,7 +106,8 @@ class ClientTable:
             "number": lambda client: client.number,
             "clean_start": lambda client: client.clean_start,
             "subscriptions": lambda client: None if client.session else len(client.subscriptions),
-            "receive_maximum": lambda client: client.conn.window,
+            "receive_maximum": lambda client: client.receive_maximum,
+            "dropped": lambda client: client.conn.dropped,
             "partition": lambda client: client.partition,
             "owner_epoch": lambda client: client.owner_epoch,
             "session": lambda client: client.session,
@@ -112,7 +119,8 @@ class ClientTable:
     def _columns_of_one(self) -> Columns:
         hot, node = self._hot, self._node
         return {
-            "window": lambda client: client.conn.window,
+            "window": lambda client: None if client.session else client.conn.window,  # storage keeps that of a session
+            "window_max": lambda _: hot.limits.outbound_window_max,
             "unsent_bytes_max": lambda _: hot.output_high,
             "unsent_since_ms": lambda client: self._utc_of_ns(client.conn.high_since_ns if client.conn.high else 0),
             "lagging": lambda client: client.conn.lagging,
@@ -120,12 +128,14 @@ class ClientTable:
             "window_full_since_ms": lambda client: self._utc_of_ns(waiting_since_ns(client.conn)),
             "retained_reads": lambda client: len(client.holds),
             "held_messages": lambda client: self._held.count_for(client.number),
+            "retained_left_s": lambda client: self._held.left_s(client.number),
             "unfinished": lambda client: client.conn.quota,
             "unfinished_max": lambda client: client.conn.quota_max,
             "unfinished_packets": _unfinished_packets,
             "paused": lambda client: [why for bit, why in PAUSES.items() if client.conn.parked & bit],
             "waits_for": self._waits_for,
             "fenced": lambda _: not node.has_lease(),
+            "fenced_s": lambda _: _without_lease_s(node),
             "drain": lambda _: _drains(node),
             "heard_at_ms": lambda client: self._utc_of_ns(client.conn.heard_ns),
             "ends_at_ms": _ends_at(self._utc_of_ns),
@@ -134,6 +144,12 @@ class ClientTable:
             "filters": lambda client: list(client.subscriptions)[:NAMES_MAX] if not client.session else None,
             "tls": lambda client: _tls(client.conn),
         }
+
+    def _may_receive(self, one: tuple[Client, Mapping[str, str]]) -> bool | None:
+        """Return whether its rules let a client receive the topic that a question names, None without one."""
+        client, where = one
+        topic, qos = where.get("topic", ""), where.get("qos", "")
+        return self._rights.may_receive(client, topic, int(qos) if qos in ("0", "1", "2") else 1) if topic else None
 
     def _address(self, client: Client) -> str:
         if client.address is not None:
@@ -160,6 +176,10 @@ class ClientTable:
         return [one.client_id for one in slow[:NAMES_MAX] if isinstance(one, Client)]
 
 
+def _of_client(read: Callable[[Client], object]) -> Callable[[tuple[Client, Mapping[str, str]]], object]:
+    return lambda one: read(one[0])
+
+
 def _queued(client: Client) -> int | None:
     """Return the messages that wait here for an ephemeral session; those of a durable one wait in storage."""
     if client.session:
@@ -179,6 +199,12 @@ def _ends_at(utc_of_ns: Callable[[int], int | None]) -> Callable[[Client], int |
         return utc_of_ns(conn.heard_ns + conn.silence_ns) if conn.silence_ns else None
 
     return ends_at
+
+
+def _without_lease_s(node: EdgeNode) -> float | None:
+    if node.has_lease() or node.lease.lease_until == -math.inf:
+        return None
+    return max(0.0, node.now - node.lease.lease_until)
 
 
 def _drains(node: EdgeNode) -> bool:

@@ -21,7 +21,7 @@ class _Drops:
     def dropped(self, context: object, reason: str, topic: bytes, kind: int, a: int, b: int) -> None:
         """Write one down."""
         client_id = context.client_id if isinstance(context, Client) else ""
-        origin = (kind, a, b) if kind else (0, 0, 0)
+        origin = (kind, a, b) if a else (0, 0, 0)  # an incarnation, a session: never 0
         self._journal.note("drop", reason, client_id, topic.decode("utf-8", "replace"), origin)
 
 

@@ -138,6 +138,7 @@ class RouteLooks:
             "share": lambda match: match[2],
             "no_local": lambda match: match[1].no_local if match[0] is not None else None,
             "retain_as_published": lambda match: match[1].retain_as_published if match[0] is not None else None,
+            "retain_handling": lambda match: match[1].retain_handling if match[0] is not None else None,
             "identifier": lambda match: match[1].identifier if match[0] is not None else None,
             "online": lambda match: not match[0].conn.closed if match[0] is not None else None,
             "node": lambda _: name,

@@ -12,6 +12,7 @@ from edge.hot.engine import Engine
 from edge.looks.clients import ClientTable
 from edge.looks.windows import in_flight, unsent_bytes, waiting_since_ns
 from edge.node.node import NS, EdgeNode
+from wire.looks.journal import drop_columns
 from wire.looks.source import Ask, Columns, LookRefused, Place, Source
 
 __all__ = ["slow_sources"]
@@ -39,7 +40,8 @@ def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable, utc_ms: Callab
         if by == "unsent":
             value, unit, since_ns = float(unsent_bytes(conn)), "bytes", conn.high_since_ns if conn.high else 0
         elif by == "window":
-            value, unit = in_flight(conn) / conn.window if conn.window else 0.0, "ratio"
+            kept_here = conn.window and not client.session  # storage measures that of a stored session
+            value, unit = in_flight(conn) / conn.window if kept_here else 0.0, "ratio"
         else:
             value, unit = (hot.now_ns - since_ns) / NS if since_ns else 0.0, "s"
         since_ms = utc_ms() - (hot.now_ns - since_ns) // 1_000_000 if since_ns else None
@@ -57,7 +59,7 @@ def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable, utc_ms: Callab
 
     return {
         "slow": Source(slow, _slow_columns(node.name)),
-        "drops": Source(lambda _: _drops(counts()), _drop_columns(node.name), lambda: len(REASONS)),
+        "drops": Source(lambda _: _drops(counts()), drop_columns(node.journal, node.name), lambda: len(REASONS)),
     }
 
 
@@ -81,7 +83,3 @@ def _drops(counts: Mapping[str, int]) -> Iterator[tuple[Place, Any]]:
         by_reason[reason] += counts.get(name, 0)
     for place, (reason, count) in enumerate(by_reason.items(), 1):
         yield place, (reason, count)
-
-
-def _drop_columns(name: str) -> Columns:
-    return {"node": lambda _: name, "reason": lambda drop: drop[0], "count": lambda drop: drop[1]}

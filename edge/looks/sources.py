@@ -54,7 +54,7 @@ def edge_sources(
     def utc_ms() -> int:
         return int(utc() * 1000)
 
-    table = ClientTable(node, hot, clients, held, utc_ms, peer_name)
+    table = ClientTable(node, hot, clients, held, rights, utc_ms, peer_name)
     routes = RouteLooks(node, hot, local, rights, clients.get)
     return {
         **table.sources(),

@@ -111,6 +111,14 @@ class HeldMessages:
         waiting = self._waiting.get(number)
         return len(waiting.copies) if waiting is not None else 0
 
+    def left_s(self, number: int) -> float | None:
+        """Return how long copies for a connection wait at most, None where none wait."""
+        waiting = self._waiting.get(number)
+        left = (
+            [hold.deadline - self._node.now for hold in waiting.holds if not hold.late] if waiting is not None else []
+        )
+        return max(0.0, *left) if left else None
+
     def begin(self, client: Client, granted: list[Subscription], existed: list[bool]) -> Hold | None:
         """Hold the filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
 

@@ -8,6 +8,7 @@ from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.placements import Placements
 from storage.looks.shown import Shown
 from storage.state.durable_sessions import DurableSession
+from wire.looks.journal import drop_columns
 from wire.looks.source import USAGE, Ask, Columns, LookRefused, Place, Source
 from wire.messages.cluster_map import PartitionEntry
 
@@ -55,7 +56,7 @@ def copy_sources(shown: Shown, placements: Placements, counts: Callable[[], Mapp
     return {
         "replicas": Source(copies, _copy_columns(shown, placements)),
         "slow": Source(slow, _slow_columns(shown)),
-        "drops": Source(lambda _: _drops(counts()), _drop_columns(shown.node), lambda: len(REASONS)),
+        "drops": Source(lambda _: _drops(counts()), drop_columns(placements.journal, shown.node), lambda: len(REASONS)),
     }
 
 
@@ -148,7 +149,3 @@ def _drops(counts: Mapping[str, int]) -> Iterator[tuple[Place, Any]]:
     for name, reason in REASON_OF.items():
         by_reason[reason] += counts.get(name, 0)
     yield from enumerate(by_reason.items(), 1)
-
-
-def _drop_columns(name: str) -> Columns:
-    return {"node": lambda _: name, "reason": lambda drop: drop[0], "count": lambda drop: drop[1]}

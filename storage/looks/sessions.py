@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from storage.hosting.hosted_partition import HostedPartition
-from storage.looks.shown import Shown, oldest_seq
+from storage.looks.shown import Shown, first_waiting_seq, oldest_seq
 from storage.sessions.holders import Holder
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import NEVER, STATE_QUEUED, STATE_RELEASED
@@ -156,6 +156,19 @@ def _columns_of_one(shown: Shown) -> Columns:
         left_s = (session.deadline - shown.served_ms(one.hosted.partition.number)) / 1000
         return max(0.0, session.expiry_s - left_s)
 
+    def retained_left_s(one: One) -> float | None:
+        reads = one.session.reads if one.session is not None else None
+        left = reads.left_ms(shown.served_ms(one.hosted.partition.number)) if reads is not None else None
+        return left / 1000 if left is not None else None
+
+    def waiting_s(one: One) -> float | None:
+        session = one.session
+        session_seq = first_waiting_seq(session) if session is not None and session.edge else None
+        if session is None or session_seq is None:
+            return None
+        entry = shown.entry(one.hosted, session, session_seq)
+        return shown.age_s(one.hosted, entry.arrived) if entry is not None else None
+
     def will_topic(one: One) -> str | None:
         will = one.hosted.owners.wills.of(one.client_id)
         return will.topic if will is not None else None
@@ -177,6 +190,8 @@ def _columns_of_one(shown: Shown) -> Columns:
         "queue_bytes_max": lambda one: _queue_most(one)[1],
         "retained_reads": _of(lambda session: len(session.reads) if session.reads is not None else 0),
         "holds": _of(lambda session: session.held),
+        "retained_left_s": retained_left_s,
+        "waiting_s": waiting_s,
         "opening": lambda one: one.client_id in one.hosted.owners.openings,
         "away_since_s": away_since_s,
         "behind_commit": _behind,

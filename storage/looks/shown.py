@@ -11,7 +11,7 @@ from wire.looks.origins import origin_text
 from wire.looks.source import LookRefused
 from wire.messages.cluster_map import ClusterMap
 
-__all__ = ["Shown"]
+__all__ = ["Shown", "first_waiting_seq", "oldest_seq"]
 
 
 class Shown:
@@ -143,5 +143,13 @@ def oldest_seq(session: DurableSession) -> int | None:
     """Return the oldest entry of a queue that still has its row: what is released has none."""
     for session_seq, flight in (session.made("inflight") or {}).items():
         if flight.state != STATE_RELEASED:
+            return int(session_seq)
+    return session.push_seq if session.made("sizes") else None
+
+
+def first_waiting_seq(session: DurableSession) -> int | None:
+    """Return the oldest entry that has not gone to the client's edge: it waits for room in the window."""
+    for session_seq, flight in (session.made("inflight") or {}).items():
+        if not flight.out and flight.state != STATE_RELEASED:
             return int(session_seq)
     return session.push_seq if session.made("sizes") else None

@@ -213,6 +213,7 @@ def _match_columns() -> Columns:
         "turn": lambda one: one.turn,
         "no_local": of(lambda one: one.subscription.no_local),
         "retain_as_published": of(lambda one: one.subscription.retain_as_published),
+        "retain_handling": of(lambda one: one.subscription.retain_handling),
         "identifier": of(lambda one: one.subscription.identifier),
         "online": of(lambda one: bool(one.session.edge)),
         "node": of(lambda one: one.session.edge),
@@ -221,7 +222,7 @@ def _match_columns() -> Columns:
         "session": of(lambda one: one.session.number),
         "queued": of(lambda one: one.session.queued),
         "window": of(lambda one: one.session.window),
-        "inflight": of(lambda one: len(one.session.made("inflight") or ())),
+        "inflight": of(lambda one: one.session.out),
         "why": lambda one: one.why,
     }
 

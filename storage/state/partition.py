@@ -353,7 +353,7 @@ class Partition:
     def _tell_committed(self, tracing: Tracing) -> None:
         while self._told and self._told[0][0] <= self.released:
             _, topic, origin = self._told.popleft()
-            tracing.committed(self.number, self.commit_index, topic, origin)
+            tracing.committed(self.number, self.commit_index, topic, origin, self.replicas)
 
     @property
     def dirty(self) -> bool:

@@ -40,6 +40,11 @@ class SessionReads:
         """Whether live messages wait."""
         return any(read.deadline for read in self._reads.values())
 
+    def left_ms(self, now: int) -> int | None:
+        """Return how long live messages wait at most, None where they do not."""
+        left = [read.deadline - now for read in self._reads.values() if read.deadline]
+        return max(0, *left) if left else None
+
     def begin(self, read: int, deadline: int) -> None:
         """A read begins, or is asked for again; live messages wait for it until the deadline."""
         if read in self._reads:

@@ -7,7 +7,7 @@ origin; whose message it was stands in no row, so a trace of its publisher ends 
 trace runs. Decision: docs/adr/0170-traces.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mqtt.reasons import FAILURE
 from storage.state.durable_sessions import DurableSession
@@ -44,7 +44,8 @@ class Tracing:
         self._of_clients = self._of_topics = False
         self._entries: dict[tuple[int, int], tuple[bytes, Origin]] = {}  # (session, session_seq): topic, origin
         self._topic_bytes = 0
-        self._operation = (0, "")  # the last one that was told, and that as a text
+        self._node = node
+        self._operation = (-1, 0, "")  # the last one that was told: partition, index, and that as a text
         self.desk = TraceDesk(node, cluster_map, self._changed)
 
     def _changed(self) -> None:
@@ -118,13 +119,16 @@ class Tracing:
         self._remember((session.number, entry.session_seq), entry.topic, origin)
         self._note("queued", partition, session, entry.session_seq, -1, entry.qos, "", f"depth {session.queued}")
 
-    def committed(self, partition: int, commit_index: int, topic: bytes, origin: Origin) -> None:
-        """Every change that a told message made is committed on every copy that counts."""
+    def committed(
+        self, partition: int, commit_index: int, topic: bytes, origin: Origin, replicas: Iterable[str]
+    ) -> None:
+        """Every change that a told message made is committed on every copy that counts: here, and at the replicas."""
         if not self.active:
             return
-        if commit_index != self._operation[0]:
-            self._operation = commit_index, f"operation {commit_index}"
-        detail = self._operation[1]
+        if (partition, commit_index) != self._operation[:2]:
+            copies = ", ".join((self._node, *sorted(replicas)))
+            self._operation = partition, commit_index, f"operation {commit_index} on {copies}"
+        detail = self._operation[2]
         self.desk.note(
             "committed", origin, "", "", self.desk.text(topic), -1, -1, -1, -1, partition, "", detail, b"", True
         )

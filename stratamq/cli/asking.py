@@ -18,7 +18,7 @@ from stratamq.cli.output import print_result
 
 if TYPE_CHECKING:
     from wire.links.operator_access import Access
-    from wire.messages.operators import Admin
+    from wire.messages.operators import Admin, AdminReply
 
 __all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_nodes"]
 
@@ -103,7 +103,36 @@ def ask(
         show_call(verb, arguments)
     if options.api is not None:
         return ask_api(verb, arguments, options)
+    if "dry_run" in arguments:
+        tried, arguments = _tried(verb, arguments)
+        if tried is not None:
+            return tried
     return ask_links(verb, arguments, options.router, options.data, follow_leader=follow_leader, lost_s=lost_s)
+
+
+def _tried(verb: str, arguments: dict[str, object]) -> "tuple[AdminReply | None, dict[str, object]]":
+    """Return what the HTTP service says of a trial of a verb that no node tries, and arguments as the verb takes them.
+
+    Raises:
+        UserError: The arguments are none of the verb's.
+    """
+    import msgspec
+
+    from access.operators.verbs import VERBS, audit_arguments
+    from conf.errors import ExitCode, UserError
+    from wire.messages.operators import AdminReply
+
+    row = VERBS[verb]
+    if "dry_run" in row.arguments.__struct_fields__:
+        return None, arguments
+    own = {name: value for name, value in arguments.items() if name != "dry_run"}
+    if not arguments["dry_run"]:
+        return None, own
+    try:
+        judged = msgspec.convert(own, row.arguments)
+    except msgspec.ValidationError as error:
+        raise UserError(f"`{verb}`: {error}", ExitCode.USAGE) from None
+    return AdminReply(0, True, {"dry_run": True, "would": verb, "arguments": audit_arguments(judged)}), own
 
 
 def ask_links(

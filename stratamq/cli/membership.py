@@ -18,6 +18,7 @@ from stratamq.cli.verbs import asks
 __all__ = ["register"]
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Even when a member would be cut off.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 KeyIdArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it.")]
 
 
@@ -67,12 +68,13 @@ def list_keys(options: Options) -> None:
 def install(
     options: Options,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Key file; its first key is installed.")],
+    dry_run: DryRunOption = False,
 ) -> None:
     """First step of a rotation: every member learns a new key."""
     import base64
 
     key = "..." if options.show_api else base64.b64encode(_read(file)[0]).decode()
-    show("membership keys install", {"key": key}, options)
+    show("membership keys install", {"key": key, "dry_run": dry_run}, options)
 
 
 @asks
@@ -80,9 +82,10 @@ def use(
     options: Options,
     key: KeyIdArgument,
     force: ForceOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Second step: every member seals with a key that all have installed."""
-    show("membership keys use", {"key_id": key, "force": force}, options)
+    show("membership keys use", {"key_id": key, "force": force, "dry_run": dry_run}, options)
 
 
 @asks
@@ -90,9 +93,10 @@ def remove(
     options: Options,
     key: KeyIdArgument,
     force: ForceOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Last step: every member forgets a key that none seals with."""
-    show("membership keys remove", {"key_id": key, "force": force}, options)
+    show("membership keys remove", {"key_id": key, "force": force, "dry_run": dry_run}, options)
 
 
 def _read(file: Path) -> list[bytes]:

@@ -14,6 +14,7 @@ from stratamq.cli.verbs import asks, group
 __all__ = ["register"]
 
 PayloadArgument = Annotated[str, typer.Argument(metavar="PAYLOAD", help="Text; @FILE, or - for standard input.")]
+LEDGER = "Of `edge.ledger` and `storage.ledger` on this host: what they have of it is told too."
 PAYLOAD_MAX = 1024 * 1024  # read of a file; an order takes much less, and says so
 
 
@@ -35,6 +36,7 @@ def explain(
     seq: Annotated[int, typer.Option("--seq", min=-1, help="Entry of its queue.")] = -1,
     topic: Annotated[str, typer.Option("--topic", help="Its topic: queues that it reaches are searched.")] = "",
     publisher: Annotated[str, typer.Option("--from", metavar="CLIENT_ID", help="With --topic: who publishes it.")] = "",
+    ledger: Annotated[Path | None, typer.Option("--ledger", metavar="FOLDER", help=LEDGER)] = None,
 ) -> None:
     """Tell what became of a message: by its origin, a packet, an entry of a queue, or before it is published.
 
@@ -62,11 +64,11 @@ def explain(
         typer.echo(api_path("GET", "messages", "explain", **query, seq=seq if seq >= 0 else "", topic=topic))
         return
     if client_id:
-        story = with_cluster(options, lambda cluster: by_packet(cluster, client_id, packet), point.timeout_s)
+        story = with_cluster(options, lambda cluster: by_packet(cluster, client_id, packet, ledger), point.timeout_s)
     elif session:
-        story = with_cluster(options, lambda cluster: by_sequence(cluster, session, seq), point.timeout_s)
+        story = with_cluster(options, lambda cluster: by_sequence(cluster, session, seq, ledger), point.timeout_s)
     elif origin:
-        story = with_cluster(options, lambda cluster: by_origin(cluster, origin, topic), point.timeout_s)
+        story = with_cluster(options, lambda cluster: by_origin(cluster, origin, topic, ledger), point.timeout_s)
     else:
         _, story = with_cluster(
             options, lambda cluster: topic_explained(cluster, topic, publisher=publisher), point.timeout_s

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     list_whole(node, "node list", "nodes", "Every node: tier, state, address, incarnation.")
     node.command("show")(show_node)
     node.command("drain")(drain_node)
-    verb_about(node, "node undrain", "node", "Let a drained node take its share again.")
+    verb_about(node, "node undrain", "node", "Let a drained node take its share again.", changes=True)
 
 
 @asks

@@ -144,6 +144,7 @@ def recover(
     accept_loss: Annotated[
         str, typer.Option("--accept-loss", metavar="NODE", help="Begin with what this node has; the rest is lost.")
     ] = "",
+    dry_run: DryRunOption = False,
 ) -> None:
     """Show what is left of partitions whose whole copies are gone; with --accept-loss, serve that.
 
@@ -155,7 +156,8 @@ def recover(
 
     lost = _asked("ring lost", {"partition": partition}, options)
     if accept_loss:
-        print_result(_asked("ring recover", {"partition": partition, "node": accept_loss}, options), options.output)
+        arguments = {"partition": partition, "node": accept_loss, "dry_run": dry_run}
+        print_result(_asked("ring recover", arguments, options), options.output)
         return
     numbers = [row["partition"] for row in lost["partitions"]]
     for row in lost["partitions"]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Point", "api_path", "point_options", "print_story", "print_view"]
 
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
-SOURCES = ("journal", "traces", "ledgers", "queues")  # that lack without a node being silent
+SOURCES = ("journal", "traces", "ledgers", "queues", "rights", "subscriptions")  # that lack without a node being silent
 
 
 class Point(NamedTuple):

@@ -13,7 +13,6 @@ from stratamq.cli.output import OutputFormat, OutputOption
 
 __all__ = ["asks", "group", "options_of", "signed", "verb", "verb_about"]
 
-DRY = ("ring remove", "ring undelegate", "cluster forget")  # steps of the map: carried out on a copy of it
 P = ParamSpec("P")
 ROUTER = Annotated[str, typer.Option("--router", help="host:port of a router; default: STRATAMQ_ROUTER, or --data.")]
 DATA = Annotated[Path, typer.Option("--data", help="Folder of a running `stratamq up`; also its certificates.")]
@@ -100,9 +99,11 @@ def verb(to: typer.Typer, name: str, text: str, *, changes: bool = False) -> Non
     to.command(name.partition(" ")[2], help=text)(command)
 
 
-def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm: bool = False) -> None:
-    """Add a verb about one thing; one that cannot be undone wants --yes."""
-    dry = name in DRY
+def verb_about(
+    to: typer.Typer, name: str, argument: str, text: str, *, changes: bool = False, confirm: bool = False
+) -> None:
+    """Add a verb about one thing; a change has --dry-run, and one that cannot be undone wants --yes."""
+    changes = changes or confirm
 
     @asks
     def command(
@@ -110,12 +111,12 @@ def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, confirm:
         value: Annotated[str, typer.Argument(metavar=argument.upper())],
         yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not confirm)] = False,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not dry)
+            bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not changes)
         ] = False,
     ) -> None:
         from conf.errors import ExitCode, UserError
 
-        if dry_run and dry:
+        if dry_run and changes:
             show(name, {argument: value, "dry_run": True}, options)
             return
         if confirm and not yes and not options.show_api:

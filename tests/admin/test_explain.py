@@ -1,5 +1,7 @@
 """Explanations: rows in, the condition that decides first, with its numbers and the setting's name."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +11,17 @@ from admin.explain.message import Evidence, Finished, check_origin, message_stor
 from admin.explain.topic import topic_story
 from admin.gather import Missing
 from admin.queries import ClientView, TopicView
+from conf.edge_settings import EdgeSettings
 from conf.errors import UserError
+from conf.router_settings import RouterSettings
+from conf.storage_settings import StorageSettings
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
 from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
 from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
 from wire.messages.look_rows_topics import SeenMatch, SeenResolve, SeenRetained
 
-NOW = 1_700_000_060_000
+ROOT = Path(__file__).parents[2]
+NOW = 1_700_000_060_000  # 2023-11-14 22:14:20 UTC
 FILTER = SeenSubscription(client_id="c", filter="a/+", qos=1)
 
 
@@ -37,33 +43,61 @@ def view(session: dict[str, Any] | None, connection: dict[str, Any] | None = Non
 
 
 OPEN: dict[str, Any] = {"inflight": 0, "window": 64, "unsent_bytes": 0, "unsent_bytes_max": 1_048_576}
-FULL = OPEN | {"inflight": 64, "oldest_packet": 17, "oldest_topic": "a/b", "window_full_since_ms": NOW - 30_000}
+OLDEST = {"oldest_packet": 17, "oldest_topic": "a/b"}
+FULL = OPEN | OLDEST | {"inflight": 64, "window_full_since_ms": NOW - 30_000}
 
 CASES: list[tuple[str, ClientView, list[str]]] = [
-    ("unknown", view(None), ["partition 3 knows no session and no connection"]),
-    ("absent", view({"queued": 7, "expires_in_s": 60, "away_since_s": 90}), ["since 90 s; 7 messages", "in 60 s"]),
-    ("absent", view({"queued": 1, "expires_in_s": -1}), ["1 message wait", "does not expire"]),
-    ("no_primary", view(None, primary="", asked=()), ["partition 3 has no primary"]),
+    ("unknown", view(None), ["partition 3 knows no session and no connection", "(at most edge.session_expiry_max_s)"]),
+    (
+        "absent",
+        view({"queued": 7, "expires_in_s": 604_784, "away_since_s": 135.2, "queue_max": 10_000, "oldest_s": 90.0}),
+        [
+            "not connected since 22:12:04 UTC, for 2 min 15 s (135 s); 7 messages of at most 10 000",
+            "(storage.queue_messages_max) wait in its queue, the oldest for 90 s",
+            "expires in 6 d 23 h 59 min (604 784 s), at most edge.session_expiry_max_s",
+        ],
+    ),
+    ("absent", view({"queued": 1, "expires_in_s": -1}), ["1 message (storage.queue_messages_max) waits", "not expire"]),
+    ("no_primary", view(None, primary="", asked=()), ["partition 3 has no primary", "no copy is in sync", "lease_s"]),
     ("copies", view({"acknowledges": False, "in_sync": 1}, OPEN), ["1 copy in sync (router.min_in_sync)"]),
-    ("fenced", view({}, FULL | {"fenced": True}), ["edge-1 has no lease (router.lease_s)"]),
+    ("fenced", view({}, FULL | {"fenced": True, "fenced_s": 4.2}), ["edge-1 has had no lease for 4.2 s (router.lea"]),
     (
         "socket",
         view({}, FULL | {"unsent_bytes": 1_300_000, "unsent_since_ms": NOW - 12_000, "lagging": True}),
-        ["1300000 unsent of 1048576 (edge.output_buffer_bytes_max) since 12.0 s", "edge.lagging_after_ms"],
+        [
+            "bytes since 22:14:08 UTC, for 12 s: 1 300 000 bytes are unsent, and it counts as slow from 1 048 576 on "
+            "(edge.output_buffer_bytes_max), and QoS 0 towards it is dropped (edge.lagging_after_ms)"
+        ],
     ),
     (
         "window",
-        view({"queued": 70, "out": 64}, FULL),
-        ["full since 30.0 s: 64 of 64", "packet 17 of topic 'a/b'", "6 messages wait", "edge.outbound_window_max"],
+        view(
+            {"queued": 262, "out": 256, "window": 256, "waiting_s": 30.0}, OPEN | {"receive_maximum": 65_535} | OLDEST
+        ),
+        [
+            "full since 22:13:50 UTC, for 30 s: 256 of 256 messages of QoS 1 and 2 are not acknowledged",
+            "(storage.outbound_window_max; its Receive Maximum is 65 535); the oldest is packet 17 of topic 'a/b'",
+            "6 messages wait behind them, the first for 30 s",
+        ],
+    ),
+    (
+        "window",
+        view({"durable": False}, FULL | {"queued": 6, "receive_maximum": 65_535}),
+        ["64 of 64", "(edge.outbound_window_max; its Receive Maximum is 65 535)", "6 messages wait behind them"],
     ),
     (
         "receive_maximum",
-        view({"queued": 3, "out": 1}, OPEN | {"inflight": 1, "window": 1, "receive_maximum": 1, "oldest_packet": 9}),
-        ["1 of 1 (its Receive Maximum", "packet 9", "2 messages wait"],
+        view({"queued": 3, "out": 1, "window": 1}, OPEN | {"receive_maximum": 1, "oldest_packet": 9}),
+        ["1 of 1", "(its Receive Maximum; storage.outbound_window_max is no smaller)", "packet 9", "2 messages wait"],
     ),
-    ("retained", view({}, OPEN | {"retained_reads": 2, "held_messages": 4}), ["2 reads of", "4 live messages"]),
-    ("commit", view({"behind_commit": True}, OPEN), ["waits for the commit"]),
-    ("dropped", view({"dropped": 5}, OPEN), ["its queue dropped 5 messages"]),
+    (
+        "retained",
+        view({"durable": False}, OPEN | {"retained_reads": 2, "held_messages": 4, "retained_left_s": 3.5}),
+        ["2 reads of", "4 live messages wait for them, for 3.5 s more at most (edge.retained_hold_s)"],
+    ),
+    ("retained", view({"retained_reads": 1, "queued": 2}, OPEN), ["1 read of", "2 live messages wait", "is over"]),
+    ("commit", view({"behind_commit": True}, OPEN), ["waits for the commit", "(router.min_in_sync)"]),
+    ("dropped", view({"dropped": 5}, OPEN), ["its queue dropped 5 messages; its node's journal does not reach back"]),
 ]
 
 
@@ -78,7 +112,10 @@ def test_why_nothing_reaches_a_client(what: str, of: ClientView, parts: list[str
 def test_a_client_that_nothing_keeps_from_messages_has_no_cause() -> None:
     """Nothing is made up; a window without messages behind it keeps nobody waiting."""
     assert client_story(view({}, OPEN), NOW, [FILTER]).cause is None
-    assert client_story(view({"queued": 64, "out": 64}, OPEN | {"inflight": 64}), NOW, [FILTER]).cause is None
+    full = view({"queued": 64, "out": 64, "window": 64}, OPEN | {"inflight": 64})
+    assert client_story(full, NOW, [FILTER]).cause is None
+    more = view({"queued": 100, "out": 100, "window": 256}, OPEN | {"inflight": 100})
+    assert client_story(more, NOW, [FILTER]).cause is None, "its partition bounds it, not its edge"
 
 
 def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
@@ -115,9 +152,33 @@ def test_no_subscription_at_all() -> None:
 def test_drops_of_the_journal_stand_behind_the_cause() -> None:
     """With reason, topic and time."""
     drop = SeenJournal(event="drop", reason="queue_full", client_id="c", topic="a/b", at_ms=NOW, node="storage-1")
-    story = client_story(view({"queued": 9}), NOW, [FILTER], journal=[drop])
-    assert [step.what for step in story.steps] == ["absent", "drop"]
-    assert "of 'a/b' was dropped: queue_full" in story.steps[1].why and "1 entry" in story.had[1]
+    story = client_story(view({"queued": 9, "dropped": 3}), NOW, [FILTER], journal=[drop])
+    assert [step.what for step in story.steps] == ["absent", "dropped", "drop"]
+    because = "dropped 3 messages because of queue_full, a bound of the session's queue; the oldest entry went"
+    bounds = "(storage.queue_messages_max, storage.queue_bytes_max); the last one at 22:14:20 UTC"
+    assert f"{because} {bounds}" in story.steps[1].why
+    assert "of 'a/b' was dropped at 22:14:20 UTC: queue_full" in story.steps[2].why and "1 entry" in story.had[1]
+
+
+def test_how_somebody_unknown_left() -> None:
+    """Its session ended, or its CONNECT was refused: journals remember."""
+    entries = [
+        SeenJournal(event="session_end", reason="expired", node="storage-1", at_ms=NOW - 60_000, detail="5 messages"),
+        SeenJournal(event="refused", reason="0x86", node="edge-1", at_ms=NOW - 1_000, detail="CONNECT"),
+    ]
+    story = client_story(view(None), NOW, [], journal=entries)
+    assert [step.what for step in story.steps] == ["unknown", "session_end", "refused"]
+    assert story.steps[1].why == "its session ended at 22:13:20 UTC: expired (5 messages)"
+    assert story.steps[2].why == "it was refused at 22:14:19 UTC: 0x86 (CONNECT)"
+
+
+def test_each_setting_that_a_sentence_names_exists() -> None:
+    """In docs/settings.md, which is made of the models."""
+    text = "".join(path.read_text() for path in (ROOT / "admin" / "explain").glob("*.py"))
+    names = set(re.findall(r"\b(edge|router|storage)\.([a-z_]+)\b", text))
+    settings: dict[str, Any] = {"edge": EdgeSettings, "router": RouterSettings, "storage": StorageSettings}
+    assert len(names) > 15
+    assert not {(room, name) for room, name in names if name not in settings[room].model_fields}
 
 
 # -- topics
@@ -151,9 +212,29 @@ def test_who_gets_a_topic() -> None:
     )
     assert "'d' by 'a/+' at QoS 1, lowered from 2, in partition 7, behind 3 entries, not connected: queued" in text
     assert "'e' by 'a/#' at QoS 0, lowered from 2, in its connection at edge-1 (No Local, Subscription Iden" in text
-    assert "one member of group 'g' on 'a/b': 1 of 2 take it, the next one is 'm1'" in text
+    assert "one member of group 'g' on 'a/b': 1 of 2 take it, the next one is 'm1' at edge-1" in text
     assert "'f' does not get it by 'a/b': the message is larger than its Maximum Packet Size (90 of 64 bytes)" in text
     assert "'a/b/c' does not meet it: the filter misses the topic by one level" in text
+
+
+def test_members_of_a_group_at_several_places() -> None:
+    """Each place has a turn of its own; the edge that takes the message goes round the places."""
+    durable: dict[str, Any] = {"filter": "a/b", "share": "g", "qos": 2, "why": "", "durable": True, "online": True}
+    found = topic(
+        SeenMatch(client_id="m1", filter="a/b", qos=1, share="g", turn=True, why="", retain_handling=2, online=True),
+        SeenMatch(client_id="m2", partition=7, turn=True, **durable),
+        SeenMatch(client_id="m3", partition=7, turn=False, **durable),
+    )
+    steps = topic_story(found, MAP).steps
+    (group,) = [step for step in steps if step.what == "group"]
+    assert "3 of 3 take it, the edge that takes the message goes round the places, in each it is the turn" in group.why
+    assert group.why.endswith("'m1' at edge-1, 'm2' in partition 7")
+    members = [step for step in steps if step.what == "member"]
+    assert [step.facts["turn"] for step in members] == [True, True, False]
+    assert members[0].why.startswith(
+        "a member of group 'g', whose turn it is there: 'm1' by 'a/b' at QoS 1, in its conn"
+    )
+    assert members[0].why.endswith("(Retain Handling 2)") and "at QoS 1 of 2 granted" in members[1].why
 
 
 def test_nobody_gets_a_topic() -> None:
@@ -256,7 +337,7 @@ def test_a_drop_decides_over_a_queue() -> None:
         (
             Finished("e", "d", 12, NOW, NOW + 3_000),
             "earlier_connection",
-            "an earlier connection; this one came 3.0 s later",
+            "an earlier connection; this one came 3 s later",
         ),
         (Finished("e", "d", 12, NOW, NOW - 3_000), "acked", "acked for 'd' as entry 12"),
         (Finished("e", "d", 12, NOW, None), "acked", "acked for 'd' as entry 12"),
@@ -281,8 +362,8 @@ def test_a_takeover_is_said_where_nothing_else_is() -> None:
     journal = [SeenJournal(event="takeover", node="edge-2", at_ms=NOW - age) for age in (9_000, 4_000)]
     story = client_story(view({}, OPEN), NOW, [FILTER], journal=journal)
     assert story.cause is not None and (story.cause.what, story.cause.node) == ("takeover", "edge-2")
-    assert "took over since 4.0 s: what the earlier one acknowledged does not come again" in story.verdict
-    full = client_story(view({"queued": 70, "out": 64}, FULL), NOW, [FILTER], journal=journal)
+    assert "took over at 22:14:16 UTC: what the earlier one acknowledged does not come again" in story.verdict
+    full = client_story(view({"queued": 70, "out": 64, "window": 64}, FULL), NOW, [FILTER], journal=journal)
     assert full.cause is not None and full.cause.what == "window"
     assert (
         client_story(view({"queued": 1, "expires_in_s": -1}), NOW, [FILTER], journal=journal).steps[-1].what == "absent"

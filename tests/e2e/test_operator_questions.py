@@ -276,7 +276,9 @@ def test_a_full_window(place: OperatedCluster, expiry_s: int) -> None:
     what, why = cause_of(place, "msg", "explain", last, "--topic", f"{name}/x")
     assert (what, "behind 3 entries" in why or "2 of 2 are not" in why) == ("queued" if expiry_s else "window", True)
     what, why = cause_of(place, "client", "explain", name)
-    assert what == "window" and "2 of 2 (its Receive Maximum" in why and "2 messages wait" in why, why
+    assert what == "window" and "full since" in why and "2 of 2 messages" in why and "2 messages wait" in why, why
+    setting = "storage.outbound_window_max" if expiry_s else "edge.outbound_window_max"
+    assert f"(its Receive Maximum; {setting} is no smaller); the oldest is packet 1" in why, why
 
 
 def test_a_full_queue(place: OperatedCluster) -> None:

@@ -83,6 +83,20 @@ def test_one_client_shows_its_window_and_what_waits() -> None:
     assert row.window_full_since_ms == pytest.approx(START_UTC * 1000, abs=100)
     assert row.filters == ["a/#"]
     assert (row.fenced, row.drain, row.paused) == (False, False, [])
+    assert (row.receive_maximum, row.window_max, row.may_receive) == (2, 64, None)
+    (row,) = rows(edge, "client", where={"client_id": "s", "topic": "a/b", "qos": "1"})
+    assert row.may_receive is True
+
+
+def test_the_window_of_a_stored_session_is_not_shown_here() -> None:
+    """Its partition keeps it, by a setting of its own; what the client announced is shown as it said it."""
+    edge = Edge()
+    edge.client("s", clean_start=False, properties={17: 60})
+    edge.client("e", properties={33: 7})
+    shown = {row.client_id: row.receive_maximum for row in rows(edge, "clients")}
+    assert shown == {"s": 65_535, "e": 7}
+    (row,) = rows(edge, "client", where={"client_id": "s"})
+    assert row.window is None and not rows(edge, "slow", where={"by": "window"})
 
 
 def test_a_client_that_is_not_here_is_named() -> None:
@@ -197,6 +211,23 @@ def test_drops_have_their_reasons() -> None:
     drops = {row.reason: row.count for row in rows(edge, "drops")}
     assert drops["window"] == 2
     assert sum(drops.values()) == 2
+    (row,) = rows(edge, "drops", where={"reason": "window"})
+    assert (row.last_client_id, row.last_topic) == ("s", "a")
+    assert row.last_at_ms == pytest.approx(START_UTC * 1000, abs=1_000)
+    assert {one.client_id: one.dropped for one in rows(edge, "clients")} == {"s": 2, "p": 0}
+
+
+def test_a_drop_of_a_message_with_a_number_names_it() -> None:
+    """A partition gets it too, so it has an origin: the journal says which message fell."""
+    edge = Edge(pending_messages_max=1)
+    edge.routes = {"a": Destinations([], [0])}
+    edge.client("s", properties={33: 1}).subscribe("a", qos=1)
+    publisher = edge.client("p")
+    for number in range(3):
+        publisher.publish("a", qos=1, identifier=number + 1)
+    (row,) = rows(edge, "journal", where={"event": "drop"})
+    name, incarnation, number = row.origin.split("/")
+    assert (row.reason, row.client_id, name) == ("window", "s", "e0") and int(incarnation) > 0 and int(number) > 0
 
 
 # --- operators' links

@@ -1,18 +1,23 @@
 """What `stratamq up` would start: names, ports, defaults, and the files it writes."""
 
 import datetime
+import errno
+import fcntl
 import itertools
 import json
+import os
 import random
 import socket
+import tempfile
 import tomllib
 from pathlib import Path
 
 import pytest
+import trio
 
 from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig, RouterConfig
-from stratamq.cluster import _addresses
+from stratamq.cluster import _addresses, run_up
 from stratamq.local_plan import UpOptions, make_plan
 from stratamq.rooms import load_config
 from stratamq.toml_text import toml_document
@@ -50,6 +55,45 @@ def test_no_chosen_port_is_one_that_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(random.Random, "choice", lambda _self, _range: next(tries))
     plan = make_plan(UpOptions(edges=2, data=tmp_path, tls_port=base, ws_port=0), tmp_path, NOW)
     assert [edge.listeners["tls"] for edge in plan.of_tier("edge")] == [base, base + 1]
+
+
+def test_clusters_beside_each_other_choose_different_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another `up` of this user chose is not free, though its node has not bound it yet."""
+    base = free_base(12)
+    tries = itertools.count(base)
+    monkeypatch.setattr(random.Random, "choice", lambda _self, _range: next(tries))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / f"stratamq-ports-{os.getuid()}"
+    folder.mkdir()
+    with (folder / str(base)).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        plan = make_plan(UpOptions(edges=1, data=tmp_path / "data", tls_port=0), tmp_path, NOW)
+    assert base not in json.loads((tmp_path / "ports.json").read_text()).values()
+    assert plan.routers == (f"127.0.0.1:{base + 1}",)
+
+
+def test_another_port_is_chosen_where_one_was_taken_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice; a third time the mistake is told, and any other one at once."""
+    told: list[str] = []
+    plans: list[int] = []
+
+    def run(_: object) -> int:
+        plans.append(1)
+        if told:
+            raise ExceptionGroup("nodes", [UserError(told.pop())])
+        return 0
+
+    monkeypatch.setattr(trio, "run", run)
+    taken = f"edge-0: cannot listen: {os.strerror(errno.EADDRINUSE)}"
+    options = UpOptions(edges=1, data=tmp_path, tls_port=0)
+    for mistakes, runs in (([taken], 2), ([taken, taken], 3)):
+        told[:], plans[:] = mistakes, []
+        assert run_up(options) == 0 and len(plans) == runs
+    for mistakes, runs in (([taken] * 3, 3), (["edge-0: no such file"], 1)):
+        told[:], plans[:] = mistakes, []
+        with pytest.raises(ExceptionGroup):
+            run_up(options)
+        assert len(plans) == runs
 
 
 @pytest.mark.parametrize(("settings", "path"), [((), "/mqtt"), (("edge.listeners.ws.path=/live",), "/live")])

@@ -93,7 +93,8 @@ async def test_client_explain_says_what_decides(cluster: ScriptedCluster, capsys
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "why does nothing reach 'dev7'?"
         assert (
-            lines[1].startswith("=> its window is full: 1 of 1 (its Receive Maximum") and "2 messages wait" in lines[1]
+            lines[1].startswith("=> its window is full: 1 of 1 messages of QoS 1 and 2")
+            and "2 messages wait" in lines[1]
         )
         assert lines[-1].startswith("sources: the map, storage-1 now, edge-1 now; journals with 1 entry")
         del cluster.rows["storage-1", "matches"]
@@ -126,7 +127,7 @@ async def test_msg_explain_finds_a_message_in_a_queue(
             assert await cluster.command("msg", "explain", *words) == 0
             lines = capsys.readouterr().out.splitlines()
             assert lines[1] == "=> entry 14 in the queue of 'dev7': waits, behind 2 entries that are not acknowledged"
-            assert lines[-1] == "lacked: ledgers (not read here)"
+            assert lines[-1].startswith("lacked: ledgers (not read: ")
         assert await cluster.command("msg", "explain", "--client", "dev7", "--packet", "4") == 0
         assert "entry 12 in the queue of 'dev7': sent and not acknowledged as packet 4" in capsys.readouterr().out
         assert await cluster.command("msg", "explain", "--client", "dev7", "--packet", "9") == 0

@@ -14,7 +14,7 @@ from wire.looks.origins import origin_text
 from wire.looks.source import Ask, Columns, Place, Source
 from wire.messages.cluster_map import ClusterMap
 
-__all__ = ["Journal", "journal_source"]
+__all__ = ["Journal", "drop_columns", "journal_source"]
 
 ENTRIES = 16_384
 ENTRIES_PER_SECOND = 1_024  # a storm leaves the minutes before it to be read
@@ -46,6 +46,7 @@ class Journal:
         entries: The last ones, by number without a gap.
         number: Of the newest; 0 before the first.
         outside: How many were left out before they came here.
+        last_drops: The newest entry of a drop for each reason, kept when others have pushed it out.
     """
 
     def __init__(self, utc_ms: Callable[[], int] = lambda: 0) -> None:
@@ -53,6 +54,7 @@ class Journal:
         self.entries: deque[Entry] = deque(maxlen=ENTRIES)
         self.number = 0
         self.outside: Callable[[], int] = lambda: 0
+        self.last_drops: dict[str, Entry] = {}
         self._left_out = 0
         self._told = 0  # of those left out, with the last entry
         self._second = -1
@@ -78,9 +80,10 @@ class Journal:
         self.number += 1
         left_out = self.left_out()
         texts = client_id[:TEXT_MAX], topic[:TEXT_MAX]
-        self.entries.append(
-            Entry(self.number, at_ms, event, reason, *texts, origin, detail[:TEXT_MAX], left_out - self._told)
-        )
+        entry = Entry(self.number, at_ms, event, reason, *texts, origin, detail[:TEXT_MAX], left_out - self._told)
+        self.entries.append(entry)
+        if event == "drop":
+            self.last_drops[reason] = entry
         self._told = left_out
 
     def wants(self, event: str, reason: str, client_id: str) -> bool:
@@ -98,6 +101,22 @@ class Journal:
     def left_out(self) -> int:
         """Return how many entries found no room in their second or turn, since the node began."""
         return self._left_out + self.outside()
+
+
+def drop_columns(journal: Journal, node: str) -> Columns:
+    """Return the columns of (reason, count): drops since the node began, and the last one of each reason."""
+
+    def last(read: Callable[[Entry], Any]) -> Callable[[tuple[str, int]], Any]:
+        return lambda drop: read(journal.last_drops[drop[0]]) if drop[0] in journal.last_drops else None
+
+    return {
+        "node": lambda _: node,
+        "reason": lambda drop: drop[0],
+        "count": lambda drop: drop[1],
+        "last_at_ms": last(lambda entry: entry.at_ms),
+        "last_client_id": last(lambda entry: entry.client_id or None),
+        "last_topic": last(lambda entry: entry.topic or None),
+    }
 
 
 def journal_source(journal: Journal, node: str, cluster_map: Callable[[], ClusterMap]) -> Source:

@@ -3,7 +3,7 @@
 from wire.messages.batches import OriginKind
 from wire.messages.cluster_map import ClusterMap
 
-__all__ = ["origin_text"]
+__all__ = ["origin_text", "parse_origin", "session_text"]
 
 COUNTER = (1 << 48) - 1  # of a session number, below its partition
 
@@ -16,3 +16,21 @@ def origin_text(kind: int, a: int, b: int, cluster_map: ClusterMap) -> str:
     if kind == OriginKind.SESSION:
         return f"session/{a >> 48}-{a & COUNTER}/{b}"
     return f"will/{a}/{b}"
+
+
+def parse_origin(text: str) -> tuple[int, int, int]:
+    """Return kind, a and b of an origin; of an edge without its name.
+
+    Raises:
+        ValueError: The text is none.
+    """
+    first, a, b = text.split("/")
+    partition, dash, number = a.partition("-")
+    whole = int(partition) << 48 | int(number) if dash else int(a)
+    kinds = {"session": OriginKind.SESSION, "will": OriginKind.WILL}
+    return kinds.get(first, OriginKind.EDGE), whole, int(b)
+
+
+def session_text(number: int) -> str:
+    """Return a session's number as its partition and its count there."""
+    return f"session {number >> 48}-{number & COUNTER}"

@@ -40,7 +40,7 @@ class LookKind(msgspec.Struct, frozen=True):
 
 LOOK_KINDS: dict[str, LookKind] = {
     "clients": LookKind(clients.SeenClient, _EDGE),
-    "client": LookKind(clients.SeenClientNow, _EDGE, demands=("client_id",)),
+    "client": LookKind(clients.SeenClientNow, _EDGE, demands=("client_id",), takes=("topic", "qos")),
     "sessions": LookKind(clients.SeenSession, _STORAGE),
     "session": LookKind(clients.SeenSessionNow, _STORAGE, demands=("client_id",)),
     "subscriptions": LookKind(clients.SeenSubscription, _DATA),

@@ -101,6 +101,7 @@ class SeenMatch(msgspec.Struct, omit_defaults=True):
     turn: bool | None = None  # of a shared group: this member is the next one
     no_local: bool | None = None
     retain_as_published: bool | None = None
+    retain_handling: int | None = None
     identifier: int | None = None
     online: bool | None = None
     node: str | None = None

@@ -1,0 +1,66 @@
+"""Trials of changes on the command line: each has --dry-run, and with it no node is asked to change anything."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from access.operators.verbs import VERBS
+from stratamq.cli import asking
+from stratamq.cli.main import main
+from wire.messages.operators import AdminReply
+
+OTHERWISE = {  # verb -> the words of its command, where they are others
+    "store aside remove": "store aside-remove",
+    "store export cancel": "operation cancel",
+    "client drain": "node drain",
+}
+OUTSIDE = ("store export",)  # writes files beside the cluster, and changes nothing in it
+CHANGES = sorted(verb for verb, row in VERBS.items() if row.changes and verb not in OUTSIDE)
+ABOUT = {  # commands about one thing, with its name
+    "node undrain": "edge-0",
+    "cluster join": "router-1",
+    "cluster leave": "router-1",
+    "cluster transfer": "router-1",
+    "cluster forget": "edge-9",
+    "ring remove": "storage-0",
+    "ring undelegate": "plant",
+    "membership keys use": "00ff",
+    "membership keys remove": "00ff",
+    "ring pause": "",
+    "ring resume": "",
+    "ring abort": "",
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_each_change_has_a_dry_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*OTHERWISE.get(verb, verb).split(), "--help"]) == 0
+    assert "--dry-run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", sorted(ABOUT))
+def test_a_dry_run_changes_nothing(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is tried by the router, or told here where no node tries it; `node undrain --dry-run` was carried out."""
+    asked: list[dict[str, Any]] = []
+
+    def take(verb: str, arguments: dict[str, Any], *_: object, **__: object) -> AdminReply:
+        asked.append({"verb": verb, **arguments})
+        return AdminReply(0, True, {"dry_run": True})
+
+    monkeypatch.setattr(asking, "ask_links", take)
+    words = [*verb.split(), *([ABOUT[verb]] if ABOUT[verb] else [])]
+    assert main([*words, "--dry-run"]) == 0
+    assert all(one["dry_run"] for one in asked) and "dry_run" in capsys.readouterr().out
+    tried_by_router = "dry_run" in VERBS[verb].arguments.__struct_fields__
+    assert len(asked) == (1 if tried_by_router else 0)
+
+
+def test_a_key_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """NIST: protect. Of what may be secret a trial shows nothing."""
+    monkeypatch.setattr(asking, "ask_links", None)
+    assert main(["membership", "keys", "generate", str(tmp_path / "key")]) == 0
+    assert main(["membership", "keys", "install", str(tmp_path / "key"), "--dry-run", "-o", "json"]) == 0
+    assert (tmp_path / "key").read_text().split()[0] not in capsys.readouterr().out
