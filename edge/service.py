@@ -441,8 +441,8 @@ class EdgeService:
         metrics.check("client_lists", lambda: not any(files.problem() for files in self._lists.values()))
         metrics.gauge(
             "client_lists_seconds_left",
-            "Seconds until the first revocation list of a listener's clients is stale; 0 without lists.",
-            lambda: {(name,): files.seconds_left for name, files in self._lists.items()},
+            "Seconds until the first revocation list of a listener's clients is stale, negative when it is.",
+            lambda: {(name,): files.seconds_left for name, files in self._lists.items() if files.lists is not None},
             ("listener",),
         )
         metrics.gauge("sockets", "Open connections, links included.", lambda: float(counters()["connections"]))

@@ -382,6 +382,7 @@ class RouterService:
             peers = {name: (entry.tier, entry.address, entry.incarnation) for name, entry in nodes if entry.alive}
             for name, address in self._members.items():
                 peers.setdefault(name, (TIER_ROUTER, address, 0))
+            self._hub.set_names(self.core.machine.map.nodes)
             if peers != self._peers:
                 self._peers = peers
                 self._hub.set_peers(peers)

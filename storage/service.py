@@ -409,6 +409,7 @@ class StorageService:
                 for name, entry in self.core.map.nodes.items()
                 if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
             }
+            self._hub.set_names(self.core.map.nodes)
             if peers and peers != self._peers:
                 self._peers = peers
                 self._hub.set_peers(peers)

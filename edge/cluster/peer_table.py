@@ -68,6 +68,7 @@ class PeerTable:
         self._certify = certify
         self._retired = retired
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
+        self._named: set[str] = set()  # in the map
         self._silence: dict[str, Silence] = {}
         self._count = count
         self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
@@ -208,13 +209,18 @@ class PeerTable:
                 self._peer_of(PeerKey(node, entry.tier, entry.incarnation))
 
     def retire_dead(self, cluster_map: ClusterMap) -> list[str]:
-        """End the links to incarnations that the map declares over; return their nodes."""
+        """End the links to incarnations that the map declares over, and to nodes that it names no more; return them."""
         gone = []
+        forgotten = self._named.difference(cluster_map.nodes)
+        self._named = set(cluster_map.nodes)
+        for node in forgotten:
+            self._condemned.pop(node, None)
         for node in sorted(self._peers):
             key, peer = self._peers[node]
             entry = cluster_map.nodes.get(node)
-            over = entry is not None and (
-                entry.incarnation > key.incarnation or (entry.incarnation == key.incarnation and not entry.alive)
+            over = node in forgotten or (
+                entry is not None
+                and (entry.incarnation > key.incarnation or (entry.incarnation == key.incarnation and not entry.alive))
             )
             if over:
                 self._loop.retire_peer(peer)

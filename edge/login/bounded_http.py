@@ -1,5 +1,6 @@
 """Common parts of questions over HTTP: TLS as settings say, and an answer that is read to its bound and no further."""
 
+import logging
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ def needs_httpx(subject: str) -> None:
         raise UserError(
             f"{subject} needs the extra: pip install 'stratamq[access]' (no module {error.name})", ExitCode.USAGE
         ) from None
+    for library in ("httpx", "httpcore"):  # at info they write a line for each login, at debug what was sent
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def tls_context(authority: Path | None, shown: tuple[Path, Path] | None = None) -> ssl.SSLContext:

@@ -67,6 +67,31 @@ def test_an_edge_registers_as_nothing_else(cluster: LocalCluster) -> None:
     assert "edge-9" not in str(cluster.admin("node", "list"))
 
 
+def test_a_name_that_was_taken_with_a_number_of_the_far_future_is_free_when_it_is_forgotten(
+    cluster: LocalCluster,
+) -> None:
+    """NIST: recover. A stolen certificate kept the node of its name out for good, behind its revocation too."""
+
+    def come(incarnation: int) -> ssl.SSLSocket:
+        stolen = connect(cluster, "router-0", authority(cluster).node("edge", "edge-12"))
+        stolen.sendall(encode_hello(NodeIdentity(CLUSTER, "edge-12", "edge", incarnation, "127.0.0.1:1")))
+        stolen.settimeout(PATIENCE_S)
+        return stolen
+
+    far = LIFE + 365 * 86_400_000
+    with come(far) as stolen:
+        assert stolen.recv(HEADER_BYTES)[4] == FrameKind.HELLO
+        stolen.sendall(control(Register(1, NodeEntry("edge-12", "edge", far, "127.0.0.1:1"))))
+        cluster.wait_for(lambda: "edge-12" in str(cluster.admin("node", "list")), "registered")
+    with come(LIFE) as owner:
+        assert is_closed(owner)
+    forget = ("cluster", "forget", "edge-12", "--yes", "--data", str(cluster.data))
+    cluster.wait_for(lambda: cluster.command(*forget).returncode == 0, "forgotten, when it is dead")
+    cluster.wait_for(lambda: "edge-12" not in str(cluster.admin("node", "list")), "forgotten")
+    with come(LIFE) as owner:
+        assert owner.recv(HEADER_BYTES)[4] == FrameKind.HELLO
+
+
 def test_an_edge_reports_no_partition(cluster: LocalCluster) -> None:
     """An empty report erased every stored subscriber of a partition."""
     with link(cluster, "router-0", "edge", "edge-10") as stolen:

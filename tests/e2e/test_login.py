@@ -234,6 +234,13 @@ def test_a_certificate_that_the_cluster_revokes(place: Place) -> None:
     client.loop_stop()
 
 
+def test_only_listeners_with_lists_tell_when_these_are_stale(place: Place) -> None:
+    """NIST: detect. An alert on it would never be silent where another listener has none."""
+    page = place.cluster.metrics_at(place.edge.addresses["metrics"])
+    told = re.findall(r'stratamq_client_lists_seconds_left\{listener="(\w+)"\} (\S+)', page)
+    assert [(name, float(left) > 0) for name, left in told] == [("listed", True)]
+
+
 def reloads(place: Place) -> dict[str, float]:
     page = place.cluster.metrics_at(place.edge.addresses["metrics"])
     return {what: float(count) for what, count in re.findall(r'stratamq_reloads_total\{outcome="(\w+)"\} (\S+)', page)}

@@ -198,6 +198,10 @@ class LinkHub:
         for (node, address), tier in wanted.items():
             self._add_target(_Target(node, tier, address), (node, address))
 
+    def set_names(self, nodes: Iterable[str]) -> None:
+        """Say which names the map has, of dead nodes too; what is known of one that it has no more is forgotten."""
+        self.table.names(nodes)
+
     def set_seeds(self, addresses: Sequence[str]) -> None:
         """Dial routers whose names are not known yet; HELLO tells them."""
         for key in [key for key in self._targets if not key[0] and key[1] not in addresses]:

@@ -89,6 +89,7 @@ class LinkTable:
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
         self._resend_bytes_max = resend_bytes_max
         self._peers: dict[str, LinkPeer] = {}  # by node; in order of first appearance
+        self._named: set[str] = set()  # in the map
         self.frames_refused: dict[str, int] = {"no_peer": 0, "no_room": 0, "too_long": 0}
 
     # -- looking and sending
@@ -190,6 +191,16 @@ class LinkTable:
         if peer is not None:
             self._drop_connection(peer)
             self._on_reset(peer.key)
+
+    def names(self, nodes: Iterable[str]) -> None:
+        """Take the names in the map, of dead nodes too: one that is there no more begins anew, with any incarnation.
+
+        Else a thief of a node's certificate who came with a number of the far future would keep that node out for good.
+        """
+        named = set(nodes)
+        for node in sorted(self._named - named):
+            self.forget(node)
+        self._named = named
 
     def _evict(self) -> None:
         for node, peer in self._peers.items():

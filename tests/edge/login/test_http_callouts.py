@@ -127,6 +127,14 @@ async def test_a_question_and_its_answer_that_is_kept() -> None:
         assert len(asked) == 2 and place.outcomes() == {"allow": 2, "cached": 2}
 
 
+async def test_a_question_leaves_no_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """NIST: protect. A flood of logins is no flood of lines, at whatever level the operator set."""
+    caplog.set_level(logging.DEBUG)
+    async with place_of(reads([ALLOW])) as place:
+        assert await place.asks() is not None
+    assert [record.name for record in caplog.records if record.name.startswith("http")] == []
+
+
 async def test_a_no_is_kept_too_and_an_answer_without_an_age_is_not() -> None:
     for body, questions in ((b'{"result":"deny"}', 1), (b'{"result":"ignore"}', 1), (b'{"result":"allow"}', 3)):
         asked: list[bytes] = []
