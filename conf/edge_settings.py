@@ -167,6 +167,18 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
     topic_bytes_max: int = Field(default=KIB, ge=1, le=65535, description="bytes of a topic name or filter")
     client_id_bytes_max: int = Field(default=256, ge=23, le=65535, description="bytes of a client identifier")
     filters_per_session_max: int = Field(default=1000, ge=1, le=1_000_000, description="subscriptions of one session")
+    filters_per_packet_max: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="filters of one SUBSCRIBE that are granted, 0: as many as a session may have; more get 0x97",
+    )
+    share_join_rate_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="clients per second that join one shared group here, 0: no limit; faster ones wait unread",
+    )
     user_property_bytes_max: int = Field(
         default=8 * KIB,
         ge=0,
@@ -240,7 +252,7 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         default=20.0,
         ge=0,
         le=1_000_000,
-        description="new stored sessions per second of one address (IPv6: /64), 0: no limit; more get 0x97",
+        description="new stored sessions per second of one address (IPv6: /64) and of one user, 0: no limit; then 0x97",
     )
     session_burst: int = Field(
         default=1000, ge=1, le=10_000_000, description="new stored sessions of one address before its rate holds"

@@ -17,6 +17,7 @@ LIMIT_NAMES = (
     "keep_alive_max_s",
     "filters_max",
     "connections_user_max",
+    "connect_rate_user_max",
     "sessions_user_max",
     "retained_user_max",
     "queue_messages_max",

@@ -113,6 +113,12 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         le=10_000_000,
         description="clients of one user at this edge at once, 0: no limit; more get 0x97",
     )
+    connect_rate_user_max: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="CONNECTs per second of one user at this edge, 0: no limit; more get 0x9F",
+    )
     sessions_user_max: int = Field(
         default=0,
         ge=0,

@@ -85,6 +85,13 @@ class StorageSettings(BaseModel, frozen=True, extra="forbid"):
         description="bytes of retained payloads per partition; more are refused (0x97)",
     )
 
+    retained_payload_max: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 28,
+        description="bytes of one retained payload, 0: no bound of its own; larger ones are refused (0x97)",
+    )
+
     retained_per_user_max: int = Field(
         default=100_000,
         ge=0,

@@ -26,6 +26,17 @@ GOSSIP_PORT = 7946
 LINK_PORTS = {"router": 7947, "storage": 7948, "edge": 7949}
 METRICS_PORTS = {"router": 9747, "storage": 9748, "edge": 9749}
 CLIENT_PORT = 8883
+# What protects nodes from strangers: as conf/edge.toml and conf/storage.toml have it.
+EDGE_LIMITS: Mapping[str, object] = {
+    "keep_alive_max_s": 1200,
+    "connect_rate_max": 1000.0,
+    "publish_rate_max": 10000.0,
+    "filters_per_packet_max": 100,
+    "share_join_rate_max": 100.0,
+    "takeovers_max": 5,
+    "will_rate_max": 100.0,
+}
+STORAGE_LIMITS: Mapping[str, object] = {"retained_payload_max": 65_536}
 # Files of other meaning.
 TAKEN_NAMES = ("ca", "operator", "admin", "device", "gossip", "tls", "clients", "cluster", "roles", "gateway")
 TAKEN_ENDINGS = (".toml", ".json", ".pem", ".key", ".new")
@@ -161,7 +172,9 @@ class Layout:
         if node.bind == "0.0.0.0" or ":" in node.bind:
             room["advertise"] = node.address(node.link_port)
             gossip["advertise"] = node.address(node.gossip_port)
-        own = self._router(node) if node.tier == "router" else self._edge(node, folder) if node.tier == "edge" else {}
+        own = dict(STORAGE_LIMITS)
+        if node.tier != "storage":
+            own = self._router(node) if node.tier == "router" else self._edge(node, folder)
         rooms: dict[str, dict[str, object]] = {
             "node": room,
             "membership": gossip,
@@ -187,14 +200,14 @@ class Layout:
             "key": folder / "clients" / f"{node.name}.key",
             "client_ca": folder / "clients" / "ca.pem",
             "require_client_certificate": True,
+            "backlog": 512,
             "accept_rate_max": 200.0,
             "accept_rate_address_max": 50.0,
             "subscribe_rate_max": 500.0,
             "roles_file": folder / "roles.toml",
             "authenticated_roles": ["device"],
         }
-        rates = {"connect_rate_max": 1000.0, "publish_rate_max": 10000.0, "takeovers_max": 5, "will_rate_max": 100.0}
-        return {**rates, "scram_secret_file": folder / "tls" / "scram.secret", "listeners": {"tls": listener}}
+        return {**EDGE_LIMITS, "scram_secret_file": folder / "tls" / "scram.secret", "listeners": {"tls": listener}}
 
 
 def lay_out(cluster: str, words: Sequence[str]) -> Layout:

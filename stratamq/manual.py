@@ -43,6 +43,8 @@ SHIPPED: dict[str, dict[str, str]] = {
         "edge.keep_alive_max_s": "1200",
         "edge.connect_rate_max": "1000.0",
         "edge.publish_rate_max": "10000.0",
+        "edge.filters_per_packet_max": "100",
+        "edge.share_join_rate_max": "100.0",
         "edge.takeovers_max": "5",
         "edge.will_rate_max": "100.0",
         "metrics.port": "9749",
@@ -61,6 +63,7 @@ SHIPPED: dict[str, dict[str, str]] = {
         "node.link_port": "7948",
         "membership.bind": '"127.0.0.1:0"',
         "membership.seeds": '["127.0.0.1:7946"]',
+        "storage.retained_payload_max": "65536",
         "metrics.port": "9748",
     },
 }

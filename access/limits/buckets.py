@@ -55,6 +55,12 @@ class Buckets:
         self._put(key, after if taken else full_at, now)
         return taken
 
+    def book(self, key: Hashable, now: float) -> float:
+        """Take a token whether it is there or not; return the seconds until it is."""
+        full_at = max(self._full_at.pop(key, now), now) + self._token_s
+        self._put(key, full_at, now)
+        return max(full_at - now - self._full_s, 0.0)
+
     def wait_s(self, key: Hashable, now: float, tokens: float = 1.0) -> float:
         """Return the seconds until ``take`` would succeed; changes nothing."""
         return max(max(self._full_at.get(key, now), now) + tokens * self._token_s - now - self._full_s, 0.0)

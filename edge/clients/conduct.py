@@ -6,6 +6,7 @@
 | ends of connections | ``flapping_ends_max`` a minute of one client ID from one address | this pair, for 5 minutes |
 | takeovers | ``takeovers_max`` a minute of one client ID | a CONNECT of that client ID, for a delay that doubles |
 | clients of a user | limit ``connections_user_max`` | a further one, with 0x97 |
+| CONNECTs of a user | limit ``connect_rate_user_max`` a second | a further one, with 0x9F |
 | bytes sent | limit ``daily_bytes_max`` of its user | the user until midnight UTC, with 0x97; what came is dealt with |
 
 A CONNECT that is refused for its address or its client ID gets 0x9F before its credentials are looked at; behind TLS an
@@ -49,6 +50,7 @@ class Conduct:
         self._clients = clients
         self._utc = utc
         self._daily = DailyBytes()
+        self._connects = Buckets(1.0, 1.0)  # of users with a limit, in seconds: a second's worth at once
         self._of_users: dict[str, Counter[str]] = {}  # user with such a limit -> its client IDs here
         limits, nobody = node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
         self._failed_logins = FailedLogins(nobody, limits.failed_logins_max) if limits.failed_logins_max else None
@@ -106,7 +108,9 @@ class Conduct:
 
     def quota_refusal(self, client: Client) -> int:
         """Return 0, or the reason code of a client whose user has nothing left of today, or too many clients here."""
-        quota, most = _quota(client), client.known_bounds.connections_user_max
+        quota, most, rate = _quota(client), client.known_bounds.connections_user_max, _connect_rate(client)
+        if rate and not self._connects.take(client.owner, self._node.now, 1.0 / rate):
+            return self._refused("user_connects", client)
         if quota and not self._daily.left(client.owner, quota, self._utc()):
             self._node.count("refused_daily_bytes")
             return ReasonCode.QUOTA_EXCEEDED
@@ -181,6 +185,11 @@ class Conduct:
             del held[client.client_id]
         if not held:
             del self._of_users[user]
+
+
+def _connect_rate(client: Client) -> int:
+    """Return how many CONNECTs a second its user may send, 0 for no limit and for an anonymous client."""
+    return client.known_bounds.connect_rate_user_max if client.owner else 0
 
 
 def _quota(client: Client) -> int:

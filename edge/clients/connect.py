@@ -19,7 +19,7 @@ from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
 from edge.clients.memory_guard import MemoryGuard
 from edge.clients.phase import Phase
 from edge.clients.rebounding import filter_gap_ns
-from edge.clients.session_rate import SessionRate, metered_address
+from edge.clients.session_rate import SessionRate, payers
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.options import SessionOptions
 from edge.login.logins import Logins
@@ -340,21 +340,20 @@ class Connecting:
             self._clients.refuse(client, ReasonCode.SERVER_BUSY)
 
     def _take_token(self, client: Client, now: float) -> bool:
-        """Take a token of the client's address where its CONNECT may make a stored session."""
+        """Take a token of the client's address, and of its user, where its CONNECT may make a stored session."""
         if not client.expiry_s or not self._session_rate.enabled:
             return True
-        address = metered_address(client, self._peer_of)
-        if address is None:
-            return True
-        if self._session_rate.take(address, now):
-            client.session_token = address
-            return True
-        return False
+        whose = payers(client, self._peer_of)
+        if not self._session_rate.take_each(whose, now):
+            return False
+        client.session_tokens = whose
+        return True
 
     def _settle_token(self, client: Client, *, made: bool) -> None:
-        address, client.session_token = client.session_token, None
-        if address is not None and not made:
-            self._session_rate.give_back(address, self._node.now)
+        tokens, client.session_tokens = client.session_tokens, ()
+        if not made:
+            for key in tokens:
+                self._session_rate.give_back(key, self._node.now)
 
     def _expiry(self, packet: Connect) -> int:
         """Return the session expiry that this connection gets, in seconds; 0 is ephemeral."""

@@ -1,4 +1,4 @@
-"""How many stored sessions the clients of one address may have made: a token bucket per address.
+"""How many stored sessions the clients of one address, and those of one user, may have made: a token bucket for each.
 
 A stored session costs every replica memory and disk for days, long after its client has gone. Only the partition knows
 whether a CONNECT makes one or resumes it, so a CONNECT takes a token first and gets it back where none was made; with
@@ -6,13 +6,13 @@ the bucket empty it may still resume. IPv6 counts by /64, since that is what one
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from edge.clients.client import Client
 
-__all__ = ["ADDRESSES_MAX", "SessionRate", "metered_address"]
+__all__ = ["ADDRESSES_MAX", "SessionRate", "metered_address", "payers"]
 
 ADDRESSES_MAX = 65_536  # buckets kept; whoever uses more addresses has as many full buckets anyway
 
@@ -45,6 +45,12 @@ class SessionRate:
         self._keep(address, tokens - 1 if taken else tokens, now)
         return taken
 
+    def take_each(self, keys: Sequence[str], now: float) -> bool:
+        """Take a token of each of these if all of them have one; return whether they had."""
+        if any(self._tokens(key, now) < 1 for key in keys):
+            return False
+        return all(self.take(key, now) for key in keys)
+
     def give_back(self, address: str, now: float) -> None:
         """Give a token back, for no session was made."""
         if address in self._buckets:
@@ -59,6 +65,13 @@ class SessionRate:
         self._buckets.move_to_end(address)
         if len(self._buckets) > ADDRESSES_MAX:
             self._buckets.popitem(last=False)
+
+
+def payers(client: Client, peer_of: Callable[[int], str]) -> tuple[str, ...]:
+    """Return whose buckets pay for a session of a client: its address's, unless that is trusted, and its user's."""
+    address = metered_address(client, peer_of)
+    of_user = (f"user {client.owner}",) if client.owner else ()
+    return of_user if address is None else (address, *of_user)
 
 
 def metered_address(client: Client, peer_of: Callable[[int], str]) -> str | None:

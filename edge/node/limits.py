@@ -26,6 +26,7 @@ class ListenerPolicy:
     keep_alive_max_s: int = 0
     filters_max: int = 0
     connections_user_max: int = 0
+    connect_rate_user_max: int = 0
     sessions_user_max: int = 0
     retained_user_max: int = 0
     queue_messages_max: int = 0
@@ -51,6 +52,8 @@ class EdgeLimits:
     topic_levels_max: int = DEFAULT.topic_levels_max
     topic_bytes_max: int = DEFAULT.topic_bytes_max
     client_id_bytes_max: int = DEFAULT.client_id_bytes_max
+    filters_per_packet_max: int = DEFAULT.filters_per_packet_max
+    share_join_rate_max: float = DEFAULT.share_join_rate_max
     filters_per_session_max: int = DEFAULT.filters_per_session_max
     user_property_bytes_max: int = DEFAULT.user_property_bytes_max
     retain_available: bool = DEFAULT.retain_available

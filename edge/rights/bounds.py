@@ -30,6 +30,7 @@ class Bounds(NamedTuple):
     keep_alive_max_s: int = 0
     filters_max: int = 0
     connections_user_max: int = 0
+    connect_rate_user_max: int = 0
     sessions_user_max: int = 0  # this and the others are the partitions' to hold
     retained_user_max: int = 0
     queue_messages_max: int = 0

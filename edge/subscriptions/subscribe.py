@@ -19,6 +19,7 @@ from edge.node.slices import Slices
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.held_live import HeldMessages, Hold
+from edge.subscriptions.packet_bounds import Joins, count_filters
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.session_filters import SessionFilters
 from edge.subscriptions.sys_scope import is_routed
@@ -31,7 +32,7 @@ from mqtt.topics import parse_shared, validate_topic_filter
 from wire.messages.sessions import Subscription
 from wire.node.route_registrar import RouteRegistrar
 
-__all__ = ["Subscribing", "count_filters"]
+__all__ = ["Subscribing"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
 STEPS_MAX = 10  # of a turn, for what clients ask and again for those that leave
@@ -139,6 +140,7 @@ class Subscribing:
         )
         self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
         self.durable = SessionFilters(node, clients, requests)
+        self._joins = Joins(node, loop)
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
 
@@ -189,7 +191,7 @@ class Subscribing:
                 yield JUDGED_PER_STEP // 10
                 if client.conn.closed:
                     return
-            code = self._judge(client, wanted.topic_filter, wanted.qos, len(granted))
+            code = self._judge(client, wanted.topic_filter, wanted.qos, len(granted), position)
             if code < FAILURE:
                 code = min(wanted.qos, self._node.limits.maximum_qos)
                 granted.append(
@@ -212,7 +214,7 @@ class Subscribing:
         else:
             yield from self._subscribe_ephemeral(item, granted)
 
-    def _judge(self, client: Client, topic_filter: str, qos: int, more: int) -> int:
+    def _judge(self, client: Client, topic_filter: str, qos: int, more: int, position: int) -> int:
         limits, bounds = self._node.limits, client.known_bounds
         try:
             shared = parse_shared(topic_filter)
@@ -220,6 +222,11 @@ class Subscribing:
             validate_topic_filter(plain, bytes_max=limits.topic_bytes_max, levels_max=bounds.topic_levels_max)
         except RemoteProtocolError as error:
             return _refusal(client, error.reason_code)
+        if 0 < limits.filters_per_packet_max <= position:
+            self._node.count("refused_filters_packet")
+            return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
+        if shared is not None:
+            self._joins.pace(client, topic_filter)
         if topic_filter not in client.subscriptions and len(client.subscriptions) + more >= bounds.filters_max:
             self._node.count("refused_filters_max")
             return _refusal(client, ReasonCode.QUOTA_EXCEEDED)
@@ -474,25 +481,3 @@ class Subscribing:
 def _refusal(client: Client, code: int) -> int:
     """Return a code as this client's SUBACK has it; 3.1.1 knows one refusal."""
     return code if code < FAILURE or client.version == 5 else FAILURE
-
-
-def count_filters(body: bytes, version: int, option_bytes: int, most: int) -> int:
-    """Return how many filters a SUBSCRIBE or UNSUBSCRIBE has, counting no further than ``most`` + 1.
-
-    What is malformed is left to be found by whoever decodes it.
-    """
-    at = 2
-    if version == 5:
-        length = shift = 0
-        while at < len(body) and shift < 28:
-            length |= (body[at] & 0x7F) << shift
-            shift += 7
-            at += 1
-            if body[at - 1] < 0x80:
-                break
-        at += length
-    count = 0
-    while at + 2 <= len(body) and count <= most:
-        at += 2 + (body[at] << 8 | body[at + 1]) + option_bytes
-        count += 1
-    return count

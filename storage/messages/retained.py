@@ -64,7 +64,7 @@ class RetainedStore:
                 self._delivery.bodies.release(known[2])
 
     def refusal(self, message: PublishMessage) -> int:
-        """Return 0, or the reason code that refuses a retained message: the store is full, or its user has too many.
+        """Return 0, or the reason code that refuses a retained message: too large, a full store, a user with many.
 
         A topic that another user takes over counts as one more of that user's.
         """
@@ -77,6 +77,10 @@ class RetainedStore:
         if is_more and self._is_full_for(owner, message.owner_max):
             self._partition.count("refused_retained_user")
             self._partition.note("refused", "retained_per_user_max", topic=message.topic)
+            return ReasonCode.QUOTA_EXCEEDED
+        if 0 < settings.retained_payload_max < len(message.payload):
+            self._partition.count("refused_retained_payload")
+            self._partition.note("refused", "retained_payload_max", topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED
         growth = len(message.payload) - (known[0] if known is not None else 0)
         is_full = known is None and len(self._topics) >= settings.retained_messages_max

@@ -25,6 +25,7 @@ class PartitionSettings:
     events: bool = DEFAULT.events  # edges are told of sessions that expire
     retained_messages_max: int = DEFAULT.retained_messages_max  # topics, per partition
     retained_bytes_max: int = DEFAULT.retained_bytes_max  # of payloads, per partition
+    retained_payload_max: int = DEFAULT.retained_payload_max  # bytes of one; 0: no bound of its own
     retained_per_user_max: int = DEFAULT.retained_per_user_max  # retained topics of one user per partition
     waiting_opens_max: int = 10_000  # CONNECTs of a partition that wait for a kick or for the claims poll
     kick_wait_s: float = 0.2  # how long CONNACK waits for the older connection's edge

@@ -9,6 +9,7 @@ from edge.listeners.listeners import peer_of
 from edge.node.limits import EdgeLimits
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
+from tests.edge.rights.ruled import Vouched, book, principal, roles
 from wire.messages.sessions import OpenSession, SessionOpened
 
 
@@ -92,6 +93,29 @@ def test_the_partition_is_told_who_may_make_a_session() -> None:
     stored(edge, "f")
     stored(edge, "g")
     assert may_create(edge)[-2:] == [True, False]
+
+
+def test_a_user_has_a_rate_over_all_its_addresses() -> None:
+    """NIST: protect. Also behind a trusted proxy, whose address is not counted; another user has its own."""
+    rules = book(roles(device={"publish": ["#"], "subscribe": ["#"]}))
+    edge = Edge(EdgeLimits(sys_interval_s=0, session_rate=1.0, session_burst=2), rules=rules, steps=[Vouched()])
+
+    def come_to_stay(user: str, number: int) -> None:
+        session = edge.accept()
+        session.client.address = ("127.0.0.1" if number % 2 else f"203.0.113.{number}", 1)
+        step = edge.chains.steps[0]
+        assert isinstance(step, Vouched)
+        step.known[user] = principal(user, f"{user}-{number}")
+        expiry: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60}
+        session.connect(f"{user}-{number}", 5, expiry, username=user, password=b"p", clean_start=False)
+
+    for number in range(4):
+        come_to_stay("ann", number)
+    come_to_stay("bob", 5)
+    assert may_create(edge) == [True, True, False, False, True]
+    edge.turn(1.0)
+    come_to_stay("ann", 6)
+    assert may_create(edge)[-1]
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x97), (4, 3)])

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from edge.node.limits import EdgeLimits
+from mqtt.packets import Suback
 from mqtt.properties import PropertyId
 from tests.clients.packets import ack
 from tests.edge.edge_harness import Edge, Session, cluster_map
@@ -187,3 +188,29 @@ def test_sticky_group_keeps_a_topic_with_its_member() -> None:
     for topic in topics:
         publisher.publish(topic, b"m")
     assert sorted(copy.topic_name for member in members[1:] for copy in publishes(member)) == sorted(topics)
+
+
+def test_a_group_is_joined_at_a_rate() -> None:
+    """NIST: protect. Who comes and goes faster waits unread and is refused nothing; other filters have none."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, share_join_rate_max=10.0))
+    churning = [edge.client(f"c{number}") for number in range(3)]
+    joined = 0
+
+    def answers() -> int:
+        return sum(isinstance(packet, Suback) for session in churning for packet in session.read())
+
+    for _ in range(40):
+        for session in churning:
+            session.subscribe("$share/g/a", qos=0)
+            session.unsubscribe("$share/g/a")
+    for second in range(1, 6):
+        joined += answers()
+        assert 10 <= joined <= 10 * (second + 2) + len(churning)
+        edge.turn(1.0)
+    assert joined >= 40
+    free = edge.client("free")
+    free.subscribe(*(f"t/{number}" for number in range(50)), qos=0)
+    assert free.read()
+    while joined < 120:
+        edge.turn(1.0)
+        joined += answers()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from edge.node.slices import Slices
-from edge.subscriptions.subscribe import count_filters
+from edge.subscriptions.packet_bounds import count_filters
 from mqtt.codec import encode_packet
 from mqtt.packets import Disconnect, Publish, Suback, Unsuback, Unsubscribe
 from tests.edge import edge_harness

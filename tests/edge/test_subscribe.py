@@ -134,3 +134,14 @@ def test_durable_subscribe_is_the_partitions() -> None:
     assert [message.done for message in delivered] == [False, True]
     session.unsubscribe("a")
     assert isinstance(session.read()[0], Unsuback)
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 0x97), (4, 0x80)])
+def test_filters_of_one_packet_have_a_bound(version: int, code: int) -> None:
+    """NIST: protect. Those behind it are refused one by one; the next packet has room again."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, filters_per_packet_max=3))
+    session = edge.client(version=version)
+    for start in (0, 10):
+        session.subscribe(*(f"t/{number}" for number in range(start, start + 5)))
+        assert [packet.reason_codes for packet in session.read()] == [[2, 2, 2, code, code]]
+    assert edge.core.counts["refused_filters_packet"] == 4

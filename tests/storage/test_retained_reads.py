@@ -58,6 +58,16 @@ def test_a_known_topic_does_not_grow_beyond_the_bytes() -> None:
     assert cluster.primary(0).core.event_counts()["refused_retained_full"] == 2
 
 
+def test_a_retained_payload_has_a_bound() -> None:
+    """NIST: protect. One that is larger is refused, and what stood before stays; a live message has its own bound."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(retained_payload_max=5))
+    answers = [edge.publish(retained("t", text), 0) for text in ("12345", "123456", "")]
+    cluster.settle()
+    assert [edge.acked[answer] for answer in answers] == [0, 0x97, 0]
+    assert read(cluster, "t") == []
+    assert cluster.primary(0).core.event_counts()["refused_retained_payload"] == 1
+
+
 def test_s14_a_retained_copy_and_its_live_twin() -> None:
     """While retained copies are read live messages wait; one message is delivered once, whichever comes first."""
     cluster, edge = with_edge(partitions=1)

@@ -174,6 +174,19 @@ def test_clients_of_one_user() -> None:
     assert code("anna", "c") == 0
 
 
+@pytest.mark.parametrize(("version", "code"), [(5, 0x9F), (4, 3)])
+def test_connects_of_one_user_have_a_rate(version: int, code: int) -> None:
+    """NIST: protect. A second's worth at once, whichever client IDs it has; another user is not touched."""
+    edge = limited(connect_rate_user_max=2)
+    answers = [somebody(edge, "anna", f"a{number}", version).connack.reason_code for number in range(4)]
+    assert answers == [0, 0, code, code]
+    assert somebody(edge, "bob", "b", version).connack.reason_code == 0
+    edge.turn(0.5)
+    assert somebody(edge, "anna", "a4", version).connack.reason_code == 0
+    assert somebody(edge, "anna", "a5", version).connack.reason_code == code
+    assert edge.core.counts["refused_user_connects"] == 3
+
+
 def test_limits_follow_an_open_client_and_what_connack_told_it_stays() -> None:
     """NIST: protect. Nobody is ended for a limit: MQTT tells no other Receive Maximum, and all else holds."""
     edge = limited(inflight_max=10, filters_max=5)
