@@ -1,10 +1,11 @@
-"""Eight kinds of client certificates, shown by a real ``mosquitto_pub``: who gets in, and what the others are told."""
+"""Eight kinds of client certificates, shown by real Mosquitto clients: who gets in, and what the others are told."""
 
 import datetime
 import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -24,6 +25,8 @@ from wire.links.authority import DevelopmentAuthority
 
 TIMEOUT_S = PATIENCE_S
 PUBLISHER = shutil.which("mosquitto_pub") or ""
+SUBSCRIBER = shutil.which("mosquitto_sub") or ""
+LISTS_S = 60.0  # within which a new list ends whom it names
 NOT_AUTHORIZED = 0x87  # mosquitto_pub ends with the reason code of CONNACK
 DAY = datetime.timedelta(days=1)
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
@@ -99,10 +102,10 @@ def make(
     return path
 
 
-def command(place: Place, certificate: Path, *more: str) -> list[str]:
+def command(place: Place, certificate: Path, *more: str, program: str = PUBLISHER) -> list[str]:
     key = str(certificate.with_suffix(".key"))
     trusted = str(place.cluster.data / "tls" / "ca.pem")
-    words = [PUBLISHER, "-h", "localhost", "-p", str(place.edge.port("mutual")), "-V", "5", "-q", "1"]
+    words = [program, "-h", "localhost", "-p", str(place.edge.port("mutual")), "-V", "5", "-q", "1"]
     return [*words, "--cafile", trusted, "--cert", str(certificate), "--key", key, "-t", "of/devices", *more]
 
 
@@ -112,6 +115,23 @@ def publish(place: Place, certificate: Path, text: str) -> int:
         command(place, certificate, "-m", text), capture_output=True, timeout=TIMEOUT_S, check=False, text=True
     )
     return done.returncode
+
+
+def subscriber(place: Place, certificate: Path, seconds: int) -> "subprocess.Popen[str]":
+    """Start a mosquitto_sub that prints what it gets for so long; it ends with the reason code that refused it."""
+    words = command(place, certificate, "-W", str(seconds), program=SUBSCRIBER)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def kinds(place: Place) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Return certificates that TLS refuses, and those that the edge refuses."""
+    by_tls = {
+        "expired": make(place.devices, "expired", days=(-30, -1)),
+        "future": make(place.devices, "future", days=(1, 30)),
+        "foreign": make(place.strangers, "foreign"),
+        "server": make(place.devices, "server", use=SERVER),
+    }
+    return by_tls, {"revoked": place.revoked, "unnamed": make(place.devices, "unnamed", unnamed=True)}
 
 
 def witness(place: Place) -> BlockingClient:
@@ -132,13 +152,7 @@ def test_who_gets_in_and_what_the_others_are_told(place: Place) -> None:
     devices = place.devices
     seen = witness(place)
     good = make(devices, "good")
-    by_tls = {
-        "expired": make(devices, "expired", days=(-30, -1)),
-        "future": make(devices, "future", days=(1, 30)),
-        "foreign": make(place.strangers, "foreign"),
-        "server": make(devices, "server", use=SERVER),
-    }
-    by_edge = {"revoked": place.revoked, "unnamed": make(devices, "unnamed", unnamed=True)}
+    by_tls, by_edge = kinds(place)
     assert publish(place, good, "first") == 0
     for text, certificate in by_tls.items():
         assert publish(place, certificate, text) not in (0, NOT_AUTHORIZED), text
@@ -181,3 +195,47 @@ def test_one_that_is_revoked_while_it_is_connected(place: Place) -> None:
         for process in running.values():
             process.kill()
             process.communicate()
+
+
+def test_what_subscribers_get(place: Place) -> None:
+    """NIST: protect. A retained message comes to the good one; nothing to the others, whichever side refuses them."""
+    good = make(place.devices, "reader")
+    by_tls, by_edge = kinds(place)
+    keep = command(place, good, "-r", "-m", "kept")
+    subprocess.run(keep, capture_output=True, timeout=TIMEOUT_S, check=True)
+    reading = subscriber(place, good, int(TIMEOUT_S))
+    assert reading.stdout is not None and reading.stdout.readline() == "kept\n"
+    others = {name: subscriber(place, path, 3) for name, path in (by_tls | by_edge).items()}
+    for name, process in others.items():
+        said, _ = process.communicate(timeout=TIMEOUT_S)
+        assert said == "" and process.returncode != 0, name
+        assert (process.returncode == NOT_AUTHORIZED) == (name in by_edge), name
+    assert publish(place, good, "more") == 0 and reading.stdout.readline() == "more\n"
+    reading.kill()
+    reading.communicate()
+    subprocess.run(command(place, good, "-r", "-n"), capture_output=True, timeout=TIMEOUT_S, check=True)
+
+
+@pytest.mark.slow
+def test_a_new_list_ends_a_subscriber_without_a_word_to_the_edge(place: Place) -> None:
+    """NIST: respond. The file alone changes, and no signal comes: within a minute, and the other one goes on."""
+    lost, kept = (make(place.devices, name) for name in ("lost-reader", "kept-reader"))
+    readers = {path.stem: subscriber(place, path, 300) for path in (lost, kept)}
+    subprocess.run(command(place, kept, "-r", "-m", "kept"), capture_output=True, timeout=TIMEOUT_S, check=True)
+    for process in readers.values():
+        assert process.stdout is not None and process.stdout.readline() == "kept\n"
+    began = time.monotonic()
+    new = place.crl.with_suffix(".new")
+    new.write_bytes(revocation_list(place.devices, [place.revoked, lost]))
+    new.replace(place.crl)
+    readers[lost.stem].wait(LISTS_S + TIMEOUT_S)
+    took_s = time.monotonic() - began
+    print(f"ended after {took_s:.1f} s")
+    assert took_s < LISTS_S and publish(place, lost, "lost") == NOT_AUTHORIZED
+    assert publish(place, kept, "more") == 0
+    for name, process in readers.items():
+        assert process.stdout is not None
+        assert process.stdout.readline() == ("more\n" if name == kept.stem else "")
+        process.kill()
+        process.communicate()
+    subprocess.run(command(place, kept, "-r", "-n"), capture_output=True, timeout=TIMEOUT_S, check=True)

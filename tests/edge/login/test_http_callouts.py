@@ -1,8 +1,10 @@
 """Servers that are asked about clients: right, wrong, slow and hostile, over real sockets; each login is answered."""
 
+import contextlib
 import datetime
 import json
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -186,6 +188,24 @@ async def test_a_byte_a_second_and_a_server_that_hangs() -> None:
             began = trio.current_time()
             assert await place.asks() is None
             assert trio.current_time() - began > 1.9 and place.outcomes() == {"timeout": 1}
+
+
+async def test_a_server_that_accepts_nobody() -> None:
+    """NIST: protect. Its queue is full, so the kernel answers no further one: half a second, and none of the two."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):  # more than fit: these are what nobody accepts
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        place = Place(f"http://127.0.0.1:{server.getsockname()[1]}/auth")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.calls.asking.run)
+            assert await place.asks() is None
+            assert place.outcomes() == {"connect": 1} and asking_service.CONNECT_S == 0.5
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("kind", ["closed", "503", "nobody"])

@@ -5,7 +5,11 @@ import random
 from access.identity.chain import Ticket
 from access.identity.passwords import HashJob, HashKind, PasswordRecord
 from access.identity.principal import Credentials
+from conf.edge_settings import EdgeSettings
+from edge.login.chains import Chains
 from edge.login.job_desk import JobDesk
+from edge.login.login_shells import LoginShells
+from tests.edge.edge_harness import Edge
 
 
 def ticket(address: str) -> Ticket:
@@ -49,3 +53,15 @@ def test_bound_and_order_hold_under_any_use() -> None:
         elif (taken := desk.take()) is not None:
             inside.remove(taken[0])
         assert len(desk) == len(inside) <= 8
+
+
+def test_how_many_logins_wait_at_an_edge() -> None:
+    """NIST: protect. 200 for hashes, 1 000 for each kind of server; the next one of the same address is put out."""
+    edge = Edge()
+    desks: dict[str, JobDesk] = {}
+    logins = edge.core.logins
+    logins.add_desks = desks.update  # type: ignore[method-assign,assignment]
+    LoginShells(EdgeSettings(), Chains(bytes(32)), logins, lambda: None)
+    for kind, most in (("hash", 200), ("http", 1_000), ("jwks", 1_000), ("ocsp", 1_000)):
+        answers = [desks[kind].put(number, ticket("flood")) for number in range(most + 1)]
+        assert answers == [None] * most + [most]
