@@ -194,6 +194,7 @@ class Connecting:
         """Return 0x89 while too many are connected or connect at once: an edge in a storm serves those that it has."""
         limits, now = self._limits, self._node.now
         if len(self._clients) > limits.connections_max:
+            self._node.count("refused_connections")
             return ReasonCode.SERVER_BUSY
         if self._memory.refuses:
             self._node.count("memory_refused")
@@ -203,6 +204,7 @@ class Connecting:
             self._tokens = min(burst, self._tokens + (now - self._filled_at) * limits.connect_rate_max)
             self._filled_at = now
             if self._tokens < 1.0:
+                self._node.count("refused_connect_rate")
                 return ReasonCode.SERVER_BUSY
             self._tokens -= 1.0
         return 0

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mqtt.packets import Puback, Publish, Suback, Subscribe, SubscriptionRequest
+from mqtt.packets import Puback, Publish, Suback, Subscribe, SubscriptionRequest, Will
 from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
@@ -90,6 +90,24 @@ def test_a_denied_topic_below_a_granted_filter(place: Place) -> None:
     for topic in ("a/open", "a/secret"):
         writer.send(Publish(topic, b"", 1, retain=True, packet_identifier=writer.next_identifier()))
         writer.read()
+    writer.close()
+
+
+def test_wills_and_groups_below_a_granted_filter(place: Place) -> None:
+    """NIST: protect. A will to the denied topic does not come; a group that would bring it is refused, a part joins."""
+    reader = place.come("ann", "ann-w", clean_start=True)
+    reader.subscribe("a/#")
+    reader.send(Subscribe(7, [SubscriptionRequest(f"$share/g/{one}", 1) for one in ("a/#", "a/secret", "a/open")], {}))
+    suback = reader.read()
+    assert isinstance(suback, Suback) and suback.reason_codes == [0x87, 0x87, 1]
+    for topic in ("a/secret", "a/open"):
+        dying = place.come("wren", f"dying-{topic[2:]}", will=Will(topic, b"x", 1))
+        dying.close()
+    assert received(reader, 2) == ["a/open", "a/open"]  # its own, and as the only member of its group
+    writer = place.come("wren")
+    write(writer)
+    assert received(reader, 2) == ["a/open", "a/open"]
+    reader.close()
     writer.close()
 
 

@@ -30,6 +30,7 @@ from wire.links.tls import CertificateFiles
 
 TIMEOUT_S = PATIENCE_S
 PUBLISHER = shutil.which("mosquitto_pub") or ""
+SUBSCRIBER = shutil.which("mosquitto_sub") or ""
 MAKER = shutil.which("mosquitto_passwd") or ""
 
 
@@ -136,6 +137,27 @@ def test_mosquitto_pub_with_a_password(place: Place) -> None:
 
     assert publish("carol's password") == 0
     assert publish("wrong") == 134
+
+
+def read_one(port: int, user: str, password: str) -> tuple[int, str]:
+    """Return how a mosquitto_sub ended that waits for one message, and what it printed."""
+    command = [SUBSCRIBER, "-p", str(port), "-u", user, "-P", password, "-V", "5", "-t", "kept", "-C", "1", "-W", "60"]
+    done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, text=True)
+    return done.returncode, done.stdout
+
+
+def keep_one(port: int, user: str, password: str) -> None:
+    """Have mosquitto_pub leave a retained message."""
+    command = [PUBLISHER, "-p", str(port), "-u", user, "-P", password, "-V", "5", "-q", "1", "-r", "-t", "kept"]
+    subprocess.run([*command, "-m", "for you"], capture_output=True, timeout=TIMEOUT_S, check=True)
+
+
+def test_mosquitto_sub_with_a_password(place: Place) -> None:
+    """NIST: protect. A message comes with the right one; a wrong one is told, and nothing comes."""
+    port = place.edge.port("word")
+    keep_one(port, "alice", "alice's password")
+    assert read_one(port, "carol", "carol's password") == (0, "for you\n")
+    assert read_one(port, "carol", "wrong") == read_one(port, "nobody", "x") == (0x86, "")
 
 
 def test_certificates_of_paho(place: Place) -> None:

@@ -18,7 +18,7 @@ from tests.clients.http_child import HttpChild, http_child
 from tests.clients.paho_auth import REAUTHENTICATE, PahoAuth
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import local_cluster
-from tests.e2e.test_login import TIMEOUT_S, code, come
+from tests.e2e.test_login import SUBSCRIBER, TIMEOUT_S, code, come, keep_one, read_one
 
 PUBLISHER = shutil.which("mosquitto_pub") or ""
 SECRET = b"a secret of thirty-two bytes, or more"
@@ -106,6 +106,17 @@ def test_mosquitto_pub_with_a_token(place: Place) -> None:
 
     assert publish(token(SECRET, "HS256")) == 0
     assert publish(token(b"another secret of thirty-two bytes", "HS256")) == 0x86
+
+
+@pytest.mark.skipif(not SUBSCRIBER, reason="needs mosquitto_sub: apt-get install mosquitto-clients")
+def test_mosquitto_sub_with_a_token(place: Place) -> None:
+    """NIST: protect. A message comes with a good one; a wrong one is told, and nothing comes."""
+    port = place.port("secret")
+    keep_one(port, "x", token(SECRET, "HS256"))
+    assert read_one(port, "x", token(SECRET, "HS256")) == (0, "for you\n")
+    for wrong in (token(b"another secret of thirty-two bytes", "HS256"), token(SECRET, "HS256", aud="other")):
+        code_of_end, said = read_one(port, "x", wrong)
+        assert code_of_end in (0x86, 0x87) and said == ""
 
 
 def test_a_connection_ends_with_its_token(place: Place) -> None:

@@ -206,7 +206,7 @@ def test_connect_rate_and_number_are_limited() -> None:
         session = edge.accept()
         session.connect(f"c{number}")
         codes.append(session.read()[0].reason_code)
-    assert codes == [0, 0, 0x89, 0x89]
+    assert codes == [0, 0, 0x89, 0x89] and edge.core.counts["refused_connect_rate"] == 2
     edge.turn(0.5)
     edge.client("later")
     full = Edge(limits(connections_max=2))
@@ -214,7 +214,7 @@ def test_connect_rate_and_number_are_limited() -> None:
         full.client(name)
     session = full.accept()
     session.connect("c", version=4)
-    assert session.read()[0].reason_code == 3
+    assert session.read()[0].reason_code == 3 and full.core.counts["refused_connections"] == 1
 
 
 def test_requests_beyond_the_bound_are_refused() -> None:
