@@ -9,25 +9,46 @@ from mqtt.topic_trie import TopicTrie
 
 __all__ = ["Invalidations"]
 
-FILTERS_MAX = 10_000  # beyond it everything older is void, at once
+FILTERS_MAX = 10_000  # beyond it everything older is void, at once, of topics with so many levels as the filters have
 VISITS_MAX = 1_000  # likewise: that a match may touch
+LEVELS_MAX = 1_024  # of topics, by the settings; deeper ones count as these
+
+
+class _Filters:
+    """Filters, and how many levels the topics have that they could match."""
+
+    def __init__(self) -> None:
+        self.trie = TopicTrie()
+        self.levels: set[int] = set()
+        self.levels_from = LEVELS_MAX + 1  # of filters that end in #, which match from here on
+
+    def note(self, topic_filter: str, number: int) -> None:
+        """Add a filter."""
+        self.trie.add(topic_filter, 0, number)
+        levels = min(topic_filter.count("/") + 1, LEVELS_MAX)
+        if topic_filter.endswith("#"):
+            self.levels_from = min(self.levels_from, levels - 1)
+        else:
+            self.levels.add(levels)
 
 
 class Invalidations:
     """Numbered orders, and the filters of the newer ones.
 
+    Filters that are too many, or too expensive to match, void all topics with as many levels as they have. So whoever
+    makes filters that hurt, which takes ten levels, has no answers asked again for the short topics of others.
+
     Attributes:
         done: Number of the newest order that is complete.
-        floor: Answers taken at an older number are void, whatever their topic.
     """
 
     def __init__(self) -> None:
         self.done = 0
-        self.floor = 0
         self.is_open = False  # an order is being taken
+        self._floors = [0] * (LEVELS_MAX + 1)  # by levels of a topic: answers taken at an older number are void
         self._number = 0  # of that order's filters
-        self._new = TopicTrie()
-        self._old = TopicTrie()  # what the sweep under way checks
+        self._new = _Filters()
+        self._old = _Filters()  # what the sweep under way checks
 
     def begin(self) -> None:
         """Begin to take an order; the former one has ended."""
@@ -36,13 +57,14 @@ class Invalidations:
 
     def add(self, topic_filter: str) -> None:
         """Void what a filter matches, from ``complete`` on."""
-        self._new.add(topic_filter, 0, self._number)
+        self._new.note(topic_filter, self._number)
 
     def complete(self) -> int:
         """Put the order's filters in force for every topic that is used from here on; return its number."""
         number = self.done = self._number
-        if len(self._new) + len(self._old) > FILTERS_MAX or self._new.visits() > VISITS_MAX:
-            self.void_all()
+        new = self._new.trie
+        if len(new) + len(self._old.trie) > FILTERS_MAX or new.visits() > VISITS_MAX:
+            self._void(self._new.levels | self._old.levels, min(self._new.levels_from, self._old.levels_from))
         return number
 
     def end(self) -> None:
@@ -51,25 +73,34 @@ class Invalidations:
 
     def void_all(self) -> None:
         """Void every answer taken so far, and every one asked for so far."""
+        self._void(set(), 0)
+
+    def _void(self, levels: set[int], levels_from: int) -> None:
+        """Void the answers of topics with so many levels, or with this number and more; forget all filters."""
         self.done += 1
-        self.floor = self.done
+        for count in levels:
+            self._floors[count] = self.done
+        self._floors[levels_from:] = [self.done] * len(self._floors[levels_from:])
         self._number = self.done + 1  # of the filters still to come, if an order is being taken
-        self._new = TopicTrie()
-        self._old = TopicTrie()
+        self._new = _Filters()
+        self._old = _Filters()
+
+    def _floor(self, topic: str) -> int:
+        return self._floors[min(topic.count("/") + 1, LEVELS_MAX)]
 
     def is_matched(self, topic: str, number: int) -> bool:
         """Whether an order matches a topic; asked before its ``end``."""
-        return self.floor >= number or self._newest(topic) >= number
+        return self._floor(topic) >= number or self._newest(topic) >= number
 
     def is_void(self, topic: str, number: int) -> bool:
         """Whether an answer for a topic, taken when ``number`` was done, is void."""
-        return number < self.floor or (number < self.done and self._newest(topic) > number)
+        return number < self._floor(topic) or (number < self.done and self._newest(topic) > number)
 
     def _newest(self, topic: str) -> int:
         """Return the number of the newest order that matches a topic, 0 for none that is known here."""
-        found = self._new.match(topic) if len(self._new) else []
-        if len(self._old):
-            found += self._old.match(topic)
+        found = self._new.trie.match(topic) if len(self._new.trie) else []
+        if len(self._old.trie):
+            found += self._old.trie.match(topic)
         return max(found, default=0)
 
     # --- the sweep
@@ -77,7 +108,7 @@ class Invalidations:
     @property
     def waits(self) -> bool:
         """Whether there are filters that a sweep would get rid of."""
-        return bool(len(self._new) or len(self._old))
+        return bool(len(self._new.trie) or len(self._old.trie))
 
     def sweep_begins(self) -> int:
         """Note that every answer is about to be checked; return the number that each must be checked against.
@@ -89,4 +120,4 @@ class Invalidations:
 
     def sweep_ended(self) -> None:
         """Every answer was checked, or taken, at the number that ``sweep_begins`` returned or later."""
-        self._old = TopicTrie()
+        self._old = _Filters()
