@@ -246,12 +246,15 @@ class Loop(Sockets):
         self.event_at = 0
         if cython.compiled:  # pragma: no cover
             self.event_count = 0
-            if not blocks or not self.idle:
+            if blocks:
+                before = boot_ns()
+            if not blocks or not self.idle or before >= until_ns:  # a busy core never waits, and looks all the same
                 # The interpreter lock is kept: a busy worker thread would give it back milliseconds later.
                 self.event_count = epoll_wait(self.epoll_fd, self.events, 512, 0)
                 self.idle = self.event_count == 0
+                if blocks:
+                    before = boot_ns()
             if self.event_count == 0 and blocks:
-                before = boot_ns()
                 if before >= until_ns:
                     return True
                 if self.armed_ns > until_ns or self.armed_ns <= before:

@@ -33,3 +33,26 @@ def test_what_waits_unread_is_no_silence(hot: Any) -> None:
             assert client.recv(4) == b"\x20\x02\x00\x00"
     edge.loop.close()
     edge.listener.close()
+
+
+def test_a_core_that_is_busy_keeps_nobody_unread(hot: Any) -> None:
+    """NIST: protect. Its next piece of work is due at once, so no turn waits; each looks at the sockets all the same.
+
+    One that found nothing was the last one for half a second: whoever sent meanwhile waited for the next heartbeat.
+    """
+    edge = Edge(hot, -1)
+
+    def busy(now_ns: int) -> None:
+        edge.hot.turn_end_ns = now_ns
+
+    edge.handler.turn_end = busy  # type: ignore[method-assign]
+    for _ in range(5):
+        edge.loop.run(1e-9)
+    with socket.create_connection(("127.0.0.1", edge.port)) as client:
+        client.sendall(connect(b"c"))
+        for _ in range(10):
+            edge.loop.run(1e-9)
+        client.setblocking(False)
+        assert client.recv(4) == b"\x20\x02\x00\x00"
+    edge.loop.close()
+    edge.listener.close()
