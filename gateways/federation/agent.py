@@ -58,6 +58,7 @@ from gateways.federation.overlay import Overlay
 from gateways.federation.parts import Neighbour, Parts
 from gateways.federation.retained import Registers
 from gateways.federation.rows import HOST, Rows, message_key
+from gateways.federation.topics import TopicState
 from mqtt.topics import matches
 
 __all__ = ["Agent"]
@@ -376,33 +377,32 @@ class Agent:
 
     def topics(self) -> list[dict[str, Any]]:
         """Return the federated filters, their cores and members."""
-        return [
-            {
-                "filter": topic_filter,
-                "core": state.core,
-                "members": sorted(state.members),
-                "wanted": state.wanted,
-                "parents": list(self.meshes.parents(state.core)) if state.core else [],
-                "children": self.meshes.children(topic_filter),
-            }
-            for topic_filter, state in sorted(self.election.topics.items())
-        ]
+        return [self._filter(state) for _, state in sorted(self.election.topics.items())]
+
+    def _filter(self, state: TopicState) -> dict[str, Any]:
+        return {
+            "filter": state.filter,
+            "core": state.core,
+            "members": sorted(state.members),
+            "wanted": state.wanted,
+            "parents": list(self.meshes.parents(state.core)) if state.core else [],
+            "children": self.meshes.children(state.filter),
+        }
 
     def why(self, topic: str) -> dict[str, Any]:
-        """Return which filters, cores and neighbours a message of a topic would take from here."""
+        """Return which filters, cores, meshes and paths a message of a topic would take from here."""
+        ways = {each: self.courier.ways(each) for each in self.election.destinations(topic)}
         return {
             "topic": topic,
-            "filters": [
-                {"filter": state.filter, "core": state.core, "members": sorted(state.members)}
-                for state in self.election.matching(topic)
-            ],
+            "filters": [self._filter(state) for state in self.election.matching(topic)],
             "to": [
                 {
                     "agent": each,
                     "distance": self.overlay.distance(each),
-                    "through": list(self.courier.ways(each)),
+                    "through": list(through),
+                    "path": self.overlay.path(each, through[0]) if through else [],
                 }
-                for each in self.election.destinations(topic)
+                for each, through in ways.items()
             ],
             "captured_by": [each for each in self.capture.filters() if matches(each, topic)],
             "asked_for": [each for each in self.capture.asked() if matches(each, topic)],

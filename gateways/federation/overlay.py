@@ -227,6 +227,21 @@ class Overlay:
         """Return the neighbours at the least distance to an agent; none if there is no way, or it is this one."""
         return self._routes().get(agent, (0, ()))[1]
 
+    def path(self, agent: str, through: str) -> list[str]:
+        """Return the agents of a shortest path to an agent, by the words of all, that begins with a next hop."""
+        before = {self._parts.name: "", through: self._parts.name}
+        ahead = [through]
+        for name in ahead:
+            known = self.agents.get(name)
+            for other in known.word.neighbours if known is not None else ():
+                if other not in before and self._is_link(other, name):
+                    before[other] = name
+                    ahead.append(other)
+        found = [agent] if agent in before else []
+        while found and before[found[0]]:
+            found.insert(0, before[found[0]])
+        return found
+
     def distance(self, agent: str) -> int | None:
         """Return the hops to an agent, None if there is no way."""
         return 0 if agent == self._parts.name else self._routes().get(agent, (None, ()))[0]

@@ -68,7 +68,7 @@ def status(
     rows += [{"what": f"neighbour {each['name']}", "value": _neighbour(each)} for each in found["neighbours"]]
     rows += [{"what": f"away {address}", "value": why} for address, why in found["away"].items()]
     rows += [
-        {"what": f"agent {each['name']}", "value": f"distance {each['distance']} by {', '.join(each['next_hops'])}"}
+        {"what": f"agent {each['name']}", "value": _reached(each["distance"], each["next_hops"])}
         for each in found["agents"]
     ]
     rows += [{"what": "captures", "value": each} for each in found["capture"]]
@@ -91,6 +91,8 @@ def graph(
     if not dot:
         for one, other in found["links"]:
             typer.echo(f"{one} -- {other}")
+        for name in sorted(set(found["agents"]) - {each for link in found["links"] for each in link}):
+            typer.echo(f"{name}, without a link")
         return
     typer.echo("graph federation {")
     for name in found["agents"]:
@@ -113,7 +115,7 @@ def why(
     settings: SetOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print which filters, cores and ways a message would take from here."""
+    """Print which filters, cores, meshes and paths a message would take from here."""
     _check_topic(topic)
     found = _ask(config, settings, "why", topic)
     if output is OutputFormat.JSON:
@@ -126,9 +128,15 @@ def why(
         for each in found["filters"]
     ]
     rows += [
-        {"what": f"to {each['agent']}", "value": f"distance {each['distance']} by {', '.join(each['through'])}"}
-        for each in found["to"]
+        {
+            "what": f"mesh of {each['filter']}",
+            "value": f"towards the core: {_names(each['parents'])}; members behind: {_names(each['children'])}",
+        }
+        for each in found["filters"]
     ]
+    for each in found["to"]:
+        rows.append({"what": f"to {each['agent']}", "value": _reached(each["distance"], each["through"])})
+        rows += [{"what": f"path to {each['agent']}", "value": " > ".join(each["path"])}] if each["path"] else []
     print_result(rows or [{"what": topic, "value": "nobody wants it, and it stays here"}], output)
 
 
@@ -141,6 +149,16 @@ def forget(
     found = _ask(config, settings, "forget", agent)
     dropped = f"{found.get('messages_dropped', 0)} messages that were kept for it here are dropped"
     typer.echo(f"{agent} is forgotten; {dropped}, others elsewhere too; if it comes back, it is a new agent")
+
+
+def _reached(distance: int | None, through: list[str]) -> str:
+    if distance is None:
+        return "no way now: messages wait"
+    return f"distance {distance} by {_names(through)}" if distance else "here"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _check_topic(topic: str) -> None:

@@ -1,6 +1,7 @@
 """Federations of a few agents: what is promised about cores, custody, capture, retained messages and echoes."""
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from gateways.federation.echoes import Echoes
 from gateways.federation.events import AgentSettings, Forget, NeighbourPolicy
 from gateways.federation.parts import Parts
 from tests.gateways.federation.federation_simulation import FederationSimulation
-from tests.gateways.federation.graphs import core_of, cores_of, grid, line, make, subscribe
+from tests.gateways.federation.graphs import GRID, core_of, cores_of, grid, line, make, subscribe
 
 
 def test_a_death_behind_capture_loses_nothing() -> None:
@@ -362,13 +363,26 @@ def test_a_one_way_link_is_down() -> None:
 
 
 def test_an_agent_answers_why() -> None:
-    """Filter, core, members and path for a topic, and a graph for everybody."""
+    """Filter, core, members, mesh and path for a topic, and a graph for everybody."""
     simulation = grid()
     subscribe(simulation, "9", "a/#")
     simulation.run(4.0)
     answer = core_of(simulation, "1").why("a/b")
-    assert answer["filters"] == [{"filter": "a/#", "core": "9", "members": ["9"]}]
-    assert answer["to"] == [{"agent": "9", "distance": 4, "through": ["2", "4"]}]
+    (row,) = answer["filters"]
+    assert (row["filter"], row["core"], row["members"]) == ("a/#", "9", ["9"])
+    assert (row["parents"], row["children"]) == (["2", "4"], [])
+    subscribe(simulation, "1", "a/#")
+    simulation.run(4.0)
+    assert core_of(simulation, "2").why("a/b")["filters"][0]["children"] == ["1"]
+    answer = core_of(simulation, "1").why("a/b")
+    paths = [each.pop("path") for each in answer["to"]]
+    assert answer["to"] == [
+        {"agent": "1", "distance": 0, "through": []},
+        {"agent": "9", "distance": 4, "through": ["2", "4"]},
+    ]
+    assert paths[0] == [] and len(paths[1]) == 5
+    assert (paths[1][0], paths[1][1], paths[1][-1]) == ("1", "2", "9")
+    assert {frozenset(pair) for pair in pairwise(paths[1])} <= {frozenset(pair) for pair in GRID}
     assert answer["captured_by"] == ["a/#"]
     assert len(core_of(simulation, "1").graph()["links"]) == 12
 

@@ -76,6 +76,8 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
     assert row[1:3] == ["b", "b"]
     why = words_of(site, "why", "plant/x")
     assert ["captured", "by", "plant/#"] in why and ["to", "b", "distance", "1", "by", "b"] in why
+    assert ["path", "to", "b", "a", ">", "b"] in why
+    assert ["mesh", "of", "plant/#", "towards", "the", "core:", "b;", "members", "behind:", "none"] in why
     for no_topic in ("plant/#", "$SYS/x"):
         done = site.command("why", no_topic)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
@@ -84,6 +86,8 @@ def check_commands(federation: Federation, publisher: Publisher) -> None:
     assert "no agent bb is known" in site.ask("forget", "bb")["error"]
     federation.sites["b"].kill("agent")
     until(lambda: not site.ask("status")["neighbours"][0]["up"], PATIENCE_S, "b to be away")
+    assert ["to", "b", "no", "way", "now:", "messages", "wait"] in words_of(site, "why", "plant/x")
+    assert ["a,", "without", "a", "link"] in words_of(site, "graph")
     for payload in payloads(5):
         publisher.publish("plant/x", b"late" + payload)
     publisher.wait(PATIENCE_S)
