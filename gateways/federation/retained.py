@@ -95,8 +95,10 @@ class Registers:
         known = self._registers.get(topic)
         if known is not None and known.age() >= register.age():
             return known.age() == register.age()
-        if not register.payload and self._is_over(now, register):
-            return False
+        if known is None and not register.payload and self._is_over(now, register):
+            return (
+                False  # an old deletion of nothing; of a value that stands here it is one whatever its writer's clock
+            )
         if known is None and len(self._registers) >= self._parts.settings.registers_max:
             self._parts.drop("registers")
             return True  # it is passed on, and not compared

@@ -28,7 +28,7 @@ from mqtt.properties import PropertyId
 from mqtt.topics import matches
 from tests.fuzz.federation_target import topic_message
 from tests.gateways.federation.graphs import core_of, line, subscribe
-from tests.gateways.federation.test_hostile import One
+from tests.gateways.federation.test_hostile import WALL_MS, One
 
 LEVELS = ("a", "b", "+", "")
 
@@ -257,3 +257,51 @@ def test_a_retained_message_of_qos_0_does_not_replace_a_clients_newer_one() -> N
     one.now += 60.0
     later = Captured(8, "a/b", b"later", 1, True, {}, (one.identifiers["a/b"],))
     assert not [each for each in one.give(later).effects if isinstance(each, Inject)]
+
+
+def test_a_deletion_is_remembered_for_a_day() -> None:
+    """An older value does not come back; behind that day nothing is left, and an old deletion of nothing is none."""
+    one = One()
+    one.wants("a/b")
+    one.hear("b", topic_message(is_retained=True, stamp=WALL_MS + 5, payload=b""))
+    one.hear("b", topic_message(number=2, custody=2, is_retained=True, stamp=WALL_MS + 4, payload=b"old"))
+    assert len(one.agent.registers) == 1 and not one.disk["register"][b"a/b"].endswith(b"old")
+    one.now += 86_400.0 - 60.0
+    one.give()
+    assert len(one.agent.registers) == 1
+    one.now += 200.0
+    one.give()
+    assert not len(one.agent.registers) and not one.disk["register"]
+    one.hear("b", topic_message(number=3, custody=3, is_retained=True, stamp=WALL_MS + 5, payload=b""))
+    assert not len(one.agent.registers)
+
+
+def test_a_deletion_from_a_clock_that_is_years_behind_deletes() -> None:
+    """The value that stands came from that clock, too."""
+    one = One()
+    one.hear("b", topic_message(is_retained=True, stamp=1_000, payload=b"value"))
+    later = one.hear("b", topic_message(number=2, custody=2, is_retained=True, stamp=1_001, payload=b""))
+    assert [(each.payload, each.is_retained) for each in later.effects if isinstance(each, Inject)] == [(b"", True)]
+    kept = one.agent.registers.get("a/b")
+    assert kept is None or not kept.payload
+
+
+def test_a_message_makes_32_hops() -> None:
+    """The 32nd agent delivers it to its own broker, and passes it on no more, counted."""
+    one = One()
+    path = (*(f"h{number}" for number in range(31)), "b")
+    ready = one.hear("b", topic_message(to=("m", "y"), path=path))
+    assert [each.topic for each in ready.effects if isinstance(each, Inject)] == ["a/b"]
+    assert not [each for each in ready.effects if isinstance(each, Send) and each.neighbour == "y"]
+    assert one.agent.counts["hops"] == 1
+
+
+def test_a_hull_is_wider_than_what_is_wanted() -> None:
+    """What it captures for nobody is acknowledged, dropped and counted."""
+    one = One()
+    one.wants("a/+/x", "a/b/+")
+    ((hull_of_both, identifier),) = [each for each in one.identifiers.items() if each[0].startswith("a/")]
+    assert hull_of_both == "a/+/+"
+    ready = one.give(Captured(7, "a/c/y", b"", 2, False, {}, (identifier,)))
+    assert AckHost(7) in ready.effects and not [each for each in ready.effects if isinstance(each, Send)]
+    assert one.agent.counts["captured_for_nothing"] == 1
