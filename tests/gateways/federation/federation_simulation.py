@@ -23,6 +23,7 @@ RECONNECT_S = 0.3
 TOPICS = ("a/b", "a/c", "a/b/c", "b/x", "b/y", "c")
 FILTERS = ("a/b", "a/+", "a/#", "+/x", "b/#", "c", "#", "b/+", "a/b/#")
 TURNS_S = (0.001, 0.004, 0.01, 0.05, 0.2, 0.5, 1.5)  # that a turn of a busy agent takes
+STANDS_S, STANDS_SHARE = 12.0, 0.005  # or, seldom: its neighbours pass it by
 LARGE = {11: 24, 37: 32, 61: 40, 83: 50}  # agents of a story, by the last digits of its seed: they cost seconds
 
 
@@ -110,7 +111,7 @@ class FederationSimulation:
 
     def turn_s(self) -> float:
         """Return how long a turn of a busy agent takes."""
-        return self.random.choice(TURNS_S)
+        return STANDS_S if self.random.random() < STANDS_SHARE else self.random.choice(TURNS_S)
 
     # --- agents and links
 
