@@ -6,7 +6,8 @@
                                                       relayed | faults
     python -m bench.federation --only faults --system star    ours | star | ring
     python -m bench.federation --only faults --system ring --inflight 20    Mosquitto's own bound; otherwise none
-    python -m bench.federation --only faults --fault both     none | broker | agent | both | frozen | cut | slow
+    python -m bench.federation --only faults --fault both     none | broker | agent | both | frozen | cut |
+                                                              slow | starved
 
 Each row has its bar, and "missed" where it does not hold; the exit code is 1 then. *star* and *ring* are brokers that
 Mosquitto's own bridges join, in the same faults (``bench/federation_faults.py``). *growth* counts on the clock of the

@@ -14,6 +14,7 @@ for ever: the link is dead, and a ring with it is none. ``--inflight 20`` shows 
 from __future__ import annotations
 
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 from tests.free_ports import free_ports
@@ -38,7 +40,8 @@ HUB = "5"
 MIDDLE = {"2", "5", "8"}
 RATE = 25.0  # of each publisher at each QoS
 BEFORE_S, AFTER_S = 4.0, 12.0  # of publishing, around a fault
-DOWN_S, CUT_S = 8.0, 30.0
+DOWN_S, CUT_S, STARVED_S = 8.0, 30.0, 60.0
+STOPS_S, RUNS_SHARE = (0.05, 0.2, 0.5, 1.0, 3.0, 8.0), 0.1
 DRAIN_S = 600.0
 STALL_S = PATIENCE_S  # without a message, after which the rest is lost; above each of an agent's own waits
 GAP_S_MAX = 4.0
@@ -111,6 +114,28 @@ def _slow(brokers: Brokers) -> None:
     time.sleep(20.0)
 
 
+def _starved(brokers: Brokers) -> None:
+    """Let each process run a tenth of the time only, in slices, as on a machine with much other work."""
+    over = threading.Event()
+
+    def starve(process: subprocess.Popen[bytes], random: Random) -> None:
+        while not over.is_set():
+            stop_s = random.choice(STOPS_S)
+            process.send_signal(signal.SIGSTOP)
+            over.wait(stop_s)
+            process.send_signal(signal.SIGCONT)
+            over.wait(stop_s * RUNS_SHARE / (1 - RUNS_SHARE))
+
+    here = [each for site in brokers.sites.values() for each in (site.broker, site.agent) if each is not None]
+    threads = [threading.Thread(target=starve, args=(each, Random(number))) for number, each in enumerate(here)]
+    for thread in threads:
+        thread.start()
+    time.sleep(STARVED_S)
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
 FAULTS: dict[str, tuple[str, Callable[[Brokers], None]]] = {
     "none": ("no fault", _none),
     "broker": (f"broker 5 killed, back after {DOWN_S:.0f} s", _killed("broker")),
@@ -119,6 +144,7 @@ FAULTS: dict[str, tuple[str, Callable[[Brokers], None]]] = {
     "frozen": (f"broker and agent 5 stand still for {DOWN_S:.0f} s, connections stay", _frozen),
     "cut": (f"middle column cut for {CUT_S:.0f} s, publishing on both sides", _cut),
     "slow": ("links of 300 ms, 0.3-3 s stalls on 5 % of the writes", _slow),
+    "starved": (f"each process runs a tenth of {STARVED_S:.0f} s, and stands still for up to 8 s", _starved),
 }
 
 
@@ -329,7 +355,7 @@ def _run(brokers: Brokers, name: str, system: str, row: Row) -> None:
     ended = [each for each, site in sites if site.broker is None or site.broker.poll() is not None]
     text += text_of_stand
     text += f"; brokers that ended by themselves: {', '.join(ended)}" if ended else ""
-    is_dead = name not in ("cut", "slow")
+    is_dead = name not in ("cut", "slow", "starved")
     holds = not (lost or twice or load.lost(1) or (is_dead and gap > GAP_S_MAX))
     bar = f"0 / 0; 0; {GAP_S_MAX:.0f} s" if is_dead else "0 / 0; 0"
     row(f"{what}: {system}", bar if "ours" in system else "", text, holds or "ours" not in system)
