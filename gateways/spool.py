@@ -32,7 +32,7 @@ RESERVE_SHARE = 16  # of the bound, for writes that make the spool smaller later
 RESERVE_BYTES_MIN = 1 << 20
 ROW_BYTES = 16  # of a row beside its texts, about
 READ_ROWS = 1_024
-LOOK_BYTES = 4 << 20  # of one slice, and one row more
+LOOK_ROWS, LOOK_BYTES = 2_048, 4 << 20  # of one slice, and one row more
 FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 SCHEMA = """
 CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -186,7 +186,7 @@ class SpoolFile:
         self._database.execute("PRAGMA shrink_memory")  # pages in memory are not what the disk has
         count = size = 0
         statement = "SELECT kind, key, value, sum FROM rows WHERE (kind, key) > (?, ?) ORDER BY kind, key LIMIT ?"
-        for kind, key, value, checksum in self._database.execute(statement, (*self._looked, READ_ROWS)):
+        for kind, key, value, checksum in self._database.execute(statement, (*self._looked, LOOK_ROWS)):
             if not _is_whole(kind, key, value, checksum):
                 raise SpoolFailed(self._damaged(f"a row of kind {plain_text(str(kind))} does not match its checksum"))
             if (kind, key) <= self._looked:
@@ -195,9 +195,9 @@ class SpoolFile:
             count, size = count + 1, size + len(value)
             if size > LOOK_BYTES:
                 return False
-        if count < READ_ROWS:
+        if count < LOOK_ROWS:
             self._looked = ("", b"")
-        return count < READ_ROWS
+        return count < LOOK_ROWS
 
     # At start
 

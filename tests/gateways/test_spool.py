@@ -243,7 +243,7 @@ def test_an_open_spool_is_looked_through_in_slices(path: Path) -> None:
     """Of so many rows or bytes; rows that come and go meanwhile are no damage."""
     opened = SpoolFile(path, "x", BOUND)
     opened.commit(Put("a", n.to_bytes(4), b"") for n in range(2_500))
-    assert [look_through(opened) for _ in range(2)] == [3, 3]
+    assert [look_through(opened) for _ in range(2)] == [2, 2]
     assert not opened.look()
     opened.commit([Delete("a", n.to_bytes(4)) for n in range(2_000)])
     opened.commit(Put("b", n.to_bytes(4), bytes(3 << 20)) for n in range(5))
