@@ -1,11 +1,13 @@
 """What is owed to subscribers: given up where they are silent, not where one message in many does not come."""
 
 from gateways.datagrams.deliveries import Deliveries, Waiting
-from gateways.datagrams.messages import Endpoint, Publish
+from gateways.datagrams.messages import Code, Endpoint, Publish, Subscribe
+from gateways.datagrams.node import DatagramNode
 from gateways.datagrams.subscribers import Peer
+from tests.gateways.datagrams.test_hostile import codes, made, say
 from tests.gateways.datagrams.tree_simulation import TreeSimulation
 
-THERE = Peer(Endpoint(bytes((10, 0, 0, 2)), 1000))
+THERE, PUBLISHER = (Peer(Endpoint(bytes((10, 0, 0, last)), 1000)) for last in (2, 3))
 
 
 def test_who_answers_others_is_not_given_up_for_one() -> None:
@@ -62,3 +64,36 @@ def test_a_busy_subscriber_behind_loss_gets_all() -> None:
     assert all(when > 175 for when in tree.story.given_up.values()) and not tree.lost()
     assert {each.code for each in tree.story.publications.values()} == {0}
     assert len(tree.story.received[subscriber.address]) == 600
+
+
+def received(node: DatagramNode, now: float, number: int, qos: int = 0) -> list[Peer]:
+    """Return who is sent a message that a device publishes."""
+    ready = say(node, PUBLISHER, Publish("a", b"x", qos, number), now)
+    return [sent.peer for sent in ready.send if isinstance(sent.packet.body, Publish)]
+
+
+def test_a_subscription_is_stored_for_300_s() -> None:
+    """Whoever does not renew it gets nothing more; one that asks for more has no more."""
+    node = made()
+    assert codes(say(node, THERE, Subscribe("a", 0, lease_s=10_000))) == [Code.SUBSCRIBED]
+    assert received(node, 300.0, 1) == [THERE]
+    assert received(node, 302.0, 2) == []
+    assert node.figures["subscriptions"] == 0
+
+
+def test_a_subscribe_with_end_is_an_unsubscribe() -> None:
+    """It is answered as one, and nothing comes any more."""
+    node = made()
+    say(node, THERE, Subscribe("a", 0))
+    assert received(node, 1.0, 1) == [THERE]
+    assert codes(say(node, THERE, Subscribe("a", 0, end=True))) == [Code.SUBSCRIBED]
+    assert received(node, 1.0, 2) == []
+
+
+def test_64_are_under_way_and_256_wait() -> None:
+    """The publisher of the next one is told to come again: nothing of it is distributed."""
+    node = made()
+    say(node, THERE, Subscribe("a", 1))
+    sent = sum(len(received(node, 1.0, number, 1)) for number in range(1, 64 + 256 + 1))
+    assert sent == 64
+    assert codes(say(node, PUBLISHER, Publish("a", b"x", 1, 321), 1.0)) == [Code.BUSY]
