@@ -14,7 +14,7 @@ from conf.errors import ExitCode, UserError
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.operators import AdminReply
 
-__all__ = ["EXPORT", "EXPORT_CANCEL", "Operation", "exports_of", "find", "operations", "ordered"]
+__all__ = ["EXPORT", "EXPORT_CANCEL", "Operation", "begun_by", "exports_of", "find", "operations", "ordered"]
 
 EXPORT = "store export status"
 EXPORT_CANCEL = "store export cancel"
@@ -50,6 +50,13 @@ def operations(
     found = [_rebalance(ring)] if ring.get("id") is not None else []
     found += [drain for node in nodes if (drain := _drain(node)) is not None]
     return found + [_export(node, exports[node]) for node in sorted(exports)]
+
+
+def begun_by(verb: str, arguments: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Return the identifier of the work that a verb began and that goes on behind its answer, "" where none does."""
+    if verb == "ring rebalance" and result.get("rebalance") is not None:
+        return f"rebalance-{result['rebalance']}"
+    return f"drain-{arguments['node']}" if verb in ("node drain", "ring drain") else ""
 
 
 def find(rows: Iterable[Operation], name: str) -> Operation:

@@ -36,7 +36,7 @@ from edge.listeners.doors import LISTENER_VERBS, ListenerDoors
 from edge.listeners.hand_over import HandOverDesk
 from edge.listeners.hand_over_socket import HandOverSocket
 from edge.listeners.intake import Seat
-from edge.listeners.listeners import Listener, address_of, bind_socket, peer_of, start_listening
+from edge.listeners.listeners import Listener, address_of, bind_socket, peer_name, peer_of, start_listening
 from edge.listeners.proxied_socket import ProxiedSocket
 from edge.load import loaded_gossip
 from edge.login.chains import Chains
@@ -135,6 +135,7 @@ class EdgeService:
                 certify=self._certify,
                 read_certificate=self._gateways.read,
                 peer_of=peer_of,
+                peer_name=peer_name,
                 chains=chains,
                 rules=rules.book,
                 utc=time.time,

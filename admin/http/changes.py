@@ -6,6 +6,7 @@ Without room for its line nothing is changed. Where the line fails behind the ch
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 import trio
@@ -18,10 +19,13 @@ from admin.http.callers import Caller
 from admin.http.live_cluster import LiveCluster
 from admin.http.problems import Problem, of_reply
 from admin.http.replays import Answer, Replays
+from admin.operations import begun_by
 from conf.errors import ExitCode
 from wire.messages.operators import AdminReply
 
 __all__ = ["Changes", "Wish"]
+
+OPERATIONS = "/api/v1/operations"
 
 
 class Wish(NamedTuple):
@@ -92,7 +96,10 @@ class Changes:
             answer = _with_secret(wish, await self._change(wish))
         else:
             answer = await self._once(wish, wish.key)
-        return Response(msgspec.Raw(answer.body), status_code=answer.status, media_type="application/json")
+        headers = {"Location": answer.location} if answer.location else {}
+        return Response(
+            msgspec.Raw(answer.body), status_code=answer.status, headers=headers, media_type="application/json"
+        )
 
     async def _once(self, wish: Wish, key: str) -> Answer:
         name = f"{wish.caller.way} {wish.caller.name}"
@@ -126,7 +133,11 @@ class Changes:
         result = reply.result if isinstance(reply.result, dict) else {"result": reply.result}
         if reply.error:
             result = {**result, "detail": reply.error}
-        return Answer(200 if reply.ok else 202, msgspec.json.encode(result))
+        work = begun_by(wish.verb, arguments, result) if reply.ok else ""
+        if work:
+            result = {**result, "operation": work}
+        location = f"{OPERATIONS}/{quote(work, safe='')}" if work else ""
+        return Answer(202 if work or not reply.ok else 200, msgspec.json.encode(result), location)
 
     async def _matched(self, wish: Wish) -> dict[str, Any]:
         """Return arguments; with If-Match they hold for one map alone."""
@@ -194,4 +205,5 @@ def _with_secret(wish: Wish, answer: Answer) -> Answer:
     """Return the first answer to a change, with what is told once."""
     if not wish.told or wish.dry_run:
         return answer
-    return Answer(answer.status, msgspec.json.encode({**msgspec.json.decode(answer.body), **wish.told}))
+    told = msgspec.json.encode({**msgspec.json.decode(answer.body), **wish.told})
+    return Answer(answer.status, told, answer.location)

@@ -23,6 +23,7 @@ STATUSES = {
     "403": "The caller's role is too low, or a browser's change is not its own.",
     "default": "Any other problem.",
 }
+LATER = {"202": {"description": "Done as far as was waited: nodes follow, or work goes on that `Location` names."}}
 BY_SERVER = {"431": {"description": "The header is larger than 16 KiB: the server's own answer, without a body."}}
 
 
@@ -41,5 +42,6 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
                 told: dict[str, Any] = {
                     status: {"description": text, "content": content} for status, text in STATUSES.items()
                 }
-                operations[method].setdefault("responses", {}).update(told | BY_SERVER)
+                later = LATER if method != "get" else {}
+                operations[method].setdefault("responses", {}).update(told | later | BY_SERVER)
     return schema

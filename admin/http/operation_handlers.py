@@ -40,6 +40,18 @@ def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> lis
         rows, partial = await found(request.state.caller)
         return OperationPage([OperationRow(**row._asdict()) for row in rows], not partial, partial)
 
+    async def one_of(caller: Caller, name: str) -> Operation:
+        rows, partial = await found(caller)
+        try:
+            return find(rows, name)
+        except UserError as error:
+            silent = f"; {', '.join(one.node for one in partial)} did not answer" if partial else ""
+            raise Problem(404, "not_found", error.message + silent, "GET /api/v1/operations names them") from None
+
+    @get("/operations/{name:str}", opt={"role": Role.VIEWER}, summary="One of them", operation_id="operation")
+    async def tell_one(request: Request[Any, Any, Any], name: str) -> OperationRow:
+        return OperationRow(**(await one_of(request.state.caller, name))._asdict())
+
     @delete(
         "/operations/{name:str}",
         opt={"role": Role.OPERATOR},
@@ -53,12 +65,7 @@ def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> lis
         name: str,
         dry_run: Annotated[bool, Parameter(query="dry_run", description="Only say which verb would end it.")] = False,
     ) -> Response[dict[str, Any]]:
-        rows, partial = await found(request.state.caller)
-        try:
-            operation = find(rows, name)
-        except UserError as error:
-            silent = f"; {', '.join(one.node for one in partial)} did not answer" if partial else ""
-            raise Problem(404, "not_found", error.message + silent, "GET /api/v1/operations names them") from None
+        operation = await one_of(request.state.caller, name)
         if not operation.cancel:
             raise Problem(409, "refused", f"{operation.id} is {operation.state}: nothing is left to cancel")
         if dry_run:
@@ -68,4 +75,4 @@ def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> lis
         node = operation.node if at_node else ""
         return await carry(Wish.of(request, operation.cancel, arguments, False, "", node=node))
 
-    return [tell, cancel]
+    return [tell, tell_one, cancel]

@@ -33,8 +33,8 @@ export async function change(method, path, query = {}, body = undefined) {
 }
 
 // Numbers of sessions and origins have 64 bits: those that JavaScript would round become texts.
-function exact(text) {
-  return text.replace(/"(?:[^"\\]|\\.)*"|-?\d{16,}(?![\d.eE])/g, (one) => (one.startsWith('"') ? one : `"${one}"`));
+export function exact(text) {
+  return text.replace(/"(?:[^"\\]|\\.)*"|(?<![\d.])-?\d{16,}(?![\d.eE])/g, (one) => (one.startsWith('"') ? one : `"${one}"`));
 }
 
 async function answered(response) {

@@ -47,6 +47,16 @@ export function Cards({ cards }) {
   return html`<dl class="cards">${cards.map(([name, value, state]) => html`<div key=${name}><dt>${name}</dt><dd class=${state || ""}>${value}</dd></div>`)}</dl>`;
 }
 
+// Times below a chart are UTC, as everywhere on these pages; of more than two days they are dates.
+const utc = (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC");
+function stamps(chart, ticks) {
+  const span = chart.scales.x.max - chart.scales.x.min;
+  return ticks.map((tick) => {
+    const text = new Date(tick * 1000).toISOString();
+    return span > 172800 ? text.slice(0, 10) : text.slice(11, span < 300 ? 19 : 16);
+  });
+}
+
 // Two lines at most: time, and one series for each name; the last values stand below it as text.
 export function Chart({ title, names, series }) {
   const place = useRef(null);
@@ -58,7 +68,7 @@ export function Chart({ title, names, series }) {
     const width = () => Math.max(200, place.current.clientWidth);
     const axis = { stroke: ink, grid: { stroke: style.getPropertyValue("--line").trim(), width: 1 }, ticks: { show: false } };
     made.current = new window.uPlot({
-      width: width(), height: 180, title: "", legend: { show: false }, cursor: { show: false }, axes: [axis, axis],
+      width: width(), height: 180, title: "", legend: { show: false }, cursor: { show: false }, axes: [{ ...axis, values: stamps }, axis], tzDate: utc,
       series: [{}, ...names.map((name, at) => ({ label: name, stroke: colours[at % 3].trim(), width: 2, dash: at ? [6, 3 * at] : [] }))],
     }, series, place.current);
     const sized = () => made.current.setSize({ width: width(), height: 180 });
@@ -72,7 +82,7 @@ export function Chart({ title, names, series }) {
     if (made.current) made.current.setData(series);
   }, [series]);
   const last = names.map((name, at) => `${name} ${shown("", (series[at + 1] || []).at(-1))}`).join(", ");
-  return html`<figure class="chart"><figcaption>${title}: ${last}</figcaption><div ref=${place} aria-hidden="true"></div></figure>`;
+  return html`<figure class="chart"><figcaption>${title}: ${last} (times are UTC)</figcaption><div ref=${place} aria-hidden="true"></div></figure>`;
 }
 
 // A change: says what would happen first, and asks once more where something is lost.

@@ -18,7 +18,16 @@ from edge.listeners.intake import Intake
 from edge.node.limits import ListenerPolicy
 from wire.links.tls import client_listener_context
 
-__all__ = ["Listener", "address_of", "bind_socket", "listener_context", "peer_of", "policy_of", "start_listening"]
+__all__ = [
+    "Listener",
+    "address_of",
+    "bind_socket",
+    "listener_context",
+    "peer_name",
+    "peer_of",
+    "policy_of",
+    "start_listening",
+]
 
 
 class Listener:
@@ -133,6 +142,16 @@ def _unmetered(settings: ListenerSettings) -> tuple[str, ...]:
 
 def peer_of(fd: int) -> str:
     """Return the address at the other end of a socket; "" for one that is gone."""
+    return _peer(fd)[0]
+
+
+def peer_name(fd: int) -> str:
+    """Return address and port at the other end of a socket; "" for one that is gone, or has none."""
+    host, port = _peer(fd)
+    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}") if host else ""
+
+
+def _peer(fd: int) -> tuple[str, int]:
     # Of the family with the longest addresses, and without the look at the descriptor that ``socket.socket`` takes: the
     # address says by itself what it is. Some 1.3 us; a copy of the descriptor takes 12.
     try:
@@ -142,5 +161,5 @@ def peer_of(fd: int) -> str:
         finally:
             peer.detach()
     except (OSError, ValueError):
-        return ""
-    return str(name[0]) if isinstance(name, tuple) else ""
+        return "", 0
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)

@@ -135,7 +135,7 @@ class RouteLooks:
             "client_id": lambda match: match[0].client_id if match[0] is not None else None,
             "filter": lambda match: _plain_filter(match[1]),
             "qos": lambda match: match[1].qos if match[0] is not None else None,
-            "share": lambda match: match[2],
+            "share": lambda match: match[2].partition("/")[0],
             "no_local": lambda match: match[1].no_local if match[0] is not None else None,
             "retain_as_published": lambda match: match[1].retain_as_published if match[0] is not None else None,
             "retain_handling": lambda match: match[1].retain_handling if match[0] is not None else None,

@@ -119,6 +119,8 @@ def ask_api(verb: str, arguments: Mapping[str, object], options: "Options") -> "
         return AdminReply(0, False, refused.result, refused.message, refused.exit_code)
     except DecodeError as error:
         raise UserError(f"{api.address} is no service of this release: {error}") from None
+    if status == 202 and "operation" in result:  # begun: the router's own answer does not name it
+        return AdminReply(0, True, {name: value for name, value in result.items() if name != "operation"})
     if status == 202:
         return AdminReply(0, False, result, str(result.pop("detail", "")), ExitCode.PARTIAL)
     return AdminReply(0, True, result)

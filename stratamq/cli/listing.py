@@ -21,6 +21,7 @@ from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, Filte
 from stratamq.cli.nouns import NOUNS, Noun
 from stratamq.cli.output import OutputFormat, print_result, print_table
 from stratamq.cli.verbs import options_of, signed
+from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, clear, pause
 
 if TYPE_CHECKING:
     from admin.queries import Cluster, Listed, Wanted
@@ -29,8 +30,6 @@ __all__ = ["Look", "add_list", "conditions", "list_options", "listed", "print_ro
 
 PAGE = 1_000  # rows
 MERGED_MAX = 100_000  # rows that are put together from parts
-WATCH_S = 2.0
-CLEAR = "\x1b[2J\x1b[H"
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 OF_OTHERS = ("session", "sessions")  # kinds whose ``node`` is another one than the node that answers
 SUMMED = ("members", "online", "queued", "delivered", "redispatched")
@@ -44,8 +43,6 @@ BestOption = Annotated[
 ]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="s; for one page, up to 30.")]
 CompleteOption = Annotated[bool, typer.Option("--require-complete", help="Exit code 1 where a node does not answer.")]
-WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")]
-EveryOption = Annotated[float, typer.Option("--every", min=0.1, max=3600, help="s; between two looks of --watch.")]
 AfterOption = Annotated[str, typer.Option("--after", metavar="CURSOR", help="Begin where an earlier list ended.")]
 
 
@@ -165,8 +162,8 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
         if wanted.best and not look.everything:
             rows = [row for row in rows if row.get(wanted.best)]  # no zeros
         shown = rows if look.everything else rows[: look.limit]
-        if look.watch and options.output in TABLES and sys.stdout.isatty():
-            typer.echo(CLEAR, nl=False)
+        if look.watch:
+            clear(options.output)
         print_rows(_in_order(shown, sort, look.sort.startswith("-")), columns, options.output, page)
         if not shown and options.output in TABLES and sys.stderr.isatty():
             typer.echo(f"stratamq: no {noun.rows} here" + (" meet this" if conditions else ""), err=True)
@@ -177,7 +174,7 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
             typer.echo(f"stratamq: {len(shown)}{of} {noun.rows} are shown{more}", err=True)
         if not look.watch:
             return end_partial(page.partial, page.restarted, required=look.required)
-        time.sleep(max(0.0, look.every_s - (time.monotonic() - began)))
+        pause(began, look.every_s)
 
 
 async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> "Listed":

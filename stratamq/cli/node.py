@@ -6,8 +6,8 @@ import typer
 
 from stratamq.cli.asking import Options, answer
 from stratamq.cli.node_drain import drain_node
+from stratamq.cli.node_list import list_nodes
 from stratamq.cli.output import print_result
-from stratamq.cli.router_lists import list_whole
 from stratamq.cli.verbs import asks, group, verb_about
 
 __all__ = ["register"]
@@ -16,7 +16,7 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the group."""
     node = group(app, "node", "Its nodes.")
-    list_whole(node, "node list", "nodes", "Every node: tier, state, address, incarnation.")
+    node.command("list")(list_nodes)
     node.command("show")(show_node)
     node.command("drain")(drain_node)
     verb_about(node, "node undrain", "node", "Let a drained node take its share again.", changes=True)

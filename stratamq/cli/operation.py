@@ -1,14 +1,16 @@
 """``stratamq operation list | show | cancel``: long work of the cluster, whoever began it."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
-from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, wish
+from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
 from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.verbs import asks, group
+from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
     from admin.gather import Missing
@@ -36,18 +38,25 @@ def list_operations(
     columns: ColumnsOption = "",
     limit: LimitOption = LIMIT,
     everything: AllOption = False,
+    watch: WatchOption = False,
+    every_s: EveryOption = WATCH_S,
 ) -> None:
     """Long work that runs, is paused, or ended last."""
     from admin.operations import Operation
 
     listing = wish(filters, columns, limit, everything=everything, known=Operation._fields)
-    found, partial = _found(options)
+    look = partial(_print_operations, options, listing)
+    again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
+
+
+def _print_operations(options: Options, listing: Listing) -> None:
+    found, silent = _found(options)
     rows, passed = listing.chosen([row._asdict() for row in found])
     if rows or options.output not in (*TABLES, OutputFormat.JSONL, OutputFormat.CSV):
         print_result(rows, options.output)
     if len(rows) < passed:
         typer.echo(f"stratamq: {len(rows)} of {passed} operations are shown: --limit or --all shows more", err=True)
-    end_partial(partial)
+    end_partial(silent)
 
 
 @asks
@@ -55,9 +64,9 @@ def show_operation(options: Options, name: IdArgument) -> None:
     """One of them."""
     from admin.operations import find
 
-    found, partial = _found(options)
+    found, silent = _found(options)
     print_result(find(found, name)._asdict(), options.output)
-    end_partial(partial)
+    end_partial(silent)
 
 
 @asks
@@ -73,8 +82,8 @@ def cancel(
     if options.show_api or options.api is not None:
         _cancel_by_api(options, name, dry_run=dry_run)
         return
-    found, partial = _found(options)
-    say_partial(partial)
+    found, silent = _found(options)
+    say_partial(silent)
     operation = find(found, name)
     if not operation.cancel:
         raise UserError(f"{operation.id} is {operation.state}: nothing is left to cancel", ExitCode.FAILED)
@@ -109,8 +118,8 @@ def _found(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":
     if options.show_api or options.api is not None:
         return _found_by_api(options)
     ring, nodes = answer("ring status", {}, options), answer("node list", {}, options)["nodes"]
-    exports, partial = with_cluster(options, exports_of)
-    return operations(ring, nodes, exports), partial
+    exports, silent = with_cluster(options, exports_of)
+    return operations(ring, nodes, exports), silent
 
 
 def _found_by_api(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":

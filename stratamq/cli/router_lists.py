@@ -11,6 +11,7 @@ from stratamq.cli.asking import Options, answer
 from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
 from stratamq.cli.output import print_result
 from stratamq.cli.verbs import asks
+from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 __all__ = ["COLUMNS", "list_pages", "list_whole"]
 
@@ -41,13 +42,19 @@ def list_whole(to: typer.Typer, verb: str, what: str, text: str) -> None:
         columns: ColumnsOption = "",
         limit: LimitOption = LIMIT,
         everything: AllOption = False,
+        watch: WatchOption = False,
+        every_s: EveryOption = WATCH_S,
     ) -> None:
         listing = wish(filters, columns, limit, everything=everything, known=COLUMNS[what])
-        result = answer(verb, {}, options)
-        rows, passed = listing.chosen(result[what])
-        print_result(result | {what: rows}, options.output)
-        if len(rows) < passed:
-            _say_cut(f"{len(rows)} of {passed}", what)
+
+        def look() -> None:
+            result = answer(verb, {}, options)
+            rows, passed = listing.chosen(result[what])
+            print_result(result | {what: rows}, options.output)
+            if len(rows) < passed:
+                _say_cut(f"{len(rows)} of {passed}", what)
+
+        again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
 
     to.command("list", help=text)(command)
 
@@ -63,10 +70,16 @@ def list_pages(to: typer.Typer, noun: str, text: str) -> None:
         limit: LimitOption = LIMIT,
         everything: AllOption = False,
         after: AfterOption = "",
+        watch: WatchOption = False,
+        every_s: EveryOption = WATCH_S,
     ) -> None:
         what = f"{noun}s"
         listing = wish(filters, columns, limit, everything=everything, known=COLUMNS[what])
-        _show_pages(f"{noun} list", what, listing, after, options)
+
+        def look() -> None:
+            _show_pages(f"{noun} list", what, listing, after, options)
+
+        again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
 
     to.command("list", help=text)(command)
 

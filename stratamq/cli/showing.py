@@ -13,6 +13,7 @@ from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial
 from stratamq.cli.listing import CompleteOption, TimeoutOption
 from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.verbs import options_of, signed
+from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
     from admin.explain.story import Story
@@ -29,11 +30,15 @@ class Point(NamedTuple):
 
     timeout_s: float
     required: bool
+    watch: bool = False
+    every_s: float = WATCH_S
 
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "timeout_s": (TimeoutOption, TIMEOUT_S),
     "required": (CompleteOption, False),
+    "watch": (WatchOption, False),
+    "every_s": (EveryOption, WATCH_S),
 }
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it.")]
@@ -46,7 +51,8 @@ def point_options(command: Callable[..., None]) -> Callable[..., None]:
     def asked(**values: Any) -> None:
         point = Point(**{name: values.pop(name) for name in OPTIONS})
         options = options_of(values)
-        command(point, options, **values)
+        watch = point.watch and not options.show_api
+        again_and_again(lambda: command(point, options, **values), options.output, point.every_s, watch=watch)
 
     return signed(asked, command, OPTIONS, skipped=2)
 

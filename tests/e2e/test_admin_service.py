@@ -176,6 +176,48 @@ def test_if_match_refuses_a_change_by_an_old_map(place: Place) -> None:
     place.cluster.admin("token", "revoke", "ring")
 
 
+def test_long_work_is_accepted_and_named(place: Place) -> None:
+    """202 with the place where it can be followed; taken back, it is done at once: 200."""
+    with place.client(place.token("long", "operator")) as client:
+        begun = client.post("/nodes/edge-0/drain")
+        try:
+            assert begun.status_code == 202 and begun.json()["operation"] == "drain-edge-0"
+            assert begun.headers["location"] == "/api/v1/operations/drain-edge-0"
+            row = client.get("/operations/drain-edge-0")
+            assert row.status_code == 200 and row.json()["cancel"] == "node undrain"
+        finally:
+            assert client.post("/nodes/edge-0/undrain").status_code == 200
+        assert client.get("/operations/drain-edge-0").status_code == 404
+        even = client.post("/ring/rebalance", json={})
+        assert even.status_code == 200 and even.json().get("rebalance") is None, "nothing is to be moved"
+    place.cluster.admin("token", "revoke", "long")
+
+
+def test_pages_have_cursors_and_refuse_foreign_ones(place: Place) -> None:
+    """One row at a time comes to the end; a cursor of another question, and a limit of 0 or 10 million, are 400."""
+    with place.client(place.token("pages", "viewer")) as client:
+        whole = client.get("/partitions", params={"limit": 1000, "columns": "partition,node"}).json()
+        assert whole["complete"] and not whole["cursor"]
+        found, cursor = [], ""
+        while len(found) < 5:
+            page = client.get("/partitions", params={"limit": 1, "columns": "partition,node", "cursor": cursor}).json()
+            found += [row["partition"] for row in page["rows"]]
+            cursor = page["cursor"]
+        assert found == [row["partition"] for row in whole["rows"]][:5]
+        for wrong in (
+            {"cursor": cursor, "partition": "7"},
+            {"cursor": "AAAA"},
+            {"limit": 0},
+            {"limit": 10_000_000},
+            {"columns": "colour"},
+            {"node": "storage-9"},
+        ):
+            refused = client.get("/partitions", params=wrong)
+            assert refused.status_code == 400, wrong
+            assert "\n" not in refused.json()["detail"] and refused.json()["code"] in ("bad_request", "stale_cursor")
+    place.cluster.admin("token", "revoke", "pages")
+
+
 def test_a_token_is_told_once_and_written_nowhere(place: Place) -> None:
     """NIST: protect. It opens the service; a repeat with its key, the list, audits and logs have it in no form."""
     with place.client(place.token("maker", "admin")) as client:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -53,6 +54,8 @@ def test_lists_of_a_real_cluster(place: OperatedCluster) -> None:
     place.publish(publisher, "list/1", 3)
     clients = {row["client_id"]: row["node"] for row in place.rows("client", "list", "--filter", "client_id=list-*")}
     assert clients == {"list-publisher": "edge-0", "list-other": "edge-1"}
+    addresses = [row["address"] for row in place.rows("client", "list", "--filter", "client_id=list-*")]
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+", address) for address in addresses), addresses
     (session,) = place.rows("session", "list", "--filter", "client_id=list-away")
     assert session["queued"] == 3 and not session["online"]
     (held,) = place.rows("subscription", "list", "--filter", "client_id=list-away")

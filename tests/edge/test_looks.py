@@ -183,7 +183,9 @@ def test_a_shared_group_shows_its_members_and_whose_turn_it_is() -> None:
     assert (row.group, row.filter, row.members, row.online, row.queued, row.who) == ("g", "x/#", 3, 3, 0, None)
     (row,) = rows(edge, "shares", where={"group": "g", "filter": "x/#"})
     assert [member.client_id for member in row.who] == ["a", "b", "c"]
-    turns = {one.client_id: one.turn for one in rows(edge, "matches", where={"topic": "x/1"})}
+    found = rows(edge, "matches", where={"topic": "x/1"})
+    assert {one.share for one in found} == {"g"}, "as storage nodes name it: members of both are one group"
+    turns = {one.client_id: one.turn for one in found}
     assert turns == {"a": True, "b": False, "c": False}
 
 

@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from admin.queries import SLOW_BY
 from edge.looks.slow import MEASURES as EDGES
 from storage.looks.copies import MEASURES as STORAGES
+from stratamq.cli import asking, node_list, operation
+from stratamq.cli import client as client_commands
 from stratamq.cli.cells import duration, plain_row, shown_cell
+from stratamq.cli.main import main
+from stratamq.cli.node_list import _rate
 from stratamq.cli.nouns import NOUNS
 from tests.admin.scripted_cluster import ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_kinds import columns_of
 from wire.messages.look_rows_clients import SeenClient, SeenSession
-from wire.messages.look_rows_nodes import SeenDrop, SeenSlow
+from wire.messages.look_rows_nodes import SeenDrop, SeenSlow, SeenStats
 from wire.messages.look_rows_topics import SeenShare
+from wire.messages.operators import AdminReply
 
 HOSTILE = '<img src=x onerror=alert(1)>\x1b[31m\u202e"\n'
 
@@ -293,3 +299,54 @@ async def test_who_would_be_kicked_is_said_first(cluster: ScriptedCluster, capsy
         assert await cluster.command("client", "kick", "--filter", "client_id=x*", "--yes") == 1
         assert await cluster.command("client", "kick", "c1-0", "--filter", "user=ann") == 2
         assert await cluster.command("client", "kick", "--filter", "client_id") == 2
+
+
+async def test_nodes_with_figures_of_their_own(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table has what nodes tell of themselves, rates of two looks; programs get the router's rows."""
+    rows = [
+        {"node": "edge-0", "tier": "edge", "state": "active", "load": 0.25, "connected": 4},
+        {"node": "storage-0", "tier": "storage", "state": "active", "primaries": 2, "replicas": 5, "load": 0.5},
+        {"node": "edge-9", "tier": "edge", "state": "dead"},
+    ]
+    cluster.replies["node list"] = AdminReply(0, True, {"map_epoch": 7, "nodes": rows})
+    edge = SeenStats(node="edge-0", at_ms=61_000, started_at_ms=1_000, version="1.2", connections=4, incarnation=1)
+    edge.disk_bytes, edge.disk_free_bytes, edge.open_files, edge.open_files_max = 1 << 30, 1 << 28, 9, 99
+    edge.counters = {'stratamq_messages_received_total{qos="1"}': 10.0}
+    later = SeenStats(node="edge-0", at_ms=63_000, started_at_ms=1_000, version="1.2", connections=4, incarnation=1)
+    later.counters = {'stratamq_messages_received_total{qos="1"}': 50.0}
+    storage = SeenStats(node="storage-0", gauges={'stratamq_partition_lag_ops{partition="1"}': 3.0})
+    assert [_rate(node_list.RECEIVED, edge, later), _rate(node_list.DELIVERED, edge, later)] == [20.0, None]
+    cluster.put("edge-0", "stats", edge)
+    cluster.put("storage-0", "stats", storage)
+    async with cluster.running():
+        assert await cluster.command("node", "list", "-o", "wide") == 0
+        heads, first, second, third = (line.split("  ") for line in capsys.readouterr().out.splitlines()[2:])
+        names = [name.strip() for name in heads if name]
+        assert names[:7] == ["NODE", "TIER", "STATE", "VERSION", "UPTIME", "CONNS", "MSG_IN/S"]
+        assert names[7:16] == ["MSG_OUT/S", "PARTITIONS", "LOAD", "DISK", "TERM", "LAG", "TLS_EXPIRES", "RSS", "FD"]
+        assert {"1.2", "1m", "75% of 1 GiB", "9/99"} <= {cell.strip() for cell in first}
+        assert "2/3" in {cell.strip() for cell in second} and "dead" in {cell.strip() for cell in third}
+        assert await cluster.command("node", "list", "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["nodes"] == rows
+        cluster.silent.add("edge-0")
+        assert await cluster.command("node", "list", "--filter", "tier=edge") == 3
+        assert "edge-0: no answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("client", "show", "c"), ("node", "list"), ("ban", "list"), ("operation", "list")])
+def test_what_is_read_may_be_watched(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again, whether a node answered or not, until Ctrl-C."""
+    looks = 0
+
+    def look(*_: object, **__: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise KeyboardInterrupt
+        raise typer.Exit(3)
+
+    monkeypatch.setattr(asking, "ask_links", look)
+    for module in (client_commands, operation):
+        monkeypatch.setattr(module, "with_cluster", look)
+    assert main([*words, "--watch", "--every", "0.1"]) == 130
+    assert looks == 3

@@ -1,8 +1,13 @@
 """The dashboard's files: those of others are what was taken, nothing comes from elsewhere, and all is small."""
 
 import hashlib
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 STATIC = Path(__file__).parents[3] / "admin" / "static"
 BYTES_MAX = 300 * 1024
@@ -40,3 +45,21 @@ def test_who_wants_no_motion_gets_none() -> None:
     assert "transition: none !important" in rule and "animation: none !important" in rule
     scripts = [path.read_text() for path in STATIC.rglob("*.js") if "vendor" not in path.parts]
     assert not [one for one in scripts if re.search(r"\.animate\(|behavior: ?\"smooth|requestAnimationFrame", one)]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_numbers_that_javascript_would_round_are_texts_and_fractions_stay() -> None:
+    """A rate with sixteen digits behind its point was taken apart: no page with one was ever shown."""
+    told = (
+        '{"a":4.4543429844097995,"b":30064771073,"c":1883016750280212482,"d":"12345678901234567","e":-1234567890123456}'
+    )
+    script = f"import {{ exact }} from '{STATIC / 'api.js'}'; console.log(exact({told!r}));"
+    command = ["node", "--experimental-default-type=module", "--input-type=module", "-e", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {
+        "a": 4.4543429844097995,
+        "b": 30064771073,
+        "c": "1883016750280212482",
+        "d": "12345678901234567",
+        "e": "-1234567890123456",
+    }

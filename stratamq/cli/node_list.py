@@ -1,0 +1,147 @@
+"""``stratamq node list``: the nodes of the map; as a table with figures that each node tells of itself.
+
+Rates are of two looks a second apart. Programs (-o json and the like), and who names columns, get the router's rows.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from stratamq.cli import cells
+from stratamq.cli.asking import Options, answer
+from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
+from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.router_lists import COLUMNS
+from stratamq.cli.verbs import asks
+from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
+
+if TYPE_CHECKING:
+    from admin.gather import Missing
+    from admin.queries import Cluster
+    from wire.messages.look_rows_nodes import SeenStats
+
+__all__ = ["list_nodes"]
+
+APART_S = 1.0
+NODES_MAX = 10_000
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+RECEIVED, DELIVERED = "stratamq_messages_received_total", "stratamq_messages_delivered_total"
+TERM, RAFT_LAG, COPY_LAG = "stratamq_raft_term", "stratamq_raft_commit_lag_entries", "stratamq_partition_lag_ops"
+
+
+@asks
+def list_nodes(
+    options: Options,
+    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+    columns: ColumnsOption = "",
+    limit: LimitOption = LIMIT,
+    everything: AllOption = False,
+    watch: WatchOption = False,
+    every_s: EveryOption = WATCH_S,
+) -> None:
+    """Every node: tier, state, release, clients, messages a second, partitions, load, disk."""
+    listing = wish(filters, columns, limit, everything=everything, known=COLUMNS["nodes"])
+    again_and_again(lambda: _list(options, listing), options.output, every_s, watch=watch and not options.show_api)
+
+
+def _list(options: Options, listing: Listing) -> None:
+    result = answer("node list", {}, options)
+    rows, passed = listing.chosen(result["nodes"])
+    missing: tuple[Missing, ...] = ()
+    if options.output in TABLES and not listing.columns:
+        figures, missing = with_cluster(options, _figures)
+        table = [_cells(row, *figures.get(row["node"], (None, None))) for row in rows]
+        wide = options.output is OutputFormat.WIDE
+        shown = [row if wide else {name: row[name] for name in list(row)[:SHOWN]} for row in table]
+        print_result(result | {"nodes": shown}, options.output)
+    else:
+        print_result(result | {"nodes": rows}, options.output)
+    if len(rows) < passed:
+        typer.echo(f"stratamq: {len(rows)} of {passed} nodes are shown: --limit or --all shows more", err=True)
+    end_partial(missing)
+
+
+async def _figures(
+    cluster: "Cluster",
+) -> "tuple[dict[str, tuple[SeenStats, SeenStats | None]], tuple[Missing, ...]]":
+    """Return what each node tells of itself, twice."""
+    import trio
+
+    from admin.queries import Wanted, walk
+
+    first = await walk(cluster, "stats", Wanted(limit=NODES_MAX))
+    await trio.sleep(APART_S)
+    second = await walk(cluster, "stats", Wanted(limit=NODES_MAX))
+    later = dict(second.rows)
+    found = {node: (row, later.get(node)) for node, row in first.rows}
+    return found, tuple(dict.fromkeys((*first.partial, *second.partial)))
+
+
+SHOWN = 11  # columns of a table that is not wide
+
+
+def _cells(row: dict[str, Any], first: "SeenStats | None", second: "SeenStats | None") -> dict[str, object]:
+    """Return the cells of a node; of one that tells nothing, those that the router has."""
+    now = (second or first).at_ms if first is not None else None
+    stats = second or first
+    gauges = (stats.gauges or {}) if stats is not None else {}
+    own = row.get("primaries")
+    backups = (row.get("replicas") or 0) - (own or 0)
+    started = stats.started_at_ms if stats is not None else None
+    return {
+        "node": row["node"],
+        "tier": row.get("tier"),
+        "state": row.get("state"),
+        "version": stats.version if stats is not None else None,
+        "uptime": cells.duration((now - started) / 1000) if now is not None and started is not None else None,
+        "conns": stats.connections if stats is not None else row.get("connected"),
+        "msg_in/s": _rate(RECEIVED, first, second),
+        "msg_out/s": _rate(DELIVERED, first, second),
+        "partitions": f"{own or 0}/{max(0, backups)}" if row.get("tier") == "storage" else None,
+        "load": row.get("load"),
+        "disk": _disk(stats),
+        "term": gauges.get(TERM),
+        "lag": _lag(gauges),
+        "tls_expires": _expires(stats),
+        "rss": cells.size(stats.rss_bytes) if stats is not None and stats.rss_bytes is not None else None,
+        "fd": f"{stats.open_files}/{stats.open_files_max}" if stats is not None and stats.open_files else None,
+        "zone": row.get("zone"),
+        "address": row.get("address"),
+    }
+
+
+def _rate(family: str, first: "SeenStats | None", second: "SeenStats | None") -> object:
+    """Return how much a counter rises in a second, None where the node has none, or began anew."""
+    if first is None or second is None or first.incarnation != second.incarnation:
+        return None
+    span_ms = (second.at_ms or 0) - (first.at_ms or 0)
+    both = [_sum(family, row.counters) for row in (first, second)]
+    if span_ms <= 0 or None in both:
+        return None
+    return round((both[1] - both[0]) * 1000 / span_ms, 1)  # type: ignore[operator]  # neither is None
+
+
+def _sum(family: str, figures: dict[str, float] | None) -> float | None:
+    found = [value for name, value in (figures or {}).items() if name.partition("{")[0] == family]
+    return sum(found) if found else None
+
+
+def _lag(gauges: dict[str, float]) -> object:
+    """Return entries of a router's log that are not committed, or operations that the slowest copy lacks."""
+    if RAFT_LAG in gauges:
+        return gauges[RAFT_LAG]
+    copies = [value for name, value in gauges.items() if name.startswith(COPY_LAG)]
+    return max(copies) if copies else None
+
+
+def _disk(stats: "SeenStats | None") -> object:
+    if stats is None or stats.disk_free_bytes is None or not stats.disk_bytes:
+        return None
+    return f"{1 - stats.disk_free_bytes / stats.disk_bytes:.0%} of {cells.size(stats.disk_bytes)}"
+
+
+def _expires(stats: "SeenStats | None") -> object:
+    if stats is None or stats.tls_not_after_ms is None or stats.at_ms is None:
+        return None
+    return cells.age_of(stats.tls_not_after_ms / 1000, stats.at_ms / 1000)

@@ -1,0 +1,93 @@
+"""The HTTP service over TLS: operators by their certificates, browsers' cookies, and who is refused the start."""
+
+import contextlib
+import json
+import os
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster("--edges", "1", "--admin-port", "0") as here:
+        here.wait_for(lambda: "login" in here.state["nodes"].get("admin", {}).get("addresses", {}), "served")
+        yield here
+
+
+def settings(cluster: LocalCluster, folder: Path, *more: str) -> list[str]:
+    tls = cluster.data / "tls"
+    named = {
+        "node.data_dir": folder,
+        "admin.port": 0,
+        "metrics.port": 0,
+        "admin.certificate": tls / "server.pem",
+        "admin.key": tls / "server.key",
+    }
+    flags = [f"{name}={value}" for name, value in named.items()] + list(more)
+    return [word for flag in flags for word in ("--set", flag)]
+
+
+@contextlib.contextmanager
+def service(cluster: LocalCluster, folder: Path, *more: str) -> Iterator[dict[str, str]]:
+    """Run one more service; yield its addresses."""
+    read, write = os.pipe()
+    config = cluster.data / "admin" / "admin.toml"
+    command = [*cluster.command_line(), "admin", "--config", str(config), *settings(cluster, folder, *more)]
+    process = subprocess.Popen([*command, "--ready-fd", str(write)], pass_fds=(write,), stderr=subprocess.PIPE)
+    os.close(write)
+    try:
+        with os.fdopen(read) as pipe:
+            ready = pipe.readline()
+            assert ready, process.communicate(timeout=PATIENCE_S)
+            yield json.loads(ready)["addresses"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def context(cluster: LocalCluster, name: str = "") -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=str(cluster.data / "tls" / "ca.pem"))
+    if name:
+        made.load_cert_chain(cluster.data / "tls" / f"{name}.pem", cluster.data / "tls" / f"{name}.key")
+    return made
+
+
+def test_an_operators_certificate_is_a_login(cluster: LocalCluster, tmp_path: Path) -> None:
+    """NIST: protect. Name and role are the certificate's; a node's is nobody's; the line of a change names it."""
+    with service(cluster, tmp_path, f"admin.client_ca={cluster.data}/tls/ca.pem", "admin.bind=0.0.0.0") as addresses:
+        base = addresses["admin"].replace("0.0.0.0", "127.0.0.1") + "api/v1"
+        assert base.startswith("https://")
+        with httpx.Client(base_url=base, verify=context(cluster, "operator"), timeout=PATIENCE_S) as client:
+            me = client.get("/me").json()
+            assert (me["name"], me["role"], me["way"]) == ("operator", "operator", "certificate")
+            assert client.post("/bans", json={"kind": "user", "value": "by-certificate"}).is_success
+            assert client.request("DELETE", "/bans", params={"kind": "user", "value": "by-certificate"}).is_success
+        lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+        bans = [line for line in lines if line.get("verb") == "ban add"]
+        assert len(bans) == 1 and bans[0]["actor"] == bans[0]["role"] == "operator"
+        assert bans[0]["arguments"]["way"] == "certificate" and bans[0]["outcome"] == "done"
+        for name in ("", "client", "edge-0"):
+            with httpx.Client(base_url=base, verify=context(cluster, name), timeout=PATIENCE_S) as client:
+                assert client.get("/me").status_code == 401, name
+        code = addresses["login"].partition("#?code=")[2]
+        with httpx.Client(base_url=base, verify=context(cluster), timeout=PATIENCE_S) as browser:
+            cookie = browser.post("/login", json={"code": code}).headers["set-cookie"]
+            assert cookie.startswith("__Host-stratamq=") and "Secure" in cookie and "HttpOnly" in cookie
+            assert "Path=/" in cookie and "Domain" not in cookie and "samesite=strict" in cookie.lower()
+
+
+def test_nobody_could_log_in(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Where others reach it: without a token and an authority of clients it does not start, and says why in a line."""
+    config = cluster.data / "admin" / "admin.toml"
+    words = ("admin", "--config", str(config), *settings(cluster, tmp_path, "admin.bind=0.0.0.0"))
+    refused = cluster.command(*words)
+    assert refused.returncode != 0 and "nobody could log in" in refused.stderr, refused.stderr
+    assert "stratamq token create" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
