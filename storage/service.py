@@ -26,6 +26,7 @@ from storage.export.export_desk import ExportDesk
 from storage.hosting.live_copies import LiveCopies
 from storage.looks.shown import Shown
 from storage.partition_families import expose_partitions
+from storage.progress_log import ProgressLog
 from storage.state.ledger import PartitionLedger
 from storage.state.settings import PartitionSettings
 from storage.store.aside_stores import AsideStores
@@ -54,7 +55,6 @@ from wire.messages.orders import NodeOrdered
 from wire.node.node_looks import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, run_process
-from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
 from wire.sstable.ledger import FileLedger, LedgerSink
 
 __all__ = ["StorageService", "main"]
@@ -63,7 +63,6 @@ logger = logging.getLogger(__name__)
 
 TICK_MAX_S = 0.25  # the loop turns at least this often while partitions load or the disk is full
 IDLE_TICK_MAX_S = 1.0  # otherwise: the core names every deadline, and a wake-up with cold caches costs as much as work
-PROGRESS_S = 1.0  # between two lines about copies that are made anew
 LAST_SYNC_S = 1.0  # at an orderly end; what was acknowledged is on disk before that
 ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
 ACKS_REST_S = 0.05  # that PUBACKs of subscribers wait for other news at most, while no window is full
@@ -106,7 +105,6 @@ class StorageService:
     def __init__(self, process: NodeProcess, config: StorageConfig) -> None:
         self._process = process
         self._config = config
-        self._events = TurnEvents()
         self._wake = trio.Event()
         self._wakes_at = math.inf  # when the loop wakes up by itself
         self._deadline = 0.0  # of the core
@@ -123,17 +121,13 @@ class StorageService:
             on_read=self._turn_at_once,
             early=process.turns.note,
         )
+        self._events = TurnEvents(self._hub)
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # epoch of the map that they are from
-        self._told_at = -1  # epoch of the map when copies were last looked at
         self._said_ready, self._submitted = False, 0
-        self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
         self._look_at = 0.0
-        self._progress_at = 0.0
-        self._catches_up = False
-        self._reads = False  # partitions from the store
         self._created = CreatedMarker(self._process.folder.path)
         self._path = self._process.folder.path / "store"
 
@@ -229,6 +223,9 @@ class StorageService:
                     ledger=self._partition_ledger,
                     room=self._room,
                 )
+                self._progress = ProgressLog(
+                    self.core.lease, self.core.placements, self.core.figures, self._config.node.seeds
+                )
                 self._process.lease = self.core.lease
                 show_process(self.core.operators.desk, self._process, self.core.placements.journal)
                 self._process.links = lambda: [peer.node for peer in self._hub.connected()]
@@ -304,22 +301,29 @@ class StorageService:
         """Turn when it is time, or when there is more to do than was done at once, until this node's end."""
         self._serves = True
         while not self._over:
-            steady = self.core.serving and not self.core.full and not self._catches_up
+            steady = self.core.serving and not self.core.full and not self._progress.catches_up
             tick_at = self._turned_at + (IDLE_TICK_MAX_S if steady else TICK_MAX_S)
             self._wakes_at = min(self._deadline, tick_at)
             with trio.move_on_after(max(0.0, self._wakes_at - boot_time())):
                 await self._wake.wait()
             self._wake = trio.Event()
-            await self._committer.room()
-            if self._events.pressing or boot_time() >= min(self._deadline, self._wakes_at):
+            if self._presses or boot_time() >= min(self._deadline, self._wakes_at):
                 self._turn()
-                if self._events.pressing:  # what was written is synced already
+                if self._presses:  # what was written is synced already
                     self._wake.set()
         self._serves = False
         if self._process.restart:
             say(logger, "node.incarnation_ended")
         else:
             await self._end_in_order()
+
+    @property
+    def _presses(self) -> bool:
+        """Whether somebody waits for an event that may be taken now: while the disk is behind only for one of its own.
+
+        Leases go on then, and what edges sent waits, and is not read any more when it is much.
+        """
+        return self._events.own if self._committer.congested else self._events.pressing
 
     def _turn_at_once(self) -> None:
         """Turn in the task that has read something, or that learned of a sync: the loop's would be one wake-up more."""
@@ -353,9 +357,9 @@ class StorageService:
         others_at = boot_time() + OTHERS_EVERY_S
         ready = None
         while ready is None or (self._events.goes_on and boot_time() < others_at):
-            events = self._events.take() or [Tick()]
+            events = self._events.take(own=self._committer.congested) or [Tick()]
             ready = self.core.handle(boot_time(), events, goes_on=self._events.goes_on)
-        if self._events:
+        if self._events.own or (self._events and not self._committer.congested):
             self._wake.set()
         return ready
 
@@ -413,39 +417,10 @@ class StorageService:
             if peers and peers != self._peers:
                 self._peers = peers
                 self._hub.set_peers(peers)
-        self._say_progress()
+        self._progress.look(boot_time())
         if not self._said_ready and self.core.lease.has_lease(boot_time()) and self.core.serving:
             self._said_ready = True
             self._process.ready({"link": self._bound})
-
-    def _say_progress(self) -> None:
-        """Say how far this node is with reading its partitions, and with copies that it makes anew."""
-        now = boot_time()
-        if now < self._progress_at:
-            return
-        self._progress_at = now + PROGRESS_S
-        self._waiting.look(now, self._waits_for())
-        if self.core.loading:
-            loaded, partitions = self.core.placements.progress()
-            say(logger, "store.reading", loaded=loaded, partitions=partitions)
-            self._reads = True
-        elif self._reads:
-            self._reads = False
-            say(logger, "store.read", sessions=sum(self.core.figures.session_counts().values()))
-        if not self._catches_up and self.core.map.epoch == self._told_at:
-            return
-        self._told_at = self.core.map.epoch
-        missing, whole = self.core.placements.catching_up()
-        if missing:
-            say(logger, "replication.catching_up", whole=whole, copies=whole + missing)
-        elif self._catches_up:
-            say(logger, "replication.caught_up", copies=whole)
-        self._catches_up = missing > 0
-
-    def _waits_for(self) -> str:
-        """Return why this node serves nothing, in one line; "" if it serves."""
-        lease = self.core.lease
-        return missing_from_routers(lease, boot_time(), self._config.node.seeds) or self._gaps.reason(lease.map)
 
     def _register_metrics(self) -> None:
         metrics, core = self._process.metrics, self.core
@@ -471,8 +446,16 @@ class StorageService:
             "Log of the store that is not in its data file yet.",
             lambda: float(self._store.unmoved_bytes),
         )
+        metrics.gauge(
+            "links_waiting_bytes", "Frames that were read and wait for their turn.", lambda: float(self._events.octets)
+        )
+        metrics.counter(
+            "links_paused_total",
+            "Times that an edge's link was not read until this node had worked off what it sent.",
+            lambda: float(self._events.pauses),
+        )
         metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
-        metrics.explain(self._waits_for)
+        metrics.explain(lambda: self._progress.waits_for(boot_time()))
         metrics.counter(
             "links_refused_total",
             "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",

@@ -134,7 +134,7 @@ def push_acks_of(hot: HotState, peer: Peer) -> Buffer:
 
 def _appended(hot: HotState, peer: Peer, count: cython.Py_ssize_t) -> None:
     peer.room -= count
-    if peer.room < hot.peer_low_bytes and not peer.full:
+    if peer.room < peer.low_bytes and not peer.full:
         peer.full = True
         hot.full_peers += 1
     batch: Buffer | None = peer.batch
@@ -236,11 +236,11 @@ def note_room(hot: HotState, peer: Peer) -> None:
     if peer.batch is not None:
         room -= peer.batch.end - peer.batch.start
     peer.room = room
-    if room < hot.peer_low_bytes:
+    if room < peer.low_bytes:
         if not peer.full:
             peer.full = True
             hot.full_peers += 1
-    elif peer.full and room >= 2 * hot.peer_low_bytes:
+    elif peer.full and room >= peer.low_bytes + hot.peer_low_bytes:
         release_peer(hot, peer)
 
 

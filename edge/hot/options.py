@@ -63,7 +63,7 @@ class HotLimits:
     receive_excess_wait_ns: int = int(DEFAULT.receive_excess_wait_s * 1e9)  # for the client's own PUBRELs: then 0x93
     partitions: int = 256  # to begin with; ``set_partitions`` takes the map's. A Route that names another one raises
     outbox_bytes_max: int = DEFAULT.outbox_bytes_max
-    peer_low_bytes: int = 2 * 1024 * 1024  # room of a link below which publishers to it wait
+    peer_low_bytes: int = 2 * 1024 * 1024  # room of a link to an edge below which publishers wait
     will_origins_max: int = 4_096  # remembered origins of wills
     session_origins_max: int = 100_000  # durable publishers of QoS 2 whose latest message is remembered
     picked_origins_max: int = 16_384  # remembered QoS 2 messages that a member of a shared group got here

@@ -11,7 +11,7 @@ from edge.hot.publications import Publications
 from edge.hot.state import Conn, Outbox, Peer, PendingAck
 from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore
 from wire.links.silence import SILENCE_S
-from wire.messages.hello import TIER_OPERATOR
+from wire.messages.hello import TIER_OPERATOR, TIER_STORAGE
 
 if not cython.compiled:
     from edge.hot.acks import destination_done
@@ -26,6 +26,8 @@ if not cython.compiled:
 
 __all__ = ["Peering"]
 
+# Not taken by a storage node, of which a busy one does not read more: CONNECTs and acknowledgements wait behind it.
+UNTAKEN_BYTES = 4 * 1024 * 1024
 LINK_SILENCE_NS = int(SILENCE_S * 1_000_000_000)
 
 
@@ -35,7 +37,8 @@ class Peering(Publications):
     def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
         """Make a peer with a fresh LinkCore; replaces nothing: retire the older incarnation first."""
         room = OPERATOR_BYTES_MAX if tier == TIER_OPERATOR else RESEND_BYTES_MAX
-        peer = Peer(node, tier, incarnation, LinkCore(room))
+        low = room - UNTAKEN_BYTES if tier == TIER_STORAGE else self.peer_low_bytes
+        peer = Peer(node, tier, incarnation, LinkCore(room), low)
         self.peers.append(peer)
         return peer
 

@@ -235,6 +235,7 @@ cdef class Peer:
     cdef Buffer publish_acks
     cdef Buffer push_acks
     cdef Py_ssize_t room
+    cdef Py_ssize_t low_bytes
     cdef Py_ssize_t untold
     cdef bint full
     cdef list waiters

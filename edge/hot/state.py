@@ -359,8 +359,8 @@ class Outbox:
 class Peer:
     """Another node: its link, this turn's batch for it, its acknowledgements. Made by ``Engine.add_peer``."""
 
-    def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore) -> None:
-        """node: its number in the ClusterMap; tier: "edge", "storage" or "router"."""
+    def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore, low_bytes: int) -> None:
+        """node: its number in the ClusterMap; low_bytes: room of the link below which publishers to it wait."""
         self.node = node
         self.tier = tier
         self.incarnation = incarnation
@@ -379,6 +379,7 @@ class Peer:
         self.publish_acks: Buffer | None = None
         self.push_acks: Buffer | None = None
         self.room = link.room()
+        self.low_bytes = low_bytes
         self.untold = 0  # bytes received since it was last woken for a TAKEN
         self.full = False
         self.waiters: list[Conn] = []

@@ -63,7 +63,10 @@ class GroupCommitter:
 
     @property
     def congested(self) -> bool:
-        """Whether the disk is behind: stop reading from clients and peers until ``room`` returns."""
+        """Whether the disk is behind: take nothing of edges and backups that would be written.
+
+        ``on_durable`` or ``then`` are called when that may have ended.
+        """
         return self._core.backlog_bytes >= self._core.settings.backlog_bytes_max
 
     @property
@@ -83,11 +86,6 @@ class GroupCommitter:
         if self._serving and (not more or len(self._batches) >= GATHERED_MAX):
             self._round()
         return self._submitted
-
-    async def room(self) -> None:
-        """Wait until the backlog is below its bound; as long as the disk takes."""
-        while self.congested:
-            await self._wait_progress()
 
     async def wait_durable(self, batch: int) -> None:
         """Wait until a batch is durable; as long as the disk takes."""

@@ -3,7 +3,15 @@
 import random
 
 from storage.core import BatchSynced, Event
-from storage.turn_events import ACK_WEIGHT, MESSAGE_WEIGHT, REQUEST_WEIGHT, WEIGHT_MAX, TurnEvents
+from storage.turn_events import (
+    ACK_WEIGHT,
+    LANE_BYTES_MAX,
+    MESSAGE_WEIGHT,
+    REQUEST_WEIGHT,
+    WAITING_BYTES_MAX,
+    WEIGHT_MAX,
+    TurnEvents,
+)
 from wire.decoding import Unreadable
 from wire.messages.batches import (
     PublishMessage,
@@ -17,10 +25,11 @@ from wire.messages.batches import (
 )
 from wire.messages.control import join_controls
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
-from wire.node.events import FrameArrived, LinkUp
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.node.events import FrameArrived, LinkDown, LinkUp
 
-EDGE = PeerKey("e1", TIER_EDGE, 1)
+EDGE, OTHER = PeerKey("e1", TIER_EDGE, 1), PeerKey("e2", TIER_EDGE, 1)
+ROUTER, BACKUP = PeerKey("r1", TIER_ROUTER, 1), PeerKey("s2", TIER_STORAGE, 1)
 PER_TURN = WEIGHT_MAX // MESSAGE_WEIGHT
 
 
@@ -69,7 +78,7 @@ def test_a_long_frame_of_messages_is_taken_in_several_turns() -> None:
         message.owner = bytes(rng.choices(b"abc", k=rng.randrange(9)))
         records.append(encode_message(message) if rng.random() < 0.9 else encode_run(PublishRun(5, b"t", b"packets")))
     frame = FrameArrived(EDGE, FrameKind.PUBLISH, b"".join(records))
-    behind = LinkUp(PeerKey("r1", TIER_ROUTER, 1))
+    behind = LinkDown(EDGE)
     taken = turns(LinkUp(EDGE), frame, behind)
     pieces = payloads(taken)
     assert b"".join(pieces) == frame.payload
@@ -129,3 +138,136 @@ def test_only_pubacks_of_subscribers_may_wait() -> None:
             events.take()
         assert not events.pressing
     assert waiting(BatchSynced(1)).pressing
+
+
+# -- lanes
+
+
+class Links:
+    """Links of edges that send as much as is read."""
+
+    def __init__(self) -> None:
+        self.paused: list[PeerKey] = []
+
+    def pause(self, peer: PeerKey) -> None:
+        assert peer not in self.paused
+        self.paused.append(peer)
+
+    def go_on(self, peer: PeerKey) -> None:
+        self.paused.remove(peer)
+
+
+def publish(peer: PeerKey, size: int = 10_000) -> FrameArrived:
+    message = encode_message(PublishMessage(0, b"t", b"m" * 100, 0, partitions=(0,), epochs=(1,)))
+    return FrameArrived(peer, FrameKind.PUBLISH, message * max(1, size // len(message)))
+
+
+def fill(events: TurnEvents, links: Links, *peers: PeerKey) -> int:
+    """Send until no peer is read any more, a frame of each in turn; return the frames."""
+    frames = 0
+    while len(links.paused) < len(peers):
+        for peer in peers:
+            if peer not in links.paused:
+                events.append(publish(peer))
+                frames += 1
+        assert frames < 100_000, "edges are read without a bound"
+    return frames
+
+
+def test_an_edge_is_not_read_while_its_lane_is_full() -> None:
+    """It is read again when half of that is worked off."""
+    links = Links()
+    events = TurnEvents(links)
+    fill(events, links, EDGE)
+    assert LANE_BYTES_MAX < events.octets < 1.1 * LANE_BYTES_MAX and events.pauses == 1
+    while links.paused:
+        assert events.octets > LANE_BYTES_MAX // 2
+        assert events.take()
+    assert 0.4 * LANE_BYTES_MAX < events.octets <= LANE_BYTES_MAX // 2
+    while events:
+        events.take()
+    assert (events.octets, events.pauses, links.paused) == (0, 1, [])
+
+
+def test_many_edges_share_what_may_wait() -> None:
+    links = Links()
+    events = TurnEvents(links)
+    peers = [PeerKey(f"e{number}", TIER_EDGE, 1) for number in range(64)]
+    fill(events, links, *peers)
+    assert events.octets < 1.1 * WAITING_BYTES_MAX
+    while events:
+        events.take()
+    assert not links.paused
+
+
+def test_only_links_of_edges_are_paused() -> None:
+    """Copies and their acknowledgements, leases and the map are what a full lane is worked off with."""
+    links = Links()
+    events = TurnEvents(links)
+    for peer, kind in ((BACKUP, FrameKind.REPLICATE_ACK), (ROUTER, FrameKind.CONTROL)):
+        for _ in range(2 * LANE_BYTES_MAX // 100_000):
+            events.append(FrameArrived(peer, kind, bytes(100_000)))
+    assert not links.paused
+
+
+def test_behind_an_edge_that_sends_too_much_waits_that_edge_alone() -> None:
+    """Another edge, and a backup, have their turn in the next goes; a lease and a sync in the very next."""
+    links = Links()
+    events = TurnEvents(links)
+    fill(events, links, EDGE)
+    events.take()
+    urgent: list[Event] = [FrameArrived(ROUTER, FrameKind.CONTROL, b"lease"), BatchSynced(7)]
+    others: list[Event] = [publish(OTHER, 100), FrameArrived(BACKUP, FrameKind.REPLICATE_ACK, b"acked")]
+    for event in (*others, *urgent):
+        events.append(event)
+    assert events.take()[:2] == urgent
+    taken = [event for _ in range(3) for event in events.take()]
+    assert all(event in taken for event in others)
+
+
+def test_lanes_keep_their_order_and_lose_nothing() -> None:
+    """Whatever comes from whom, in whatever sizes, and whoever is paused."""
+    rng = random.Random(5)
+    links = Links()
+    events = TurnEvents(links)
+    peers = [EDGE, OTHER, BACKUP, ROUTER, PeerKey("e1", TIER_EDGE, 2)]
+    sent: dict[PeerKey, list[bytes]] = {peer: [] for peer in peers}
+    came: dict[PeerKey, list[bytes]] = {peer: [] for peer in peers}
+    frames = 0
+    while frames < 3_000 or events:
+        if frames < 3_000:
+            for _ in range(rng.randrange(20)):
+                peer, frames = rng.choice(peers), frames + 1
+                frame = publish(peer, rng.choice((100, 900, 5_000, 40_000)))
+                sent[peer].append(frame.payload)
+                events.append(frame)
+        taken = events.take(own=rng.random() < 0.2)
+        assert taken or not events.own
+        for event in taken:
+            assert isinstance(event, FrameArrived)
+            came[event.peer].append(event.payload)
+    assert {peer: b"".join(parts) for peer, parts in came.items()} == {
+        peer: b"".join(parts) for peer, parts in sent.items()
+    }
+    assert not links.paused and events.octets == 0
+
+
+def test_while_the_disk_is_behind_leases_go_on() -> None:
+    """Only what routers and this node say is taken; the turn ends there, and does not wait for edges."""
+    events = waiting(publish(EDGE), FrameArrived(ROUTER, FrameKind.CONTROL, b"lease"), BatchSynced(1))
+    assert events.own
+    assert events.take(own=True) == [FrameArrived(ROUTER, FrameKind.CONTROL, b"lease"), BatchSynced(1)]
+    assert (events.own, events.goes_on, bool(events)) == (False, False, True)
+    assert events.take(own=True) == []
+    assert events.take()
+
+
+def test_a_full_lane_of_pubacks_does_not_rest() -> None:
+    """Nothing else comes from an edge that is not read: its PUBACKs cannot wait for company."""
+    links = Links()
+    events = TurnEvents(links)
+    frame = FrameArrived(EDGE, FrameKind.PUSH_ACK, encode_push_ack(PushAck(1, 1, 1, 1, 4, 0)) * 1_000)
+    while not links.paused:
+        assert not events.pressing
+        events.append(frame)
+    assert events.pressing

@@ -11,8 +11,12 @@ import trio
 import trio.testing
 
 from tests.patience import PATIENCE_S
-from tests.wire.test_service import CONTROL, Node, certificates, linked
+from tests.wire.test_service import CONTROL, Node, certificates, linked, start
+from wire.links.connection import Connection, watch
 from wire.links.early_reads import EarlyReads, early_reads
+from wire.links.link import LinkCore
+from wire.links.tls import LinkContexts
+from wire.messages.hello import PeerKey
 from wire.trio_epoll import ready_tasks
 
 
@@ -162,6 +166,47 @@ async def test_what_a_reader_raises_ends_its_own_link() -> None:
     assert data == [b"y"]
 
 
+async def test_a_paused_descriptor_is_not_read_and_its_end_does_not_spin() -> None:
+    """Others are read; when it goes on what came meanwhile is there, its end too."""
+    with pair() as (ours, theirs), pair() as (second, to_second):
+        data: list[bytes] = []
+        more = trio.Event()
+
+        def read() -> None:
+            data.append(ours.recv(100))
+            more.set()
+
+        with early_reads(lambda *_: None) as reads:
+            assert reads is not None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(reads.reading, ours.fileno(), read)
+                nursery.start_soon(reads.reading, second.fileno(), lambda: data.append(second.recv(100)))
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(2):
+                    reads.pause(ours.fileno())
+                theirs.send(b"x")
+                theirs.shutdown(socket.SHUT_WR)
+                to_second.send(b"y")
+                with trio.fail_after(PATIENCE_S):
+                    while not data:
+                        await trio.sleep(0.01)
+                ticks = Ticks()
+                trio.lowlevel.add_instrument(ticks)
+                await trio.sleep(0.05)
+                trio.lowlevel.remove_instrument(ticks)
+                assert data == [b"y"] and ticks.count < 10
+                for _ in range(2):
+                    reads.go_on(ours.fileno())
+                with trio.fail_after(PATIENCE_S):
+                    await more.wait()
+                    while b"" not in data:
+                        await trio.sleep(0.01)
+                reads.pause(ours.fileno())
+                nursery.cancel_scope.cancel()
+            reads.pause(ours.fileno())  # of one that is not read early: nothing
+    assert data[:3] == [b"y", b"x", b""]
+
+
 def test_without_trios_epoll_tasks_read() -> None:
     async def main() -> EarlyReads | None:
         with early_reads(lambda *_: None) as reads:
@@ -218,3 +263,70 @@ async def test_a_hub_that_reads_early_sees_a_peer_go(tmp_path: Path) -> None:
         assert peer is not None and peer.connection is not None
         storage.hub.table.ended(peer, peer.connection)
         await router.until(lambda: ("down", "storage-0", 1) in router.log)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize("is_secured", [True, False])
+async def test_a_paused_link_is_not_read_and_loses_nothing(tmp_path: Path, is_early: bool, is_secured: bool) -> None:
+    """Its next connection neither; it is written to, and another link is read meanwhile."""
+
+    def contexts(tier: str, node: str) -> LinkContexts | None:
+        return certificates(tmp_path, tier, node) if is_secured else None
+
+    storage = Node("storage", "storage-0", contexts=contexts("storage", "storage-0"))
+    storage = early(storage) if is_early else storage
+    edges = [Node("edge", name, contexts=contexts("edge", name)) for name in ("edge-0", "edge-1")]
+    paused = PeerKey("edge-0", "edge", 1)
+
+    def pause(peer: PeerKey, _: bytes) -> None:
+        if peer == paused and len(storage.frames) == 1:
+            storage.hub.pause(peer)
+
+    storage.on_frame = pause
+    async with trio.open_nursery() as nursery:
+        address = await start(nursery, storage)
+        for edge in edges:
+            await start(nursery, edge)
+            edge.hub.set_peers({"storage-0": ("storage", address, 1)})
+            await edge.until(lambda edge=edge: len(edge.log) == 1)  # type: ignore[misc]
+        assert edges[0].hub.send("storage-0", CONTROL, b"first")
+        await storage.until(lambda: storage.frames == [b"first"])
+        for number in range(3):
+            assert edges[0].hub.send("storage-0", CONTROL, b"%d" % number)
+        assert edges[1].hub.send("storage-0", CONTROL, b"other")
+        assert storage.hub.send("edge-0", CONTROL, b"told")
+        await storage.until(lambda: len(storage.frames) == 2)
+        await edges[0].until(lambda: edges[0].frames == [b"told"])
+        assert storage.frames == [b"first", b"other"]
+        peer = storage.hub.table.get("edge-0")
+        assert peer is not None and peer.connection is not None
+        storage.hub.table.ended(peer, peer.connection)
+        await storage.until(lambda: storage.log.count(("up", "edge-0", 1)) == 2)
+        assert edges[1].hub.send("storage-0", CONTROL, b"again")
+        await storage.until(lambda: storage.frames == [b"first", b"other", b"again"])
+        storage.hub.go_on(paused)
+        await storage.until(lambda: len(storage.frames) == 6)
+        nursery.cancel_scope.cancel()
+    assert storage.frames[3:] == [b"0", b"1", b"2"]
+
+
+async def test_a_paused_connection_is_not_given_up_for_its_silence(autojump_clock: trio.testing.MockClock) -> None:
+    """It is judged again, from the beginning, when it is read."""
+    del autojump_clock
+    ours, theirs = trio.testing.memory_stream_pair()
+    core = LinkCore()
+    core.connected(0)
+    connection = Connection(ours, core, lambda *_: None)  # type: ignore[arg-type]
+    connection.pause()
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, [connection], 0.0)
+        nursery.start_soon(connection.run, b"")
+        await trio.sleep(60)
+        assert connection.why == "closed here"
+        connection.go_on()
+        while "nothing heard" not in connection.why:
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    assert 63 < trio.current_time() - began < 65
+    await theirs.aclose()

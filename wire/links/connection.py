@@ -138,6 +138,7 @@ class Connection:
         "_core",
         "_on_frame",
         "_on_read",
+        "_paused",
         "_prompt",
         "_reads",
         "_scope",
@@ -161,6 +162,7 @@ class Connection:
         self._reads = reads
         self._prompt = stream if isinstance(stream, TlsStream) else None
         self._sending = False  # a task waits for the socket
+        self._paused: trio.Event | None = None  # is set when it is read again; None while it is read
         self._core = core
         self._on_frame = on_frame
         self._on_read = on_read
@@ -204,6 +206,24 @@ class Connection:
         found = {} if isinstance(stream, trio.SocketStream) else stream.getpeercert() or {}
         return _address_of(stream), str(found.get("serialNumber", ""))
 
+    def pause(self) -> None:
+        """Read nothing more until ``go_on``; what there is to write is written.
+
+        The owner bounds the time: the end of the stream, and a silent peer, are not noticed meanwhile.
+        """
+        if self._paused is None:
+            self._paused = trio.Event()
+            if self._prompt is not None and self._reads is not None:
+                self._reads.pause(self._prompt.fileno())
+
+    def go_on(self) -> None:
+        """Read again."""
+        if self._paused is not None:
+            self._paused.set()
+            self._paused = None
+            if self._prompt is not None and self._reads is not None:
+                self._reads.go_on(self._prompt.fileno())
+
     def cut(self, why: str) -> None:
         """End the connection as if it had broken; a reconnect goes through a handshake."""
         self._end(why)
@@ -235,8 +255,10 @@ class Connection:
                 if data:
                     self._take(bytes(data))
                     self._on_read()
+                await self._unpaused()
                 if self._prompt is not None and self._reads is not None:
                     self._read_now(self._prompt)  # what the handshake left
+                    await self._unpaused()
                     return await self._reads.reading(self._prompt.fileno(), partial(self._read_now, self._prompt))
                 data = await self._stream.receive_some(READ_BYTES_MAX)
                 if not data:
@@ -246,6 +268,10 @@ class Connection:
             self._end(str(error))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._end(f"broken: {error.__cause__ or error}")
+
+    async def _unpaused(self) -> None:
+        while self._paused is not None:
+            await self._paused.wait()  # for ever is right: the owner works off what it has
 
     def _read_now(self, stream: TlsStream) -> None:
         """Take what the socket has."""
@@ -287,6 +313,8 @@ class Connection:
 
     def look(self) -> None:
         """Called every ``WATCH_S``: notice a half-open connection, and let the peer notice that this one is not."""
+        if self._paused is not None:
+            self._silence.heard()  # whoever is not read cannot be heard
         verdict = self._silence.look()
         if verdict is Verdict.GIVE_UP:
             self._end(f"nothing heard for {SILENCE_S} s")

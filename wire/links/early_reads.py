@@ -25,16 +25,17 @@ class _Reader:
     An instrument that raises is switched off by trio, so it must not.
     """
 
-    __slots__ = ("_call", "failure", "scope")
+    __slots__ = ("_call", "failure", "paused", "scope")
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
+        self.paused = False
         self.scope = trio.CancelScope()
         self.failure: BaseException | None = None
 
     def call(self) -> None:
         """Read, unless that failed, or ended, before."""
-        if self.scope.cancel_called:
+        if self.paused or self.scope.cancel_called:
             return
         try:
             self._call()
@@ -78,9 +79,24 @@ class EarlyReads(trio.abc.Instrument):
                 await trio.sleep_forever()
         finally:
             del self._readers[descriptor]
-            self._epoll.unregister(descriptor)
+            if not made.paused:
+                self._epoll.unregister(descriptor)
         if made.failure is not None:
             raise made.failure
+
+    def pause(self, descriptor: int) -> None:
+        """Read a descriptor no more, nor notice its end, until ``go_on``; one that is not read early is left alone."""
+        reader = self._readers.get(descriptor)
+        if reader is not None and not reader.paused:
+            reader.paused = True
+            self._epoll.unregister(descriptor)  # with no events asked for its end would be reported without end
+
+    def go_on(self, descriptor: int) -> None:
+        """Read a descriptor again."""
+        reader = self._readers.get(descriptor)
+        if reader is not None and reader.paused:
+            reader.paused = False
+            self._epoll.register(descriptor, select.EPOLLIN)
 
     def before_io_wait(self, timeout: float) -> None:
         """Read links until trio has something to do, or for as long as it would wait; once if it would not."""

@@ -205,6 +205,31 @@ def test_link_without_room_parks_publishers_and_loses_nothing(hot: Any) -> None:
     assert 25_000_000 < sent * len(packet) < 35_000_000
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_storage_node_that_does_not_take_frames_parks_publishers_early(hot: Any, qos: int) -> None:
+    """Of every QoS; nothing is dropped, and what its other clients wait behind is 4 MiB."""
+    broker, store = stored(hot)
+    packet = publish(b"t", bytes(1000), qos, 1)
+    sent = 0
+    pub = broker.client()
+    while not pub.parked:
+        pub = broker.client()
+        broker.send(pub, packet * 10)
+        sent += 10
+        assert sent < 100_000
+    assert 3_800_000 < sent * len(packet) < 4_500_000
+    got = 0
+    while got < sent:
+        records = store.records()
+        assert records
+        got += len(records)
+        store.tell()
+        broker.turn()
+    assert not pub.parked and got == sent
+    broker.send(pub, packet)
+    assert len(store.records()) == 1
+
+
 def test_link_lost_and_back_sends_what_was_not_taken(hot: Any) -> None:
     broker, edge = forwarded(hot)
     pub = broker.client()

@@ -1,0 +1,72 @@
+"""Lines of a storage node's log about what it waits for, what it reads from its store, and copies that it makes anew.
+
+Decides when they are said. Why a node waits is put in words by ``wire/node/waiting.py``.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from conf.events import say
+from storage.hosting.figures import Figures
+from storage.hosting.placements import Placements
+from wire.node.lease_holder import LeaseHolder
+from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
+
+__all__ = ["ProgressLog"]
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_S = 1.0  # between two lines about copies that are made anew
+
+
+class ProgressLog:
+    """Looks at a node once a second at most.
+
+    Args:
+        lease: Its lease and map.
+        placements: Its copies.
+        figures: Of its partitions.
+        seeds: Where it looks for routers (node.seeds).
+
+    Attributes:
+        catches_up: Copies are made anew here, as of the last look.
+    """
+
+    def __init__(self, lease: LeaseHolder, placements: Placements, figures: Figures, seeds: Sequence[str]) -> None:
+        self.catches_up = False
+        self._lease = lease
+        self._placements = placements
+        self._figures = figures
+        self._seeds = seeds
+        self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
+        self._told_at = -1  # epoch of the map when copies were last looked at
+        self._look_at = 0.0
+        self._reads = False  # partitions from the store
+
+    def look(self, now: float) -> None:
+        """Say how far this node is with reading its partitions, and with copies that it makes anew."""
+        if now < self._look_at:
+            return
+        self._look_at = now + PROGRESS_S
+        self._waiting.look(now, self.waits_for(now))
+        if self._placements.loading:
+            loaded, partitions = self._placements.progress()
+            say(logger, "store.reading", loaded=loaded, partitions=partitions)
+            self._reads = True
+        elif self._reads:
+            self._reads = False
+            say(logger, "store.read", sessions=sum(self._figures.session_counts().values()))
+        epoch = self._lease.map.epoch
+        if not self.catches_up and epoch == self._told_at:
+            return
+        self._told_at = epoch
+        missing, whole = self._placements.catching_up()
+        if missing:
+            say(logger, "replication.catching_up", whole=whole, copies=whole + missing)
+        elif self.catches_up:
+            say(logger, "replication.caught_up", copies=whole)
+        self.catches_up = missing > 0
+
+    def waits_for(self, now: float) -> str:
+        """Return why this node serves nothing, in one line; "" if it serves."""
+        return missing_from_routers(self._lease, now, self._seeds) or self._gaps.reason(self._lease.map)
