@@ -104,6 +104,7 @@ class RouterCore:
         self.tell = self._outbox.tell
         self._relaying = Relaying(self.tell, self.count)
         self._owned = OwnedShards(self.node, settings.cached_topics_max, self.tell, self.count, refusals)
+        self.is_behind = self._owned.is_behind
         self.believes = believes
         self._now = 0.0
         self._stream = MapStream(settings.map_page_bytes)
@@ -307,8 +308,7 @@ class RouterCore:
 
     def _role_changed(self, event: RoleChanged) -> None:
         led = self.leads
-        self.leads = event.leads
-        self.leader = event.leader
+        self.leads, self.leader = event.leads, event.leader
         self.holder.leader = event.leader
         if event.leads and not led:
             self.leases.begin(self._now, self.machine.map)

@@ -29,6 +29,7 @@ from router.raft.messages import Entry, Message, check_sender, decode_message, e
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
 from router.settings import RouterSettings
+from router.turn_events import TurnEvents
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
@@ -54,8 +55,6 @@ TICK_MAX_S = (
 
 IDLE_TICK_MAX_S = 1.0  # of a router alone, which has no group to look after
 REPAIR_EVERY_S = 0.25  # between looks for a member that lost its disk or is caught up
-EVENTS_PER_TURN_MAX = 256  # then Raft has its turn: heartbeats must not wait behind a flood of questions
-EVENT_BYTES_PER_TURN = 32 * 1024  # of frames, one at least: to decode so much takes half a millisecond
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -79,16 +78,6 @@ def _members(config: RouterConfig) -> dict[str, str]:
     return members
 
 
-def events_of_turn(events: list[Event]) -> list[Event]:
-    """Return the first events, as many as the loop takes before others have their turn."""
-    size = 0
-    for count, event in enumerate(events[:EVENTS_PER_TURN_MAX]):
-        size += len(event.payload) if isinstance(event, FrameArrived) else 0
-        if size > EVENT_BYTES_PER_TURN:
-            return events[: count or 1]
-    return events[:EVENTS_PER_TURN_MAX]
-
-
 class RouterService:
     """One router process."""
 
@@ -96,7 +85,6 @@ class RouterService:
         self._process = process
         self._config = config
         self._members = _members(config)
-        self._events: list[Event] = []
         self._wake = trio.Event()
         self._connected: set[str] = set()
         self._rng = random.Random(process.folder.incarnation)
@@ -109,6 +97,7 @@ class RouterService:
             on_reset=self._on_down,
             rng=self._rng,
         )
+        self._events = TurnEvents(self._hub)
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_ROUTER, self._audit, self._hub.whence)
         self._said_ready = False
@@ -276,8 +265,7 @@ class RouterService:
             else:
                 await trio.lowlevel.checkpoint()
             self._wake = trio.Event()
-            events = events_of_turn(self._events)
-            del self._events[: len(events)]
+            events = self._events.take(self.core.is_behind)
             if self._events:
                 self._wake.set()
             ready = self.core.handle(boot_time(), events or [Tick()])
@@ -455,6 +443,14 @@ class RouterService:
             "cached_topics",
             "Topics that some edge caches, as this router knows.",
             lambda: float(sum(shard.cached_topics for shard in core.shards.values())),
+        )
+        metrics.gauge(
+            "links_waiting_bytes", "Frames that were read and wait for their turn.", lambda: float(self._events.octets)
+        )
+        metrics.counter(
+            "links_paused_total",
+            "Times that a node's link was not read until this router had worked off what it sent.",
+            lambda: float(self._events.pauses),
         )
         metrics.explain(self._waits_for)
         self._audit.register(metrics)

@@ -100,6 +100,10 @@ class OwnedShards:
         """Have a message wait for its turn; False if it is dropped, for too many do."""
         return self._work.add(peer, message)
 
+    def is_behind(self, peer: PeerKey) -> bool:
+        """Return whether a peer sends faster than its messages are done."""
+        return self._work.is_behind(peer)
+
     def turn(self, judge: Judge) -> None:
         """Do the work of one turn: messages in their order, and slices of what takes long."""
         self._touched.update(self._work.turn(judge, self.shards))
@@ -165,6 +169,8 @@ class OwnedShards:
             shard = self.shards.get(number)
             for node, message in shard.take_sends() if shard is not None else ():
                 self._tell(node, message)
+            for _ in range(shard.take_dropped() if shard is not None else 0):
+                self._count("shard_messages_dropped")
             if shard is not None and shard.sweeps:
                 self._work.goes_on(number)
             if shard is not None and shard.waits:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from router.routes.answers import AnswerTable
 from router.routes.cached_topics import CachedTopics, Invalidation
+from router.routes.held_messages import HeldMessages
 from router.routes.sender_routes import SenderRoutes, sender_of
 from router.routes.sweep import Sweep
 from router.routes.trie import Sender
@@ -31,7 +32,6 @@ from wire.messages.routes import (
 __all__ = ["RouteShard"]
 
 INVALIDATE_FILTERS_MAX = 1_000  # in one message
-HELD_MAX = 10_000  # messages that wait for the reports; the oldest is dropped, its sender repeats it
 VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later turns
 LEAVING_AT_ONCE = 100  # of an order that is over: topics forgotten when the last edge acknowledges it
 YOUNG_S = 1.0  # an answer stays as long, or an edge with more topics under way than the table holds asks for ever
@@ -91,7 +91,6 @@ class RouteShard:
         self.number = number
         self.epoch = epoch
         self.steps = 0  # done so far, each some microseconds: whoever hands messages in does so many in a turn
-        self.held_dropped = 0
         self.answers_shortened = 0  # some of their groups' destinations were left out
         self.now = now  # set by the owner before it hands a message in
         self._began = now
@@ -101,8 +100,8 @@ class RouteShard:
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
         self.unregistered: set[str] = set(edges)
-        self._held: deque[tuple[str, Resolve]] = deque()
-        self._held_adds: deque[tuple[str, AddRoutes | RemoveRoutes]] = deque()
+        self._held: HeldMessages[Resolve] = HeldMessages()
+        self._held_adds: HeldMessages[AddRoutes | RemoveRoutes] = HeldMessages()
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
         self._sweeps: deque[Sweep[_Waiter]] = deque()
@@ -136,6 +135,12 @@ class RouteShard:
         edges |= {edge for edge, partition in self._unreported if partition < 0} | self.unregistered
         return edges, {partition for _, partition in self._unreported if partition >= 0}
 
+    def take_dropped(self) -> int:
+        """Return how many messages that waited were dropped since the last call."""
+        dropped = self._held.dropped + self._held_adds.dropped
+        self._held.dropped = self._held_adds.dropped = 0
+        return dropped
+
     @property
     def cached_topics(self) -> int:
         """Topics that some edge holds an answer for."""
@@ -167,11 +172,8 @@ class RouteShard:
         """Answer topics, the first ones that fit into a frame, and note that the edge now caches them."""
         if self.collecting or self._held:
             if request.kept:  # a repeated registration replaces the former: only the last answer will be taken
-                self._held = deque((peer, item) for peer, item in self._held if peer != edge or not item.kept)
-            self._held.append((edge, request))
-            if len(self._held) > HELD_MAX:
-                del self._held[0]
-                self.held_dropped += 1
+                self._held.forget(lambda peer, item: peer == edge and item.kept)
+            self._held.append(edge, request)
             return
         self._resolve(edge, request)
 
@@ -205,15 +207,9 @@ class RouteShard:
     def add(self, peer: str, request: AddRoutes) -> None:
         """Add routes; the answer leaves when every matching cached answer is gone."""
         if self._waits_to_add or self._held_adds:
-            self._hold(peer, request)
+            self._held_adds.append(peer, request)
         else:
             self._add(peer, request)
-
-    def _hold(self, peer: str, request: AddRoutes | RemoveRoutes) -> None:
-        self._held_adds.append((peer, request))
-        if len(self._held_adds) > HELD_MAX:
-            del self._held_adds[0]
-            self.held_dropped += 1
 
     def _add(self, peer: str, request: AddRoutes) -> None:
         sender = sender_of(peer, request.partition)
@@ -242,7 +238,7 @@ class RouteShard:
         Behind adds that wait: one of them may name the same route.
         """
         if self._held_adds:
-            self._hold(peer, request)
+            self._held_adds.append(peer, request)
         else:
             self._remove(peer, request)
 
@@ -430,8 +426,8 @@ class RouteShard:
         self._unreported.discard(sender_of(edge, -1))
         self.unregistered.discard(edge)
         self.cached.forget_edge(edge)
-        self._held = deque((peer, request) for peer, request in self._held if peer != edge)
-        self._held_adds = deque((peer, request) for peer, request in self._held_adds if peer != edge)
+        for held in (self._held, self._held_adds):
+            held.forget(lambda peer, _: peer == edge)
         for number in [number for number, item in self._invalidations.items() if edge in item.edges]:
             self.invalidated(edge, Invalidated(number, self.number, self.epoch))
         self._retry()

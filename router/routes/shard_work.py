@@ -5,7 +5,7 @@ message is small enough for a turn: its sender cuts it, and of a question only t
 shard does in slices (``RouteShard.go_on``) shares what is left of a turn. Decision: docs/adr/0023-work-in-slices.md.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ STEPS_PER_TURN = 400  # topics, routes or cached topics looked at: one to three 
 SLICES_MIN = 100  # of those, for what goes in slices, however many messages there are
 STEPS_PER_SLICE = 50  # of one shard, at least
 WAITING_MAX = 10_000  # messages; of more, those are dropped that their senders repeat
+BEHIND_AT = 500  # messages of one peer: of its link nothing more is taken before some of them are done
 
 
 class Judge(NamedTuple):
@@ -39,18 +40,27 @@ class ShardWork:
         """Begin; ``take`` hands a message to its shard and returns the steps that it took."""
         self._take = take
         self._waiting: deque[tuple[PeerKey, ShardMessage]] = deque()
+        self._counts: Counter[PeerKey] = Counter()  # of those, by peer
         self._shards: set[int] = set()  # with work in slices
         self._next = 0  # the shard to begin with
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._shards)
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def add(self, peer: PeerKey, message: ShardMessage) -> bool:
         """Have a message wait for its turn; False if it is dropped, for too many do."""
         if len(self._waiting) >= WAITING_MAX and isinstance(message, Resolve | AddRoutes):
             return False
         self._waiting.append((peer, message))
+        self._counts[peer] += 1
         return True
+
+    def is_behind(self, peer: PeerKey) -> bool:
+        """Return whether a peer sends faster than its messages are done."""
+        return self._counts.get(peer, 0) >= BEHIND_AT
 
     def goes_on(self, number: int) -> None:
         """A shard has work in slices."""
@@ -61,7 +71,11 @@ class ShardWork:
         left = STEPS_PER_TURN - (SLICES_MIN if self._shards else 0)
         waiting = self._waiting
         while waiting and left > 0:
-            left -= self._take(judge, *waiting.popleft())
+            peer, message = waiting.popleft()
+            self._counts[peer] -= 1
+            if not self._counts[peer]:
+                del self._counts[peer]
+            left -= self._take(judge, peer, message)
         return self._slices(judge.now, shards, max(SLICES_MIN, left)) if self._shards else ()
 
     def _slices(self, now: float, shards: Mapping[int, RouteShard], left: int) -> set[int]:

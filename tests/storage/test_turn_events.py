@@ -5,10 +5,8 @@ import random
 from storage.core import BatchSynced, Event
 from storage.turn_events import (
     ACK_WEIGHT,
-    LANE_BYTES_MAX,
     MESSAGE_WEIGHT,
     REQUEST_WEIGHT,
-    WAITING_BYTES_MAX,
     WEIGHT_MAX,
     TurnEvents,
 )
@@ -27,6 +25,7 @@ from wire.messages.control import join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.node.events import FrameArrived, LinkDown, LinkUp
+from wire.node.lanes import LANE_BYTES_MAX, WAITING_BYTES_MAX
 
 EDGE, OTHER = PeerKey("e1", TIER_EDGE, 1), PeerKey("e2", TIER_EDGE, 1)
 ROUTER, BACKUP = PeerKey("r1", TIER_ROUTER, 1), PeerKey("s2", TIER_STORAGE, 1)

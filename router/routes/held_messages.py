@@ -1,0 +1,63 @@
+"""Messages to a shard that wait until it may answer: in their order, bounded in number and bytes.
+
+Beyond a bound the oldest go, whose senders repeat them: whoever holds a certificate may send as much as it likes while
+a shard waits for reports.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve
+
+__all__ = ["HeldMessages"]
+
+HELD_MAX = 10_000  # messages
+HELD_BYTES_MAX = 4 * 1024 * 1024  # of their names
+NAME_BYTES = 64  # of a topic or filter beside its text
+
+M = TypeVar("M", Resolve, AddRoutes | RemoveRoutes)
+
+
+class HeldMessages(Generic[M]):
+    """Messages with who sent each.
+
+    Attributes:
+        dropped: For want of room.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._items: deque[tuple[str, M, int]] = deque()  # peer, message, bytes
+        self._octets = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, peer: str, message: M) -> None:
+        """Hold one more."""
+        octets = _octets(message)
+        self._items.append((peer, message, octets))
+        self._octets += octets
+        while len(self._items) > HELD_MAX or (self._octets > HELD_BYTES_MAX and len(self._items) > 1):
+            self.popleft()
+            self.dropped += 1
+
+    def popleft(self) -> tuple[str, M]:
+        """Return the oldest, which is held no more."""
+        peer, message, octets = self._items.popleft()
+        self._octets -= octets
+        return peer, message
+
+    def forget(self, chosen: Callable[[str, M], bool]) -> None:
+        """Hold some no more."""
+        self._items = deque(item for item in self._items if not chosen(item[0], item[1]))
+        self._octets = sum(octets for _, _, octets in self._items)
+
+
+def _octets(message: Resolve | AddRoutes | RemoveRoutes) -> int:
+    names = message.topics if isinstance(message, Resolve) else [route.topic_filter for route in message.routes]
+    return NAME_BYTES * (1 + len(names)) + sum(map(len, names))

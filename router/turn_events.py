@@ -1,0 +1,58 @@
+"""Events that wait for a router's loop: how many of them it takes in one turn, and whose links wait to be read.
+
+So few that Raft has its turn: heartbeats must not wait behind a flood of questions. Each node and each operator has a
+lane (``wire/node/lanes.py``); nothing is taken from one whose messages to shards are worked off more slowly than
+they come, so that what is held for it has a bound in bytes, and the leases of the others go on.
+"""
+
+from collections.abc import Callable
+
+from router.events import Event
+from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_STORAGE, PeerKey
+from wire.node.events import FrameArrived
+from wire.node.lanes import Lanes, LinkReading
+
+__all__ = ["TurnEvents"]
+
+TURN_BYTES = 32 * 1024  # of frames, one at least: to decode so much takes half a millisecond
+EVENT_BYTES = 128  # that an event weighs beside its payload: 256 events a turn at most
+
+
+class TurnEvents:
+    """Events of all peers.
+
+    Args:
+        links: Reads them.
+    """
+
+    def __init__(self, links: LinkReading | None = None) -> None:
+        self._lanes = Lanes(_weigh, (TIER_EDGE, TIER_STORAGE, TIER_OPERATOR, TIER_GATEWAY), links)
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    @property
+    def octets(self) -> int:
+        """Bytes of what waits."""
+        return self._lanes.octets
+
+    @property
+    def pauses(self) -> int:
+        """Times that a link was no longer read."""
+        return self._lanes.pauses
+
+    def append(self, event: Event) -> None:
+        """Add the newest one of its peer."""
+        self._lanes.append(event)
+
+    def take(self, is_behind: Callable[[PeerKey], bool]) -> list[Event]:
+        """Remove and return what a turn takes.
+
+        Args:
+            is_behind: Says of whom nothing is taken now.
+        """
+        return self._lanes.take(TURN_BYTES, skips=is_behind)[0]
+
+
+def _weigh(event: Event, _: int, __: int) -> tuple[int, int]:
+    return EVENT_BYTES + (len(event.payload) if isinstance(event, FrameArrived) else 0), 0

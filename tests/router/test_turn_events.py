@@ -1,0 +1,85 @@
+"""What waits for a router's loop: whoever floods it waits alone, is not read any more, and ends nobody's lease."""
+
+import pytest
+
+from bench.routes import EDGES, Router
+from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, HeldMessages
+from router.routes.shard_work import BEHIND_AT
+from router.turn_events import TurnEvents
+from wire.messages.control import Control, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.nodes import Heartbeat
+from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve, RouteEntry
+from wire.node.events import FrameArrived
+from wire.node.lanes import LANE_BYTES_MAX
+
+FLOODING, HONEST = EDGES[0], EDGES[1]
+
+
+class Links:
+    """Links of which some are not read."""
+
+    def __init__(self) -> None:
+        self.paused: set[PeerKey] = set()
+
+    def pause(self, peer: PeerKey) -> None:
+        self.paused.add(peer)
+
+    def go_on(self, peer: PeerKey) -> None:
+        self.paused.remove(peer)
+
+
+def frame(peer: PeerKey, message: Control) -> FrameArrived:
+    return FrameArrived(peer, FrameKind.CONTROL, encode_control(message))
+
+
+@pytest.mark.parametrize("of", ["the past", "now"])
+def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> None:
+    """Also of messages that nobody repeats, which are never dropped: its link is not read while they wait."""
+    router, links = Router(), Links()
+    shard = router.shard("site/a")
+    epoch = router.epoch(shard) - (of == "the past")
+    events = TurnEvents(links)
+    flood = frame(FLOODING, RemoveRoutes(shard, epoch, -1, 1, 1, [RouteEntry("a")] * (3 if of == "now" else 0)))
+    beat = frame(HONEST, Heartbeat(HONEST.node, 1, 1.0, 0))
+    most = 0
+    for turn in range(2_000):
+        for _ in range(600):
+            if FLOODING not in links.paused:
+                events.append(flood)
+        if turn % 10 == 0:
+            events.append(beat)
+        taken = [*events.take(router.core.is_behind), *events.take(router.core.is_behind)]
+        assert (beat in taken) == (turn % 10 == 0), "a heartbeat waits behind what another node sends"
+        router.core.handle(router.now, taken)
+        most = max(most, events.octets)
+        waiting = router.core._owned._work
+        assert len(waiting) < 3 * BEHIND_AT
+    assert events.pauses and most < 1.1 * LANE_BYTES_MAX
+
+
+def test_what_waits_for_reports_has_a_bound_in_bytes() -> None:
+    """The oldest go; one message stays, however long it is."""
+    held: HeldMessages[Resolve] = HeldMessages()
+    for number in range(2_000):
+        held.append("e1", Resolve(number, 0, 1, ["t" * 60_000]))
+    assert len(held) < HELD_BYTES_MAX / 60_000 and held.dropped == 2_000 - len(held)
+    assert [held.popleft()[1].request for _ in range(len(held))][-1] == 1_999
+    held.append("e1", Resolve(0, 0, 1, ["t" * 60_000] * 100))
+    assert len(held) == 1
+    small: HeldMessages[AddRoutes | RemoveRoutes] = HeldMessages()
+    for number in range(HELD_MAX + 5):
+        small.append("e1", RemoveRoutes(0, 1, -1, 1, number, []))
+    assert (len(small), small.dropped) == (HELD_MAX, 5)
+    small.forget(lambda peer, _: peer == "e1")
+    assert not small
+
+
+def test_what_a_collecting_shard_dropped_is_counted() -> None:
+    router = Router(collect=False)
+    shard = router.shard("site/a")
+    asked = frame(HONEST, Resolve(1, shard, router.epoch(shard), ["t" * 60_000]))
+    for _ in range(200):
+        router.core.handle(router.now, [asked])
+    assert router.core.counts["shard_messages_dropped"] > 100
