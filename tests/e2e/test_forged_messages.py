@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -24,10 +25,13 @@ from wire.messages.control import Control, encode_control
 from wire.messages.frames import HEADER_BYTES, FrameKind
 from wire.messages.hello import NodeIdentity, encode_hello
 from wire.messages.nodes import Heartbeat, Register
-from wire.messages.routes import ReportRoutes, SenderReport
+from wire.messages.routes import RemoveRoutes, ReportRoutes, SenderReport
 
 LIFE = time.time_ns() // 1_000_000  # an incarnation, as nodes number theirs
 PUBACK = packets.ack(0x40, 9)
+FLOOD_S = 15.0  # several leases
+FRAMES_AT_ONCE = 500
+FLOOD_MIB = 64  # 32 of them are answers that the flooding node does not read
 FORGED_S = 1.0  # how long a forged acknowledgement may take; it came after 4 ms
 
 
@@ -196,3 +200,26 @@ def mqtt_client(cluster: LocalCluster, client_id: str, topic: str) -> BlockingCl
     client.open(client_id, clean_start=False)
     client.subscribe(topic)
     return client
+
+
+@pytest.mark.slow
+def test_a_flood_over_one_link_fills_no_router_and_ends_no_lease(cluster: LocalCluster) -> None:
+    """NIST: protect. Every heartbeat waited behind it: all nodes lost their leases, and began anew."""
+    router, life = cluster.pid("router-0"), incarnation(cluster, "edge-0")
+    before = resident_mib(router)
+    refused = encode_control(RemoveRoutes(0, 10**6, -1, LIFE, 1, []))
+    with link(cluster, "router-0", "edge", "edge-11") as stolen:
+        end = time.monotonic() + FLOOD_S
+        for first in itertools.count(1, FRAMES_AT_ONCE):
+            numbers = range(first, first + FRAMES_AT_ONCE)
+            stolen.sendall(b"".join(frame(FrameKind.CONTROL, refused, number) for number in numbers))
+            if time.monotonic() > end:
+                break
+    assert re.search(r"^stratamq_links_paused_total [1-9]", cluster.metrics("router-0"), re.MULTILINE)
+    assert incarnation(cluster, "edge-0") == life, "an edge had no lease, and began anew"
+    assert resident_mib(router) < before + FLOOD_MIB
+
+
+def resident_mib(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
