@@ -25,6 +25,7 @@ A backup keeps no tries: ``HostedPartition.load`` reads the rows at promotion. S
 primary and backups, Raft section 5.3 for finding what is shared, KIP-101 for cutting by epoch.
 """
 
+from bisect import bisect_left
 from hashlib import blake2b
 
 from storage.state import keys
@@ -228,8 +229,8 @@ class Replica:
         mine = self._epoch_at(previous)
         if mine == message.previous_epoch:
             return None
-        while previous >= self.local.log_start and self._epoch_at(previous) == mine:
-            previous -= 1
+        start = self.local.log_start  # epochs never fall along a log: the first row of this one is found by halves
+        previous = start - 1 + bisect_left(range(start, previous + 1), mine, key=self._epoch_at)
         if previous < max(self.applied, self.local.floor):
             return self._transfer_answer()
         return AppendAck(self.number, self.epoch, False, previous, self._epoch_at(previous))

@@ -10,6 +10,8 @@ The primary's view of each is its ``Progress`` (``storage/replication/progress.p
 Source: PacificA (Lin et al., 2008); KIP-101 for shared log ends.
 """
 
+from bisect import bisect_right
+
 from storage.replication.backup import rows_digest
 from storage.replication.progress import Progress, ProgressPhase, Transfer
 from storage.state import keys
@@ -266,11 +268,10 @@ class Replication:
     def _find_shared(self, backup: Progress, ack: AppendAck) -> None:
         """The replica's log does not have what was sent before: go back to what may be shared, at most to its hint."""
         partition = self._partition
-        index = min(ack.index, partition.meta.op_index)
-        first = partition.local.log_start - 1
-        while index > first and self.epoch_at(index) > ack.index_epoch:
-            index -= 1
-        if index < first or self.epoch_at(index) > ack.index_epoch:
+        first, last = partition.local.log_start - 1, min(ack.index, partition.meta.op_index)
+        behind = range(first, last + 1)  # epochs never fall along a log: the last one that is old enough, by halves
+        index = first - 1 + bisect_right(behind, ack.index_epoch, key=self.epoch_at)
+        if index < first:
             self._begin_transfer(backup)
             return
         backup.found(index, shared=index == ack.index and self.epoch_at(index) == ack.index_epoch)

@@ -37,6 +37,7 @@ class Wills:
         self._live = live
         self._wills: dict[str, WillRow] = {}  # by client ID; not firing
         self._firing: dict[int, tuple[bytes, WillRow, str]] = {}  # by op_index: key, row, edge it was sent to
+        self._numbered = (0, 0)  # op_index of the operation that fired last, number of its last will
 
     # --- a connection's will
 
@@ -126,9 +127,7 @@ class Wills:
         """Make the will ``firing`` with this operation; it is sent to an edge when that is committed."""
         partition = self._partition
         del self._wills[will.client_id]
-        op_index = partition.meta.op_index + 1
-        while op_index in self._firing:  # several in one operation: numbers only have to differ
-            op_index += 1 << 32
+        op_index = self._number()
         will.firing = op_index
         will.firing_epoch = partition.epoch
         key = keys.will_key(partition.number, will.client_id) + op_index.to_bytes(8, "big")
@@ -139,6 +138,15 @@ class Wills:
         partition.note("will", "fired", will.client_id, will.will.topic.encode(), origin)
         self._firing[op_index] = (key, will, "")
         self._send(op_index)
+
+    def _number(self) -> int:
+        """Return the op_index, or where an operation fires several wills a number that differs in its upper bits."""
+        operation = self._partition.meta.op_index + 1
+        number = self._numbered[1] + (1 << 32) if self._numbered[0] == operation else operation
+        while number in self._firing:
+            number += 1 << 32
+        self._numbered = operation, number
+        return number
 
     def _send(self, op_index: int) -> None:
         key, will, _ = self._firing[op_index]

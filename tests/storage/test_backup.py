@@ -1,16 +1,39 @@
 """One copy by itself: what it takes, drops and keeps."""
 
+from collections.abc import Callable
+
+import pytest
+
 from storage.replication.backup import Replica
+from storage.replication.primary import Replication
+from storage.replication.progress import Progress, ProgressPhase
 from storage.state import keys
-from storage.state.partition import Overlay
+from storage.state.partition import Overlay, Partition
 from storage.state.rows import LogRow, pack
+from storage.state.settings import PartitionSettings
 from tests.storage.replicas import EmptyStore
-from wire.messages.replication import STALE, Append
+from wire.messages.replication import STALE, Append, AppendAck
+
+LONG = 5_000  # rows of a log
+LOOKS = 64  # at rows of it, at most, where they are found by halves
 
 
 def key(number: int) -> bytes:
     """Return a key of partition 0."""
     return keys.session_key(0, number)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> list[int]:
+    """Return a list that grows by each index that a method is asked about."""
+    asked: list[int] = []
+    found: Callable[[object, int], int] = getattr(kind, method)
+
+    def ask(self: object, index: int) -> int:
+        asked.append(index)
+        return found(self, index)
+
+    monkeypatch.setattr(kind, method, ask)
+    return asked
 
 
 def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
@@ -53,3 +76,37 @@ def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer()
     replica.append(Append(0, 1, 0, 0, 2, 0, 0, [pack(LogRow(1, i, [(key(0), b"v")], 1)) for i in (1, 2)]))
     assert replica.applied == 2
     assert replica.append(Append(0, 2, 1, 1, 0, 1, 0, [])).transfer_needed
+
+
+def test_a_backup_finds_what_is_shared_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long log of an epoch that the primary does not know holds up no other partition."""
+    replica = Replica(0, EmptyStore(), {})
+    replica.load()
+    rows = [pack(LogRow(min(index, 3), index, [(key(0), b"v")], min(index - 1, 3))) for index in range(1, LONG)]
+    assert replica.append(Append(0, 3, 0, 0, 0, 0, 0, rows)).matched
+    looked = counted(monkeypatch, Replica, "_epoch_at")
+    answer = replica.append(Append(0, 4, LONG - 1, 4, 0, LONG, 0, []))
+    assert (answer.matched, answer.index, answer.index_epoch) == (False, 2, 2)
+    assert len(looked) < LOOKS
+
+
+@pytest.mark.parametrize(
+    ("hint", "epoch", "found", "shared"),
+    [(LONG - 1, 1, 10, False), (9, 1, 9, True), (10, 1, 10, True), (LONG - 1, 2, LONG - 1, True), (5, 0, 0, False)],
+)
+def test_a_primary_finds_what_is_shared_without_a_walk(
+    monkeypatch: pytest.MonkeyPatch, hint: int, epoch: int, found: int, shared: bool
+) -> None:
+    """The same at the other end: operations 1 to 10 are of epoch 1, the others of epoch 2."""
+    partition = Partition(0, PartitionSettings(), EmptyStore(), {}, 0.0)
+    for index in range(1, LONG + 1):
+        row = LogRow(1 if index <= 10 else 2, index, [], 0 if index == 1 else 1 if index <= 11 else 2)
+        partition.overlay[keys.log_key(0, index)] = (0, pack(row))
+    partition.meta.op_index, partition.meta.partition_epoch, partition.epoch = LONG, 2, 2
+    partition.local.log_start = 1
+    replication = Replication(partition, "s1")
+    backup = replication.backups["s2"] = Progress("s2", 0.0, in_sync=False, previous=LONG)
+    looked = counted(monkeypatch, Replication, "epoch_at")
+    replication.acked("s2", AppendAck(0, 2, False, hint, epoch), 1.0)
+    assert (backup.previous, backup.phase is ProgressPhase.STREAM) == (found, shared)
+    assert len(looked) < LOOKS

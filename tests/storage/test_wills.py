@@ -63,6 +63,26 @@ def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
     assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 0, "absent": 2}
 
 
+def test_many_wills_of_one_operation_get_their_numbers_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead edge fires hundreds of wills with one operation: each is numbered behind the one before it."""
+    cluster, edge = with_edge(partitions=1)
+    for number in range(40):
+        edge.open(f"c{number}", expiry_s=0, will=Will("w", b"%d" % number, 1))
+    looked: list[int] = []
+
+    class Firing(dict[int, object]):
+        def __contains__(self, number: object) -> bool:
+            looked.append(0)
+            return super().__contains__(number)
+
+    wills = cluster.primary(0).core.partitions[0].owners.wills
+    monkeypatch.setattr(wills, "_firing", Firing())
+    cluster.kill_edge("e1")
+    cluster.run(0.5)
+    assert sorted(fired(cluster), key=int) == [b"%d" % number for number in range(40)]
+    assert len(looked) <= 3 * 40
+
+
 def test_wills_of_one_operation_reach_a_partition_in_any_order() -> None:
     """Each will has an origin of its own; a later one does not make the earlier one a repeat."""
     cluster, edge = with_edge(partitions=1)
