@@ -5,6 +5,7 @@ those of the table and of ``LinkCore``.
 """
 
 import random
+from collections.abc import Iterable
 
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
@@ -112,6 +113,10 @@ class LinkProcess(Process):
             self._targets.pop(key).gone = True
         for (node, address), tier in wanted.items():
             self._add_target(Target(node, tier, address), (node, address))
+
+    def set_names(self, nodes: Iterable[str]) -> None:
+        """Take the names in the map."""
+        self.table.names(nodes)
 
     # -- dialling
 

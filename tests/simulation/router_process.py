@@ -207,7 +207,7 @@ class RouterProcess(LinkProcess):
         peers = {name: (entry.tier, entry.address, entry.incarnation) for name, entry in nodes.items() if entry.alive}
         for name, address in self.members.items():
             peers.setdefault(name, (TIER_ROUTER, address, 0))
-        self.table.names(nodes)
+        self.set_names(nodes)
         if peers != self._peers:
             self._peers = peers
             self.set_peers(peers)

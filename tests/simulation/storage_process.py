@@ -210,7 +210,7 @@ class StorageProcess(LinkProcess):
             for name, entry in cluster_map.nodes.items()
             if entry.alive and entry.tier in (TIER_ROUTER, TIER_STORAGE)
         }
-        self.table.names(cluster_map.nodes)
+        self.set_names(cluster_map.nodes)
         if peers and peers != self._peers:
             self._peers = peers
             self.set_peers(peers)

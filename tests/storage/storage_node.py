@@ -1,6 +1,7 @@
 """A storage process of the simulation: the scene around it carries its frames, and its disk may stand still."""
 
 import random
+from collections.abc import Iterable
 from typing import Protocol
 
 from storage.core import Ready
@@ -62,6 +63,9 @@ class StorageNode(StorageProcess):
 
     def flush_links(self) -> None:
         """Frames leave at once."""
+
+    def set_names(self, nodes: Iterable[str]) -> None:
+        """Nobody is forgotten."""
 
     def set_peers(self, peers: dict[str, tuple[str, str, int]]) -> None:
         """Nobody is dialled."""
