@@ -91,6 +91,7 @@ sim: setup-dev
 	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.datagrams.tree_simulation --seeds $(SEEDS)0)
 	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.federation.federation_simulation --seeds $(SEEDS)0)
 	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.federation.federation_simulation --seeds $(SEEDS) --mixed)
+	$(if $(SEED),@:,$(BIN)/python -m tests.gateways.federation.federation_simulation --seeds $(SEEDS) --busy)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 200000 --stops $(ARGS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 300000 --hostile $(ARGS))
