@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from gateways.federation.messages import DISTANCE_MAX, TopicSubscribe, Wish
 from gateways.federation.overlay import Overlay
+from gateways.federation.pages import cut_pages
 from gateways.federation.parts import Parts
 
 __all__ = ["Meshes"]
@@ -53,10 +54,11 @@ class Meshes:
     def tell(self, core: str, wishes: Iterable[Wish]) -> None:
         """Send this agent's own words towards a core, or another agent."""
         parts = self._parts
-        self._seq += 1
-        message = TopicSubscribe(parts.name, parts.incarnation, self._seq, core, 0, tuple(wishes))
-        for parent in self.parents(core):
-            parts.send(parent, message)
+        for page in cut_pages(wishes):
+            self._seq += 1
+            message = TopicSubscribe(parts.name, parts.incarnation, self._seq, core, 0, page)
+            for parent in self.parents(core):
+                parts.send(parent, message)
 
     def pass_on(self, now: float, neighbour: str, message: TopicSubscribe) -> bool:
         """Keep what a member said, pass it on towards its core; return whether it is news."""

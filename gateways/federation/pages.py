@@ -1,4 +1,4 @@
-"""Pages of a core's words: cut to size, and without what a neighbour's policy keeps away.
+"""Pages of words of cores and members: cut to size; those of cores without what a neighbour's policy keeps away.
 
 A filter whose topics may not come from a neighbour is not said to it, and one whose topics may not go to it is not
 heard from it.
@@ -7,23 +7,26 @@ heard from it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from gateways.federation.filters import overlaps
-from gateways.federation.messages import Topic, TopicCores
+from gateways.federation.messages import Topic, TopicCores, Wish
 from gateways.federation.parts import Parts
 
 __all__ = ["cut_pages", "flood_page", "may_pass", "send_page"]
 
 PAGE_BYTES = 256 * 1024
+AnyWord = TypeVar("AnyWord", Topic, Wish)
 
 
-def cut_pages(topics: Iterable[Topic]) -> Iterator[tuple[Topic, ...]]:
+def cut_pages(words: Iterable[AnyWord]) -> Iterator[tuple[AnyWord, ...]]:
     """Yield words in pages of at most some 256 KiB."""
-    page: list[Topic] = []
+    page: list[AnyWord] = []
     length = 0
-    for topic in topics:
-        page.append(topic)
-        length += 4 * len(topic.filter) + sum(4 * len(each) for each in topic.members) + 32
+    for word in words:
+        page.append(word)
+        more = sum(4 * len(each) for each in word.members) if isinstance(word, Topic) else len(word.digests)
+        length += 4 * len(word.filter) + more + 32
         if length >= PAGE_BYTES:
             yield tuple(page)
             page, length = [], 0

@@ -237,6 +237,17 @@ def test_interests_above_the_bound_are_not_learned() -> None:
     assert closed(ready) == []
 
 
+def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
+    """Wishes are said in pages: all at once were no frame of a link, or more filters than a neighbour reads."""
+    one = One()
+    wishes = [Wish(f"{number}/{'x' * 900}", 1, True) for number in range(12_000)]
+    one.agent.meshes.tell("b", wishes)
+    said = [decode(each.data) for each in one.give().effects if isinstance(each, Send) and each.neighbour == "b"]
+    pages = [each for each in said if isinstance(each, TopicSubscribe)]
+    assert [wish for page in pages for wish in page.wishes] == wishes
+    assert len({page.seq for page in pages}) == len(pages) > 1
+
+
 @pytest.mark.parametrize("policy", [NeighbourPolicy(messages_per_s=10.0), NeighbourPolicy(bytes_per_s=50.0)])
 def test_a_neighbour_costs_no_more_than_its_ceilings(policy: NeighbourPolicy) -> None:
     """Of messages and of bytes in a second: above them its link is not read."""

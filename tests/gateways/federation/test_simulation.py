@@ -43,7 +43,7 @@ def test_brokers_of_older_versions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [60_000, 60_001])
 def test_busy_agents(seed: int) -> None:
-    """Turns take up to 1.5 s, now and then 12 s, and have all at once that came meanwhile; nothing stands still after."""
+    """Turns take up to 1.5 s, now and then 12 s, and have all at once that came meanwhile: nothing stands still."""
     assert run_seed(seed, count=5, is_busy=True) == []
 
 
