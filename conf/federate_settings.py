@@ -48,7 +48,9 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
     agent: str = Field(pattern=NAME_PATTERN, max_length=64, description="name of this agent, as in its certificate")
     bind: str = Field(default="0.0.0.0", description="address where neighbours come in")
     port: int = Field(default=10500, ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
-    advertise: tuple[str, ...] = Field(default=(), description="host:port that people may be told; empty: none")
+    advertise: tuple[str, ...] = Field(
+        default=(), max_length=16, description="host:port that people may be told; empty: none"
+    )
     neighbours: tuple[str, ...] = Field(
         default=(), description="host:port of agents to keep a link with; one side of each pair is enough"
     )
@@ -92,8 +94,8 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
     hello_s: float = Field(default=1.0, ge=0.05, le=60, description="s between hellos; the paper's 5")
     announce_s: float = Field(default=5.0, ge=0.2, le=600, description="s between floods; the paper's 20")
     missed: int = Field(default=3, ge=2, le=20, description="intervals of silence after which somebody is gone")
-    hold_s: float = Field(default=86_400.0, ge=1, description="s; how long a message is kept for who is away")
-    dedup_s: float = Field(default=3_600.0, ge=1, description="s; how long ids are remembered")
+    hold_s: float = Field(default=86_400.0, ge=1, le=1e9, description="s; how long a message is kept for who is away")
+    dedup_s: float = Field(default=3_600.0, ge=1, le=1e9, description="s; how long ids are remembered")
     dedup_ids_max: int = Field(default=1_000_000, ge=1_000, description="ids that are remembered")
     spool_bytes_max: int = Field(
         default=1024 * MIB, ge=MIB, description="messages kept; above it the broker is not acknowledged"

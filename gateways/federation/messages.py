@@ -25,6 +25,7 @@ __all__ = [
     "LEVELS_MAX",
     "MESSAGES",
     "MESSAGE_BYTES_MAX",
+    "NEIGHBOURS_MAX",
     "VERSION",
     "CoreAnnouncement",
     "Federate",
@@ -53,7 +54,7 @@ DISTANCE_MAX = 255
 HOPS_MAX = 32  # of a topic message
 LEVELS_MAX = 128  # of a filter
 NAME_MAX = 64
-NEIGHBOURS_MAX = 256
+NEIGHBOURS_MAX = 1024  # as many as there may be agents
 NAMES_MAX = 4096  # members of a filter, destinations of a message
 TOPICS_MAX = 10_001  # in one page; one more than interests_max, so that the excess is seen and counted
 ADDRESSES_MAX = 16

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from gateways.federation.events import LinkUp
 from gateways.federation.messages import (
     DISTANCE_MAX,
+    NEIGHBOURS_MAX,
     VERSION,
     CoreAnnouncement,
     Federate,
@@ -212,7 +213,7 @@ class Overlay:
             distance,
             VERSION,
             parts.settings.addresses,
-            tuple(self.up()),
+            tuple(self.up()[:NEIGHBOURS_MAX]),
         )
 
     def announce(self, now: float) -> None:

@@ -158,6 +158,12 @@ def test_good_messages_come_back(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
+def test_an_agent_may_have_as_many_neighbours_as_there_may_be_agents() -> None:
+    """A word of more than 256 closed the links of all that read it."""
+    word = Federate("b", 7, 5, 2, 0, 1, (), tuple(f"shop-{number}" for number in range(1_024)))
+    assert decode(encode(word)) == word
+
+
 @pytest.mark.parametrize("size", range(1, 40))
 def test_cut_messages_are_refused(size: int) -> None:
     """No beginning of a message is one."""

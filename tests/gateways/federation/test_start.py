@@ -166,6 +166,15 @@ def test_a_mistake_of_the_settings(tmp_path: Path, flags: list[str], line: str) 
     assert line in refused(load(tmp_path, *flags))
 
 
+@pytest.mark.parametrize(
+    "flag", ["federate.hold_s=2e9", "federate.dedup_s=2e9", f"federate.advertise={','.join(['a.example:1'] * 17)}"]
+)
+def test_a_setting_that_neighbours_would_not_read(tmp_path: Path, flag: str) -> None:
+    """They would close the link that says it."""
+    with pytest.raises(UserError, match=flag.partition("=")[0]):
+        load(tmp_path, flag)
+
+
 def host_of(address: str, folder: Path, put_event: Callable[[Event], None]) -> Host:
     """Return the end at a broker, whose rows count as synced at once."""
     settings = load(folder, f"federate.host={address}").settings
