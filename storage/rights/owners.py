@@ -28,7 +28,7 @@ NOBODY = Owner()
 
 def owner_of(request: OpenSession | Claim) -> Owner:
     """Return whom an edge names."""
-    return Owner(request.owner, request.owner_made)
+    return Owner(request.owner, request.owner_made) if request.owner else NOBODY
 
 
 def owner_by_claim(known: Owner, claim: Claim) -> Owner:

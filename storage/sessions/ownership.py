@@ -196,9 +196,11 @@ class Owners:
 
         A session that ends in slices counts until it is gone: the CONNECT that replaces it may be its owner's.
         """
-        asks = owner_of(request)
         holder = self.holders.get(request.client_id)
         session = self._partition.by_client.get(request.client_id)
+        if holder is None and session is None:
+            return False
+        asks = owner_of(request)
         if holder is not None and not holder.owner.admits(asks):
             return True
         return session is not None and not Owner(session.owner, session.owner_made).admits(asks)
@@ -213,10 +215,10 @@ class Owners:
         client_id = opening.request.client_id
         holder = self.holders.get(client_id)
         if holder is None or not self._is_alive(holder.edge, holder.incarnation):
-            self._finish(opening, clean=False)
+            self._carry_out(opening, clean=False)
             return
         if holder.is_for(opening):  # committed by a former primary, whose answer did not arrive
-            self._finish(opening, clean=True)
+            self._carry_out(opening, clean=True)
             return
         self.openings[client_id] = deque((opening,))
         self._kick(client_id, holder)
@@ -269,14 +271,16 @@ class Owners:
             waiting.popleft()
 
     def _finish(self, opening: Opening, *, clean: bool) -> None:
+        """Carry out a CONNECT that waited, unless it may not be any more."""
+        if self._is_anothers(opening.request):  # it may have got an owner while this one waited
+            self._refuse_stranger(opening)
+        elif not self._is_refused(opening):
+            self._carry_out(opening, clean=clean)
+
+    def _carry_out(self, opening: Opening, *, clean: bool) -> None:
         """Raise owner_epoch, decide the old will, resume or replace the session, answer: one operation."""
         partition = self._partition
         request = opening.request
-        if self._is_anothers(request):  # it may have got an owner while this one waited
-            self._refuse_stranger(opening)
-            return
-        if self._is_refused(opening):
-            return
         client_id = request.client_id
         partition.owner_counter += 1
         owner_epoch = partition.epoch << 32 | partition.owner_counter
