@@ -1,15 +1,17 @@
 /*
  * The least that a relay of single messages can cost on this machine: one epoll_wait, one recv, one send, one C process.
+ * And the least that a CONNECT can: with the argument `claims` each is asked of another thread, which keeps who holds what.
  *
  * Knows what `mqload` says over one connection per client and no more: CONNACK, SUBACK for one filter without wildcards,
  * QoS 0 with one subscriber per topic, PINGRESP. No limits, no checks, no TLS, no sessions: not a broker.
  *
- *   cc -O2 -std=c11 relay.c -o relay && ./relay      prints its port
+ *   cc -O2 -std=c11 -pthread relay.c -o relay && ./relay [claims]      prints its port
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -22,6 +24,42 @@ static struct {
     unsigned char topic[TOPIC_MAX];
     int length, subscriber;
 } topics[CONNECTIONS_MAX]; /* open addressing */
+
+struct claim {
+    int fd, opens;
+}; /* of a connection; as the answer: it may have its CONNACK */
+
+static struct claim claims[CONNECTIONS_MAX];
+static int claimed, holder[2]; /* claims of this turn; a pair of sockets */
+
+static void claim(int fd, int opens)
+{
+    claims[claimed++] = (struct claim){fd, opens};
+}
+
+static void *hold(void *unused)
+{
+    static struct claim asked[CONNECTIONS_MAX];
+    static int held[CONNECTIONS_MAX];
+    for (;;) {
+        ssize_t got = recv(holder[1], asked, sizeof asked, 0);
+        for (int i = 0; i < got / (int)sizeof *asked; i++) {
+            held[asked[i].fd] = asked[i].opens;
+            asked[i].opens = held[asked[i].fd];
+        }
+        send(holder[1], asked, got, MSG_NOSIGNAL);
+    }
+    return unused;
+}
+
+static void answered(void)
+{
+    struct claim answers[EVENTS_MAX];
+    ssize_t got = recv(holder[0], answers, sizeof answers, MSG_DONTWAIT);
+    for (int i = 0; i < got / (int)sizeof *answers; i++)
+        if (answers[i].opens)
+            send(answers[i].fd, "\x20\x02\0\0", 4, MSG_NOSIGNAL);
+}
 
 static unsigned char input[CONNECTIONS_MAX][INPUT_MAX];
 static int filled[CONNECTIONS_MAX];
@@ -43,7 +81,10 @@ static void take(int fd, const unsigned char *packet, int head, int rest)
     int length, slot;
     switch (packet[0] >> 4) {
     case 1: /* CONNECT */
-        send(fd, "\x20\x02\0\0", 4, MSG_NOSIGNAL);
+        if (holder[0])
+            claim(fd, 1);
+        else
+            send(fd, "\x20\x02\0\0", 4, MSG_NOSIGNAL);
         break;
     case 3: /* PUBLISH */
         slot = slot_of(body + 2, body[0] << 8 | body[1]);
@@ -82,8 +123,9 @@ static void parse(int fd)
     memmove(input[fd], input[fd] + at, filled[fd]);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    pthread_t thread;
     int listener = socket(AF_INET, SOCK_STREAM, 0), poller = epoll_create1(0), one = 1;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
@@ -94,10 +136,23 @@ int main(void)
     printf("%d\n", ntohs(address.sin_port));
     fflush(stdout);
     epoll_ctl(poller, EPOLL_CTL_ADD, listener, &event);
+    if (argc > 1 && !strcmp(argv[1], "claims")) {
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, holder) || pthread_create(&thread, NULL, hold, NULL))
+            return perror("claims"), 1;
+        event.data.fd = holder[0];
+        epoll_ctl(poller, EPOLL_CTL_ADD, holder[0], &event);
+    }
     for (;;) {
+        if (claimed)
+            send(holder[0], claims, claimed * sizeof *claims, MSG_NOSIGNAL);
+        claimed = 0;
         int count = epoll_wait(poller, events, EVENTS_MAX, -1);
         for (int i = 0; i < count; i++) {
             int fd = events[i].data.fd;
+            if (holder[0] && fd == holder[0]) {
+                answered();
+                continue;
+            }
             if (fd == listener) {
                 fd = accept(listener, NULL, NULL);
                 if (fd < 0 || fd >= CONNECTIONS_MAX)
@@ -113,6 +168,8 @@ int main(void)
                 filled[fd] += got;
                 parse(fd);
             } else if (got == 0 || errno != EAGAIN) {
+                if (holder[0])
+                    claim(fd, 0);
                 close(fd);
             }
         }
