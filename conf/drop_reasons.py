@@ -13,6 +13,7 @@ __all__ = ["NO_DROPS", "REASONS", "REASON_OF", "REPEATS", "count_drops", "count_
 REASONS = {
     "closed": "the subscriber's connection had ended",
     "expired": "its Message Expiry Interval, or storage.message_expiry_max_s, was over",
+    "no_commit": "QoS 0 behind 4 MiB of it that wait for a commit of their partition: too few copies answer",
     "no_lease": "QoS 0 at an edge without a lease: it decides nothing",
     "no_primary": "QoS 0 for a partition that has no primary",
     "no_subscriber_took": "a shared group had no member that took it",
@@ -49,6 +50,7 @@ REASON_OF = {
     # storage
     "dropped_queue_full": "queue_full",
     "dropped_purged": "purged",
+    "dropped_uncommitted": "no_commit",
     "dropped_no_member": "no_subscriber_took",
     "shares_dropped_full": "queue_full",
     "shares_dropped_large": "too_large",

@@ -31,6 +31,7 @@ WORDS_OF_MISS = {
 }
 SETTING_OF = {  # of a reason whose sentence does not name it
     "closed": "edge.keep_alive_max_s",
+    "no_commit": "router.min_in_sync",
     "no_lease": "router.lease_s",
     "no_primary": "router.lease_s",
     "queue_full": "storage.queue_messages_max, storage.queue_bytes_max",

@@ -81,7 +81,12 @@ class Outbound:
             message.expiry_s,
             told is not None,
         )
-        self._partition.push(session, encode_push(push))
+        self._push_unkept(session, push)
+
+    def _push_unkept(self, session: DurableSession, push: Push) -> None:
+        if not self._partition.push_unkept(session, encode_push(push)):
+            self._partition.count("dropped_uncommitted")
+            self._partition.note("drop", "no_commit", session.client_id, push.topic)
 
     def push(
         self, session: DurableSession, entry: Entry, flight: InFlight, *, dup: bool, settled: bool = False
@@ -356,7 +361,7 @@ class Outbound:
                 True,
                 expiry_s=message.expiry_s,
             )
-            self._partition.push(session, encode_push(push))
+            self._push_unkept(session, push)
 
     def acknowledged(self, ack: PushAck) -> None:
         """Take a PUBACK, PUBREC or PUBCOMP of the connection that owns the session now, or its edge's refusal."""

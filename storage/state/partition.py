@@ -31,11 +31,12 @@ from wire.looks.journal import Journal
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 
-__all__ = ["NO_REPLICA", "Output", "Overlay", "Partition", "Reads"]
+__all__ = ["NO_REPLICA", "UNKEPT_BYTES_MAX", "Output", "Overlay", "Partition", "Reads"]
 
 NO_REPLICA = 1 << 62  # an op_index above all
 CLOCK_SAVED_S = 10.0  # the served clock is at most so much behind after a crash, while deadlines are pending
 LOG_ROWS_TRIMMED = 4  # at most, per operation: twice what an operation usually adds
+UNKEPT_BYTES_MAX = 4 * 1024 * 1024  # of QoS 0 that waits for a commit: too few copies may answer for hours
 LOG_ROW_BYTES = 512 * 1024  # of writes in one log row; a store's value is at most 1 MiB
 
 Output = tuple[str, int, bytes]  # node, FrameKind, payload (whole records)
@@ -91,7 +92,9 @@ class Partition:
         self._told: deque[tuple[int, bytes, tuple[int, int, int]]] = (
             deque()
         )  # number, topic, origin: of traced messages
-        self._gated: deque[tuple[int, int, list[Output]]] = deque()  # op_index, number, outputs
+        self._gated: deque[tuple[int, int, list[Output], int]] = deque()  # op_index, number, outputs, bytes of QoS 0
+        self._unkept = 0  # bytes of QoS 0 behind the operation being built
+        self._unkept_gated = 0  # and behind those that are not committed
         self.work: deque[Work] = deque()  # like timers that are due: done some at a time, in order
         self._timers: list[tuple[int, int, Timer]] = []  # deadline, number, timer: a heap
         self._timer_number = 0
@@ -230,6 +233,14 @@ class Partition:
             session.behind = self.building
             self._outputs.append((session.edge, FrameKind.PUSH, payload))
 
+    def push_unkept(self, session: DurableSession, payload: bytes) -> bool:
+        """Send a PUSH record of QoS 0 likewise; False, and it is not sent, if too much of that waits for a commit."""
+        if self._unkept + self._unkept_gated + len(payload) > UNKEPT_BYTES_MAX:
+            return False
+        self._unkept += len(payload)
+        self.push(session, payload)
+        return True
+
     def tell(self, node: str, message: Control) -> None:
         """Send a control message to a node once this operation is committed."""
         if node:
@@ -309,8 +320,9 @@ class Partition:
 
     def _gate(self, op_index: int) -> None:
         assert not self._gated or self._gated[-1][0] <= op_index, "an output overtakes an older operation"
-        self._gated.append((op_index, self.building, self._outputs))
-        self._outputs = []
+        self._gated.append((op_index, self.building, self._outputs, self._unkept))
+        self._unkept_gated += self._unkept
+        self._outputs, self._unkept = [], 0
         self.building += 1
 
     # --- commit
@@ -340,8 +352,9 @@ class Partition:
         gated = self._gated
         outputs, self._at_once = self._at_once, []
         while gated and gated[0][0] <= self.commit_index:
-            _, self.released, released = gated.popleft()
+            _, self.released, released, unkept = gated.popleft()
             outputs.extend(released)
+            self._unkept_gated -= unkept
         if self._told and self.tracing is not None:
             self._tell_committed(self.tracing)
         return outputs

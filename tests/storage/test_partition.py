@@ -6,7 +6,7 @@ from router.map.commands import PlacePartitions
 from storage.core import StorageCore
 from storage.hosting import placements
 from storage.state.durable_sessions import DurableSession
-from storage.state.partition import Partition
+from storage.state.partition import UNKEPT_BYTES_MAX, Partition
 from storage.state.settings import PartitionSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
 from tests.simulation.storage_process import STORE_SETTINGS
@@ -42,6 +42,30 @@ def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> Non
     pushes = [b"first", b"second", b"third"]
     assert partition.committed_outputs() == [("e1", FrameKind.PUSH, payload) for payload in pushes]
     assert partition.committed_outputs() == []
+
+
+def test_qos0_that_waits_for_a_commit_is_bounded() -> None:
+    """With too few copies in sync nothing is committed, for hours: QoS 0 behind that is dropped, all else stays."""
+    store = ModelStore.open(ModelDisk(), "cluster", "s1", STORE_SETTINGS)
+    partition = Partition(0, PartitionSettings(), store, {}, 0.0)
+    session = DurableSession(1, "alice")
+    session.edge = "e1"
+    partition.acknowledges = False
+    sent = 0
+    for turn in range(10):
+        partition.put(b"row", b"%d" % turn)
+        partition.push(session, b"kept")
+        sent += sum(partition.push_unkept(session, bytes(100_000)) for _ in range(10))
+        partition.close_operation()
+        partition.note_synced("", turn + 1)
+        assert partition.committed_outputs() == []
+    assert sent * 100_000 <= UNKEPT_BYTES_MAX < (sent + 1) * 100_000
+    partition.acknowledges = True
+    partition.note_synced("", 10)
+    assert len(partition.committed_outputs()) == 10 + sent
+    assert partition.push_unkept(session, bytes(100_000))
+    partition.close_operation()
+    assert len(partition.committed_outputs()) == 1
 
 
 def test_open_subscribe_publish_acknowledge() -> None:
