@@ -198,7 +198,8 @@ def test_pages_have_cursors_and_refuse_foreign_ones(place: Place) -> None:
     with place.client(place.token("pages", "viewer")) as client:
         whole = client.get("/partitions", params={"limit": 1000, "columns": "partition,node"}).json()
         assert whole["complete"] and not whole["cursor"]
-        found, cursor = [], ""
+        found: list[int] = []
+        cursor = ""
         while len(found) < 5:
             page = client.get("/partitions", params={"limit": 1, "columns": "partition,node", "cursor": cursor}).json()
             found += [row["partition"] for row in page["rows"]]
