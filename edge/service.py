@@ -150,15 +150,14 @@ class EdgeService:
             gossip = self._gossip = loaded_gossip(self._process, self._config, self.core.clients)
             loop = self._loop = Loop(self.core.hot, trio_epoll_fd())
             shells = LoginShells(settings, chains, self.core.logins, loop.kick)
-            for part in shells.reloads:
-                self._process.reload.add(part)
+            self._process.reload.add(*shells.reloads)
             shells.register(self._process.metrics)
             self._process.lease = self.core.lease
             show_process(self.core.operators.desk, self._process, self.core.node.journal)
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             audit.came = loop.kick
-            self._make_doors(loop, chains)
             audit.register(self._process.metrics)
+            self._make_doors(loop, chains)
             if self._process.contexts is not None:
                 self._process.contexts.revoked.call_at_put(self._cut_revoked)
             try:

@@ -4,7 +4,7 @@ import pytest
 
 from bench.routes import EDGES, Router
 from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, HeldMessages
-from router.routes.shard_work import BEHIND_AT
+from router.routes.shard_work import BEHIND_AT, STEPS_PER_TURN, Judge, ShardWork
 from router.turn_events import TurnEvents
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
@@ -54,9 +54,18 @@ def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> Non
         assert (beat in taken) == (turn % 10 == 0), "a heartbeat waits behind what another node sends"
         router.core.handle(router.now, taken)
         most = max(most, events.octets)
-        waiting = router.core._owned._work
-        assert len(waiting) < 3 * BEHIND_AT
     assert events.pauses and most < 1.1 * LANE_BYTES_MAX
+
+
+def test_a_peer_is_behind_while_its_messages_wait() -> None:
+    """Nobody else is; some of them done, it is not any more."""
+    work = ShardWork(lambda *_: 1)
+    judge = Judge(1.0, Router().core.machine.map, True)
+    while not work.is_behind(FLOODING):
+        assert work.add(FLOODING, RemoveRoutes(0, 1, -1, 1, 1, []))
+    assert len(work) == BEHIND_AT and not work.is_behind(HONEST)
+    work.turn(judge, {})
+    assert len(work) == BEHIND_AT - STEPS_PER_TURN and not work.is_behind(FLOODING)
 
 
 def test_what_waits_for_reports_has_a_bound_in_bytes() -> None:

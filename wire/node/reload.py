@@ -82,9 +82,9 @@ class Reload:
         self._parts: list[Part] = []
         self.outcomes = {"done": 0, "refused": 0}  # reloads, dry runs left out
 
-    def add(self, part: Part) -> None:
-        """Have a part read from now on; parts are put in force in this order."""
-        self._parts.append(part)
+    def add(self, *parts: Part) -> None:
+        """Have parts read from now on; they are put in force in this order."""
+        self._parts.extend(parts)
 
     def prepare(self) -> Prepared:
         """Read everything; changes nothing. May run in a thread, one at a time."""
