@@ -2,6 +2,7 @@
 
 from mqtt.reasons import ReasonCode
 from router.map.commands import DeclareDead, PlacePartitions
+from storage.replication.primary import RETRY_S
 from tests.storage.replicas import assert_equal_states, heal_placement
 from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection, Edge
@@ -74,6 +75,7 @@ def test_s2_a_replica_joins_without_a_gap() -> None:
     heal_placement_of_two(cluster)
     cluster.settle()
     alice = edge.open("alice")
+    cluster.run(2 * RETRY_S)  # whoever begins again may have to be asked twice what it shares
     assert len(alice.received) >= min(64, acknowledged)
     assert [push.payload for push in alice.received] == [str(n).encode() for n in range(len(alice.received))]
 
