@@ -148,9 +148,9 @@ def test_an_explosion_of_wildcards(roomy: Place, count: int, seconds: float) -> 
 
 @sizes((5, 0.8), (50, 20.0))
 @timed
-def test_a_replay_of_retained_messages(place: Place, count: int, seconds: float) -> None:
+def test_a_replay_of_retained_messages(roomy: Place, count: int, seconds: float) -> None:
     """NIST: protect. All that is retained, asked for again and again: the honest ones go on."""
-    found = place.attack(
+    found = roomy.attack(
         "retained_replay", count, seconds, lambda now: now.seen["retained"] > now.seen["asked"] >= count
     )
     assert found.seen["retained"] > found.seen["asked"] >= count
