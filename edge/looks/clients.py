@@ -19,6 +19,7 @@ __all__ = ["ClientTable"]
 
 PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 PAUSES = {1: "answer", 2: "slow_subscriber", 4: "outbox_full", 8: "quota", 16: "output", 32: "rate"}  # Conn.parked
+NO_LIMIT = 1 << 40  # of edge/hot/connections.py
 NAMES_MAX = 16  # of others in one row
 
 
@@ -140,7 +141,7 @@ class ClientTable:
             "heard_at_ms": lambda client: self._utc_of_ns(client.conn.heard_ns),
             "ends_at_ms": _ends_at(self._utc_of_ns),
             "will_topic": lambda client: "" if not client.has_will else None,
-            "maximum_packet_size": lambda client: client.conn.client_packet_max,
+            "maximum_packet_size": _packet_max,
             "filters": lambda client: list(client.subscriptions)[:NAMES_MAX] if not client.session else None,
             "tls": lambda client: _tls(client.conn),
         }
@@ -199,6 +200,11 @@ def _ends_at(utc_of_ns: Callable[[int], int | None]) -> Callable[[Client], int |
         return utc_of_ns(conn.heard_ns + conn.silence_ns) if conn.silence_ns else None
 
     return ends_at
+
+
+def _packet_max(client: Client) -> int | None:
+    """Return the Maximum Packet Size that a client told, None of one that told none."""
+    return client.conn.client_packet_max if client.conn.client_packet_max < NO_LIMIT else None
 
 
 def _without_lease_s(node: EdgeNode) -> float | None:

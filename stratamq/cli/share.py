@@ -62,9 +62,10 @@ def show(
 
 
 def _sums(parts: "list[SeenShare]") -> dict[str, int]:
-    """Return what the parts of a group, at edges and partitions, count together."""
+    """Return what the parts of a group, at edges and partitions, count together; what none counts is absent."""
     names = ("queued", "delivered", "redispatched")
-    return {name: sum(getattr(part, name) or 0 for part in parts) for name in names}
+    counted = {name: [value for part in parts if (value := getattr(part, name)) is not None] for name in names}
+    return {name: sum(values) for name, values in counted.items() if values}
 
 
 def _once(partial: "tuple[Missing, ...]") -> "tuple[Missing, ...]":

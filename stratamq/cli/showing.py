@@ -75,12 +75,12 @@ def print_view(sections: Mapping[str, Any], partial: "Sequence[Missing]", option
     """
     if options.output in TABLES:
         now = time.time()
-        facts = {name: value for name, value in sections.items() if not isinstance(value, Mapping | list)}
+        facts = {name: value for name, value in sections.items() if not (isinstance(value, Mapping) or _is_rows(value))}
         blocks: list[object] = [_cells(facts, now)]
         for name, value in sections.items():
             if isinstance(value, Mapping):
                 blocks += [f"{name}:", {f"  {key}": of for key, of in _cells(value, now).items()}]
-            elif isinstance(value, list) and value:
+            elif _is_rows(value) and value:
                 blocks.append([{cells.heading(key): of for key, of in _cells(row, now).items()} for row in value])
         title = True
         for block in filter(None, blocks):
@@ -92,6 +92,11 @@ def print_view(sections: Mapping[str, Any], partial: "Sequence[Missing]", option
         plain = {name: _plain(name, value) for name, value in sections.items()}
         print_result(plain | _completeness(partial), options.output)
     end_partial(partial, required=point.required)
+
+
+def _is_rows(value: object) -> bool:
+    """Return whether a section is a list of rows, and not one fact of several words."""
+    return isinstance(value, list) and all(isinstance(row, Mapping) for row in value)
 
 
 def _cells(row: Mapping[str, Any], now: float) -> dict[str, object]:

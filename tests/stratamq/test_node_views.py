@@ -10,7 +10,7 @@ from tests.admin.scripted_cluster import SHARDS, ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry, ShardEntry, partition_of
 from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
 from wire.messages.look_rows_nodes import SeenJournal
-from wire.messages.look_rows_topics import SeenMatch, SeenResolve, SeenRoute
+from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
 
 ORIGIN = "edge-1/5/77"
 TOPIC = "plant/1/temperature"
@@ -196,3 +196,14 @@ async def test_a_router_that_has_no_map_yet_is_one_line(
         assert await cluster.command(*words) == 4
     shown, said = capsys.readouterr()
     assert said == "stratamq: the map is empty: ask again once a majority of the routers runs\n" and not shown
+
+
+async def test_one_group_as_a_table(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its filters are one fact, its members rows; what no node counts is not told as 0. It ended with a traceback."""
+    members = [SeenMember("m1", online=True, queued=2), SeenMember("m2", online=False, queued=0)]
+    part = SeenShare(group="g", filter="a/#", members=2, queued=2, partition=0, node="storage-1", who=members)
+    cluster.put("storage-1", "shares", part)
+    async with cluster.running():
+        assert await cluster.command("share", "show", "g") == 0
+        shown = capsys.readouterr().out
+        assert "filters  a/#" in shown and "m1" in shown and "m2" in shown and "delivered" not in shown
