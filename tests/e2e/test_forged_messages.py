@@ -31,7 +31,7 @@ LIFE = time.time_ns() // 1_000_000  # an incarnation, as nodes number theirs
 PUBACK = packets.ack(0x40, 9)
 FLOOD_S = 15.0  # several leases
 FRAMES_AT_ONCE = 500
-FLOOD_MIB = 64  # 32 of them are answers that the flooding node does not read
+FLOOD_MIB = 128  # answers that the flooding node does not read: 32 MiB of small frames, three times that as objects
 FORGED_S = 1.0  # how long a forged acknowledgement may take; it came after 4 ms
 
 
