@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from admin.explain.client import client_story
-from admin.explain.ledgers import Recorded, read_ledgers
+from admin.explain.ledgers import NoLedger, Recorded, read_ledgers
 from admin.explain.message import NO_TRACE, Evidence, Finished, message_story, unknown_story
 from admin.explain.story import Story
 from admin.explain.topic import topic_story
@@ -23,6 +23,7 @@ NO_KIND = " shows no "  # of a node whose release has no such rows
 ACKNOWLEDGED_MAX = 16  # clients whose connection of now is looked at
 SESSIONS_MAX = 64  # whose queues are searched for one message
 JUDGED_MAX = 64  # connected stored sessions whose edge is asked what it lets through
+SILENT_MAX = 3  # edges that do not answer within a second
 HEAD_BYTES = 8  # of a PUBLISH, beside its topic and its payload
 
 
@@ -85,8 +86,14 @@ async def _judged_at_edges(cluster: Cluster, view: TopicView, qos: int, size: in
     ]
     lacked: tuple[Missing, ...] = ()
     for row in matches[:JUDGED_MAX]:
+        edge = row.node or ""
+        if any(one.node == edge for one in lacked):
+            continue  # it did not answer before, and would take a second each time
+        if len(lacked) >= SILENT_MAX:
+            lacked += (Missing("rights", f"{SILENT_MAX} edges did not answer, no other one is asked"),)
+            break
         where = {"client_id": row.client_id or "", "topic": view.topic, "qos": str(min(qos, row.qos or 0))}
-        found, more = await place(cluster, row.node or "", "client", where, 1)
+        found, more = await place(cluster, edge, "client", where, 1)
         packet = size + len(view.topic.encode()) + HEAD_BYTES if size else 0
         row.why = _judged(found[0] if found else None, row, packet)
         lacked += more
@@ -170,6 +177,8 @@ def _recorded(folder: Path | None, origin: str) -> Recorded:
         return read_ledgers(folder, origin)
     except OSError as error:
         raise UserError(f"--ledger {folder}: {error.strerror or error}", ExitCode.USAGE) from None
+    except NoLedger as error:
+        raise UserError(f"--ledger {error}", ExitCode.USAGE) from None
 
 
 async def _finished(cluster: Cluster, events: Sequence[tuple[str, Any]]) -> list[Finished]:

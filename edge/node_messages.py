@@ -143,7 +143,8 @@ class NodeMessages:
         elif isinstance(message, RoutesAdded):
             self._registrar.added(message)
         elif isinstance(message, Invalidate):
-            self._routes.cache.invalidate(node, message, self._node.now)
+            if not self._routes.cache.invalidate(node, message, self._node.now):
+                self._node.count("invalidations_refused")
         elif isinstance(message, Moved):
             if message.request:
                 self._routes.cache.moved(message, self._node.now)

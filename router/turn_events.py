@@ -8,7 +8,7 @@ they come, so that what is held for it has a bound in bytes, and the leases of t
 from collections.abc import Callable
 
 from router.events import Event
-from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_STORAGE, PeerKey
+from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_STORAGE
 from wire.node.events import FrameArrived
 from wire.node.lanes import Lanes, LinkReading
 
@@ -18,7 +18,7 @@ TURN_BYTES = 32 * 1024  # of frames, one at least: to decode so much takes half 
 EVENT_BYTES = 128  # that an event weighs beside its payload: 256 events a turn at most
 
 
-class TurnEvents:
+class TurnEvents(Lanes):
     """Events of all peers.
 
     Args:
@@ -26,32 +26,15 @@ class TurnEvents:
     """
 
     def __init__(self, links: LinkReading | None = None) -> None:
-        self._lanes = Lanes(_weigh, (TIER_EDGE, TIER_STORAGE, TIER_OPERATOR, TIER_GATEWAY), links)
+        super().__init__(_weigh, (TIER_EDGE, TIER_STORAGE, TIER_OPERATOR, TIER_GATEWAY), links)
 
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
-
-    @property
-    def octets(self) -> int:
-        """Bytes of what waits."""
-        return self._lanes.octets
-
-    @property
-    def pauses(self) -> int:
-        """Times that a link was no longer read."""
-        return self._lanes.pauses
-
-    def append(self, event: Event) -> None:
-        """Add the newest one of its peer."""
-        self._lanes.append(event)
-
-    def take(self, is_behind: Callable[[PeerKey], bool]) -> list[Event]:
+    def take(self, is_behind: Callable[[str], bool]) -> list[Event]:
         """Remove and return what a turn takes.
 
         Args:
-            is_behind: Says of whom nothing is taken now.
+            is_behind: Says of which node nothing is taken now.
         """
-        return self._lanes.take(TURN_BYTES, skips=is_behind)[0]
+        return self.next_events(TURN_BYTES, skips=is_behind)[0]
 
 
 def _weigh(event: Event, _: int, __: int) -> tuple[int, int]:

@@ -33,7 +33,7 @@ RECORDS = {
 }
 
 
-class TurnEvents:
+class TurnEvents(Lanes):
     """Events of all peers.
 
     Args:
@@ -46,35 +46,18 @@ class TurnEvents:
     """
 
     def __init__(self, links: LinkReading | None = None) -> None:
+        super().__init__(_weigh, (TIER_EDGE,), links)
         self.goes_on = self.pressing = False
-        self._lanes = Lanes(_weigh, (TIER_EDGE,), links)
         self._weight = 0  # of the core's turn
 
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
-
-    @property
-    def own(self) -> bool:
-        """Whether something of routers or of this node waits."""
-        return self._lanes.own
-
-    @property
-    def octets(self) -> int:
-        """Bytes of what waits."""
-        return self._lanes.octets
-
-    @property
-    def pauses(self) -> int:
-        """Times that a link was no longer read."""
-        return self._lanes.pauses
-
-    def append(self, event: Event) -> None:
-        """Add the newest one of its peer."""
+    def append(self, event: Event) -> bool:
+        """Add the newest one of its peer; return whether that is not read any more from here on."""
         if not self.pressing:
             acks = isinstance(event, FrameArrived) and event.kind == FrameKind.PUSH_ACK and only_pubacks(event.payload)
             self.pressing = not acks
-        if self._lanes.append(event):
-            self.pressing = True
+        paused = super().append(event)
+        self.pressing = self.pressing or paused
+        return paused
 
     def take(self, *, own: bool = False) -> list[Event]:
         """Remove and return what is taken next: something of the first event at least, if there is one.
@@ -82,9 +65,9 @@ class TurnEvents:
         Args:
             own: Only of what routers sent, and of this node.
         """
-        taken, left = self._lanes.take(WEIGHT_MAX, own=own)
+        taken, left = self.next_events(WEIGHT_MAX, own=own)
         self._weight += WEIGHT_MAX - left
-        self.goes_on = self._weight < TURN_WEIGHT and (self._lanes.own if own else bool(self))
+        self.goes_on = self._weight < TURN_WEIGHT and (self.own if own else bool(self))
         if not self.goes_on:
             self._weight = 0
         if not self:

@@ -55,9 +55,13 @@ class Buckets:
         self._put(key, after if taken else full_at, now)
         return taken
 
-    def book(self, key: Hashable, now: float) -> float:
-        """Take a token whether it is there or not; return the seconds until it is."""
+    def book(self, key: Hashable, now: float, most_s: float) -> float:
+        """Take a token whether it is there or not; return the seconds until it is, ``most_s`` at most.
+
+        Beyond that nothing is booked: whoever takes without end makes nobody else wait for longer.
+        """
         full_at = max(self._full_at.pop(key, now), now) + self._token_s
+        full_at = min(full_at, now + self._full_s + most_s)
         self._put(key, full_at, now)
         return max(full_at - now - self._full_s, 0.0)
 

@@ -5,7 +5,9 @@ became. A line is decoded only if the numbers that are looked for stand in it. W
 committed is left out. Format: docs/jobs.md.
 """
 
+import contextlib
 import gzip
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +20,14 @@ from admin.gather import Missing
 from wire.looks.origins import parse_origin, session_text
 from wire.sstable.ledger import LEDGER_SUFFIXES, origin_text
 
-__all__ = ["Recorded", "read_ledgers"]
+__all__ = ["NoLedger", "Recorded", "read_ledgers"]
 
 Entry = tuple[int, int]  # session, session_seq
+NOT_READ = (KeyError, IndexError, TypeError, ValueError, AttributeError, zlib.error)  # of JSON that is no record
+
+
+class NoLedger(Exception):
+    """A file has lines that are no records, or the origin is none: one line that names it."""
 
 
 class Recorded(NamedTuple):
@@ -60,22 +67,36 @@ def read_ledgers(folder: Path, origin: str) -> Recorded:
 
     Raises:
         OSError: A file cannot be read.
+        NoLedger: One is no ledger, or ``origin`` is none.
     """
     files = sorted(path for path in folder.rglob("*") if path.name.endswith(LEDGER_SUFFIXES))
     if not files:
         return Recorded([], "", (Missing("ledgers", f"no ledger is in {folder}"),))
-    kind, a, b = parse_origin(origin)
+    try:
+        numbers = parse_origin(origin)
+    except ValueError:
+        raise NoLedger(f"{folder}: {origin[:64]!r} is no origin, such as edge-0/17/42") from None
     found = _Found()
     for path in files:
-        _look(path, (kind, a, b), found)
+        with _named(path):
+            _look(path, numbers, found)
     taken = [one for one in found.taken.values() if found.holds(one.partition, one.epoch, one.operation)]
     steps = [*_acknowledged(found), *_queued(taken), *_never(found)]
     entries = {entry for one in taken for entry in one.entries}
     for path in files if entries else ():
-        steps += _left(path, entries, found)
+        with _named(path):
+            steps += _left(path, entries, found)
     unique = list(dict.fromkeys((stage, step.node, step.why) for stage, step in steps))
     first = {(stage, step.node, step.why): (stage, step) for stage, step in reversed(steps)}
     return Recorded([first[key] for key in unique], f"{count(len(files), 'ledger file')} in {folder}")
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except NOT_READ as error:
+        raise NoLedger(f"{path}: a line is no record of a ledger ({type(error).__name__}: {error})") from None
 
 
 def _lines(path: Path) -> Iterator[bytes]:

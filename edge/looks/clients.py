@@ -6,6 +6,7 @@ from typing import Any
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
+from edge.hot.connections import NO_LIMIT
 from edge.hot.engine import Engine
 from edge.hot.state import Conn
 from edge.looks.windows import in_flight, oldest_unacknowledged, unsent_bytes, waiting_since_ns
@@ -19,7 +20,6 @@ __all__ = ["ClientTable"]
 
 PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 PAUSES = {1: "answer", 2: "slow_subscriber", 4: "outbox_full", 8: "quota", 16: "output", 32: "rate"}  # Conn.parked
-NO_LIMIT = 1 << 40  # of edge/hot/connections.py
 NAMES_MAX = 16  # of others in one row
 
 

@@ -94,7 +94,7 @@ class Invalidations:
 
     def is_void(self, topic: str, number: int) -> bool:
         """Whether an answer for a topic, taken when ``number`` was done, is void."""
-        return number < self._floor(topic) or (number < self.done and self._newest(topic) > number)
+        return number < self.done and (number < self._floor(topic) or self._newest(topic) > number)
 
     def _newest(self, topic: str) -> int:
         """Return the number of the newest order that matches a topic, 0 for none that is known here."""

@@ -7,7 +7,7 @@ registration is complete when those writes are. Long work goes in slices, one or
 Rules: docs/protocol.md section 3, docs/adr/0023-work-in-slices.md.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -36,6 +36,8 @@ WRITES_PER_STEP = 50  # retained writes looked at
 FORGOTTEN_MAX = 16  # oldest topics that go for one new one, until the bound in bytes is kept
 SWEEP_TOPICS = 150  # checked in one go
 SWEEP_S = 0.02  # between two of those
+ORDER_BYTES_MAX = 32 * 1024 * 1024  # of one router's orders that wait: more are dropped, and it repeats them
+ORDER_BYTES = 512  # of an order, and of a filter, beside its text
 WIDE_BURST, WIDE_PER_S = 100.0, 10.0  # orders with a wildcard taken; what comes faster waits, and is taken together
 
 
@@ -117,6 +119,7 @@ class RouteCache:
         self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those
         self._work = Slices(STEPS_MAX, in_order=True)
         self._orders: list[tuple[str, Invalidate]] = []  # that wait for their time
+        self._order_bytes: Counter[str] = Counter()  # of those that are not carried out, by router
         self._wide = WIDE_BURST  # orders with a wildcard that may be taken now
         self._wide_at = 0.0
         self._sweep: list[str] = []  # topics not checked yet
@@ -314,17 +317,23 @@ class RouteCache:
 
     # --- changes
 
-    def invalidate(self, router: str, order: Invalidate, now: float) -> None:
+    def invalidate(self, router: str, order: Invalidate, now: float) -> bool:
         """Void every answer that the filters match, at any epoch; dropping is always safe.
 
         Orders with a wildcard that come one after the other are taken together: each may void all that is cached, and
-        until it is acknowledged nobody counts on the new route.
+        until it is acknowledged nobody counts on the new route. False, and it is not taken, if its router has too many
+        that wait: one that is not acknowledged comes again.
         """
+        octets = _order_octets(order)
+        if self._order_bytes[router] + octets > ORDER_BYTES_MAX:
+            return False
+        self._order_bytes[router] += octets
         if len(self._cached) and any("+" in name or "#" in name for name in order.topic_filters):
             self._orders.append((router, order))
             self._take_orders(now)
         else:
             self._work.add(self._invalidating(router, order))
+        return True
 
     def _take_orders(self, now: float) -> None:
         self._wide = min(WIDE_BURST, self._wide + (now - self._wide_at) * WIDE_PER_S)
@@ -360,6 +369,7 @@ class RouteCache:
             if is_busy and topic in self._retained:
                 busy.add(topic)
         void.end()
+        self._order_bytes[router] -= _order_octets(order)
         answer = Invalidated(order.number, order.shard, order.shard_epoch)
         busy = {topic for topic in busy if topic in self._retained}
         if busy:
@@ -443,3 +453,7 @@ class RouteCache:
     def waiters(self) -> int:
         """Return how many publishers wait for an answer."""
         return sum(len(waiting) for waiting in self._waiting.values())
+
+
+def _order_octets(order: Invalidate) -> int:
+    return ORDER_BYTES * (1 + len(order.topic_filters)) + sum(map(len, order.topic_filters))

@@ -7,11 +7,13 @@ from edge.node.ports import ClientIO
 
 __all__ = ["Joins", "count_filters"]
 
+WAIT_S = 5.0  # strangers who join without end hold up nobody for longer
+
 
 class Joins:
     """The pace at which clients of one edge join a shared group: each join has all others choose a member anew.
 
-    Nobody is refused: a client whose join came early is not read until its turn.
+    Nobody is refused: a client whose join came early is not read until its turn, WAIT_S at most.
 
     Args:
         node: This edge.
@@ -28,7 +30,7 @@ class Joins:
         """Note that a client asks for a filter of a group."""
         if self._groups is None or topic_filter in client.subscriptions:
             return
-        wait_s = self._groups.book(topic_filter, self._node.now)
+        wait_s = self._groups.book(topic_filter, self._node.now, WAIT_S)
         if wait_s:
             self._loop.charge(client.conn, 1, int(wait_s * NS))
 

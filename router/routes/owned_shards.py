@@ -100,9 +100,9 @@ class OwnedShards:
         """Have a message wait for its turn; False if it is dropped, for too many do."""
         return self._work.add(peer, message)
 
-    def is_behind(self, peer: PeerKey) -> bool:
-        """Return whether a peer sends faster than its messages are done."""
-        return self._work.is_behind(peer)
+    def is_behind(self, node: str) -> bool:
+        """Return whether a node sends faster than its messages are done."""
+        return self._work.is_behind(node)
 
     def turn(self, judge: Judge) -> None:
         """Do the work of one turn: messages in their order, and slices of what takes long."""

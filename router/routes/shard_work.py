@@ -22,7 +22,7 @@ STEPS_PER_TURN = 400  # topics, routes or cached topics looked at: one to three 
 SLICES_MIN = 100  # of those, for what goes in slices, however many messages there are
 STEPS_PER_SLICE = 50  # of one shard, at least
 WAITING_MAX = 10_000  # messages; of more, those are dropped that their senders repeat
-BEHIND_AT = 500  # messages of one peer: of its link nothing more is taken before some of them are done
+BEHIND_AT = 500  # messages of one node: of its link nothing more is taken before some of them are done
 
 
 class Judge(NamedTuple):
@@ -40,7 +40,7 @@ class ShardWork:
         """Begin; ``take`` hands a message to its shard and returns the steps that it took."""
         self._take = take
         self._waiting: deque[tuple[PeerKey, ShardMessage]] = deque()
-        self._counts: Counter[PeerKey] = Counter()  # of those, by peer
+        self._counts: Counter[str] = Counter()  # of those, by node
         self._shards: set[int] = set()  # with work in slices
         self._next = 0  # the shard to begin with
 
@@ -55,12 +55,12 @@ class ShardWork:
         if len(self._waiting) >= WAITING_MAX and isinstance(message, Resolve | AddRoutes):
             return False
         self._waiting.append((peer, message))
-        self._counts[peer] += 1
+        self._counts[peer.node] += 1
         return True
 
-    def is_behind(self, peer: PeerKey) -> bool:
-        """Return whether a peer sends faster than its messages are done."""
-        return self._counts.get(peer, 0) >= BEHIND_AT
+    def is_behind(self, node: str) -> bool:
+        """Return whether a node sends faster than its messages are done."""
+        return self._counts.get(node, 0) >= BEHIND_AT
 
     def goes_on(self, number: int) -> None:
         """A shard has work in slices."""
@@ -72,9 +72,9 @@ class ShardWork:
         waiting = self._waiting
         while waiting and left > 0:
             peer, message = waiting.popleft()
-            self._counts[peer] -= 1
-            if not self._counts[peer]:
-                del self._counts[peer]
+            self._counts[peer.node] -= 1
+            if not self._counts[peer.node]:
+                del self._counts[peer.node]
             left -= self._take(judge, peer, message)
         return self._slices(judge.now, shards, max(SLICES_MIN, left)) if self._shards else ()
 

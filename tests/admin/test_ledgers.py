@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.explain.ledgers import read_ledgers
+from admin.explain.ledgers import NoLedger, read_ledgers
 from admin.explain.message import Evidence, message_story
 from wire.looks.origins import parse_origin
 from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerRecord
@@ -83,3 +83,26 @@ def test_a_file_that_is_being_written_or_was_torn_is_read(folder: Path) -> None:
 )
 def test_origins_are_read_as_they_are_written(text: str, numbers: tuple[int, int, int]) -> None:
     assert parse_origin(text) == numbers
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"e":"acks","k":[7,[0,1,2,1]],"o":[0,1,2,0]}',
+        b'{"e":"operations","b":[{"m":[[0,1,2,1]]}],"x":[0,1,2,0]}',
+        b'{"e":"operations","b":9,"x":[0,1,2,0]}',
+        b'{"e":"began","p":[1],"pe":1,"op":1}',
+    ],
+)
+def test_a_file_that_is_no_ledger_is_named(folder: Path, line: bytes) -> None:
+    """One line, whatever stands in it."""
+    path = folder / "edge-9" / "zz.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(line + b"\n")
+    with pytest.raises(NoLedger, match=r"zz\.jsonl: a line is no record"):
+        read_ledgers(folder, "edge-0/1/2")
+
+
+def test_what_is_no_origin_is_refused(folder: Path) -> None:
+    with pytest.raises(NoLedger, match="no origin"):
+        read_ledgers(folder, "what/\x1b[2J")

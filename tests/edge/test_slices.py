@@ -218,6 +218,17 @@ def test_topics_are_hit_while_orders_void_them_again_and_again() -> None:
     assert edge.core.cache.wide_delayed > 0
 
 
+def test_orders_of_one_router_have_a_bound_of_their_own() -> None:
+    """A thief of a router's certificate fills no edge, and another router's orders are carried out."""
+    edge = TimedEdge()
+    order = Invalidate(1, 0, 1, ["x" * 6_000] * 1_000)  # more than a turn carries out
+    taken = [edge.core.cache.invalidate("thief", order, edge.now) for _ in range(100)]
+    assert taken == sorted(taken, reverse=True) and 1 < sum(taken) < 10
+    assert edge.core.cache.invalidate("r1", Invalidate(2, 0, 1, ["y"]), edge.now)
+    edge.settle()
+    assert edge.core.cache.invalidate("thief", order, edge.now), "what is carried out makes room"
+
+
 @timed
 def test_packets_of_one_client_leave_room_for_others() -> None:
     """Re-subscribing needs no answer of others: all that came at once would be done at once."""

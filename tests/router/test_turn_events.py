@@ -21,13 +21,13 @@ class Links:
     """Links of which some are not read."""
 
     def __init__(self) -> None:
-        self.paused: set[PeerKey] = set()
+        self.paused: set[str] = set()
 
-    def pause(self, peer: PeerKey) -> None:
-        self.paused.add(peer)
+    def pause(self, node: str) -> None:
+        self.paused.add(node)
 
-    def go_on(self, peer: PeerKey) -> None:
-        self.paused.remove(peer)
+    def go_on(self, node: str) -> None:
+        self.paused.remove(node)
 
 
 def frame(peer: PeerKey, message: Control) -> FrameArrived:
@@ -46,7 +46,7 @@ def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> Non
     most = 0
     for turn in range(2_000):
         for _ in range(600):
-            if FLOODING not in links.paused:
+            if FLOODING.node not in links.paused:
                 events.append(flood)
         if turn % 10 == 0:
             events.append(beat)
@@ -61,11 +61,11 @@ def test_a_peer_is_behind_while_its_messages_wait() -> None:
     """Nobody else is; some of them done, it is not any more."""
     work = ShardWork(lambda *_: 1)
     judge = Judge(1.0, Router().core.machine.map, True)
-    while not work.is_behind(FLOODING):
+    while not work.is_behind(FLOODING.node):
         assert work.add(FLOODING, RemoveRoutes(0, 1, -1, 1, 1, []))
-    assert len(work) == BEHIND_AT and not work.is_behind(HONEST)
+    assert len(work) == BEHIND_AT and not work.is_behind(HONEST.node)
     work.turn(judge, {})
-    assert len(work) == BEHIND_AT - STEPS_PER_TURN and not work.is_behind(FLOODING)
+    assert len(work) == BEHIND_AT - STEPS_PER_TURN and not work.is_behind(FLOODING.node)
 
 
 def test_what_waits_for_reports_has_a_bound_in_bytes() -> None:

@@ -14,6 +14,7 @@ from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, S
 
 ORIGIN = "edge-1/5/77"
 TOPIC = "plant/1/temperature"
+PARTIAL = 3  # exit code
 
 
 @pytest.fixture
@@ -114,6 +115,21 @@ async def test_topic_explain_and_route_show(cluster: ScriptedCluster, capsys: py
         assert await cluster.command("route", "show", TOPIC, "-o", "json") == 0
         route = found(capsys)
         assert route["resolved"]["cached_at"] == ["edge-0"] and route["cached"][0]["node"] == "edge-0"
+
+
+async def test_an_edge_that_is_silent_is_asked_once(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sixty sessions at it would take a minute otherwise."""
+    for number in range(60):
+        row = SeenMatch(client_id=f"c{number}", filter="#", qos=1, durable=True, partition=1, online=True, why="")
+        row.node = "edge-1"
+        cluster.put("storage-1", "matches", row)
+    cluster.silent.add("edge-1")
+    async with cluster.running():
+        assert await cluster.command("topic", "explain", TOPIC) == PARTIAL
+        assert "edge-1" in capsys.readouterr().err
+    assert sum(look.what == "client" for node, look in cluster.looks if node == "edge-1") == 1
 
 
 async def test_msg_explain_finds_a_message_in_a_queue(

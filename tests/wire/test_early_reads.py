@@ -280,7 +280,7 @@ async def test_a_paused_link_is_not_read_and_loses_nothing(tmp_path: Path, is_ea
 
     def pause(peer: PeerKey, _: bytes) -> None:
         if peer == paused and len(storage.frames) == 1:
-            storage.hub.pause(peer)
+            storage.hub.pause(peer.node)
 
     storage.on_frame = pause
     async with trio.open_nursery() as nursery:
@@ -304,7 +304,7 @@ async def test_a_paused_link_is_not_read_and_loses_nothing(tmp_path: Path, is_ea
         await storage.until(lambda: storage.log.count(("up", "edge-0", 1)) == 2)
         assert edges[1].hub.send("storage-0", CONTROL, b"again")
         await storage.until(lambda: storage.frames == [b"first", b"other", b"again"])
-        storage.hub.go_on(paused)
+        storage.hub.go_on(paused.node)
         await storage.until(lambda: len(storage.frames) == 6)
         nursery.cancel_scope.cancel()
     assert storage.frames[3:] == [b"0", b"1", b"2"]

@@ -125,7 +125,7 @@ class LinkHub:
         )
         self._targets: dict[tuple[str, str], _Target] = {}  # by (node or "", address)
         self._connections: set[Connection] = set()
-        self._paused: set[PeerKey] = set()  # whose links are not read
+        self._paused: set[str] = set()  # nodes whose links are not read
         if contexts is not None:
             contexts.revoked.call_at_put(self._cut_revoked)
         self._nursery: trio.Nursery | None = None
@@ -254,26 +254,23 @@ class LinkHub:
         """End the link of an incarnation that broke the protocol; it is refused until it starts again."""
         self.table.condemn(peer, why)
 
-    def pause(self, peer: PeerKey) -> None:
-        """Read nothing more of an incarnation until ``go_on``, on its next connections neither; it is sent to as ever.
-
-        The owner says ``go_on`` once for each, also when that incarnation is over.
-        """
-        self._paused.add(peer)
-        connection = self._connection_of(peer)
+    def pause(self, node: str) -> None:
+        """Read nothing more of a node until ``go_on``, on its next connections neither; it is sent to as ever."""
+        self._paused.add(node)
+        connection = self._connection_of(node)
         if connection is not None:
             connection.pause()
 
-    def go_on(self, peer: PeerKey) -> None:
-        """Read an incarnation again."""
-        self._paused.discard(peer)
-        connection = self._connection_of(peer)
+    def go_on(self, node: str) -> None:
+        """Read a node again; its owner says so for each that it paused, also when that is over."""
+        self._paused.discard(node)
+        connection = self._connection_of(node)
         if connection is not None:
             connection.go_on()
 
-    def _connection_of(self, key: PeerKey) -> Connection | None:
-        peer = self.table.get(key.node)
-        connection = peer.connection if peer is not None and peer.key == key else None
+    def _connection_of(self, node: str) -> Connection | None:
+        peer = self.table.get(node)
+        connection = peer.connection if peer is not None else None
         return connection if isinstance(connection, Connection) else None
 
     def forget(self, node: str) -> None:
@@ -425,7 +422,7 @@ class LinkHub:
             connection = Connection(stream, peer.core, partial(table.frame, peer), self._on_read, self.reads)
             self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)
-            if key in self._paused:
+            if key.node in self._paused:
                 connection.pause()
         except LinkError as error:
             say(logger, "link.failed", peer=key.node, why=error)

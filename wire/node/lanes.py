@@ -2,8 +2,9 @@
 
 Behind a peer that sends more than the node takes waits that peer alone. What routers send, and what the node says to
 itself, has a lane of its own, which goes first: a lease must not wait behind messages. Of a lane the order is kept;
-between links there never was one. A peer whose lane is full is not read until half of it is worked off. Each tier says
-what an event weighs. Decision: docs/adr/0186-a-full-lane-is-not-read.md.
+between links there never was one. A peer whose lane is full is not read until half of it is worked off. A lane is a
+name's, as certificates have it: whoever comes again and again with another incarnation has no more turns for that. Each
+tier says what an event weighs. Decision: docs/adr/0186-a-full-lane-is-not-read.md.
 """
 
 from collections import deque
@@ -28,20 +29,20 @@ Weigh: TypeAlias = Callable[[Event, int, int], tuple[int, int]]
 class LinkReading(Protocol):
     """Links, of which some are not read for a while."""
 
-    def pause(self, peer: PeerKey) -> None:
-        """Do not read a link; what it is to send is sent, and its silence is no reason to end it."""
+    def pause(self, node: str) -> None:
+        """Do not read a node's link; what it is to be sent is sent, and its silence is no reason to end it."""
 
-    def go_on(self, peer: PeerKey) -> None:
-        """Read a link again."""
+    def go_on(self, node: str) -> None:
+        """Read a node's link again."""
 
 
 class _Lane:
     """Events of one peer, in the order in which they came."""
 
-    __slots__ = ("begin", "events", "octets", "paused", "peer")
+    __slots__ = ("begin", "events", "node", "octets", "paused")
 
-    def __init__(self, peer: PeerKey | None) -> None:
-        self.peer = peer
+    def __init__(self, node: str) -> None:
+        self.node = node
         self.events: deque[Event] = deque()
         self.begin = 0  # of what is left of the first one, a frame
         self.octets = 0
@@ -95,8 +96,8 @@ class Lanes:
         self._weigh = weigh
         self._paused_tiers = paused_tiers
         self._links = links
-        self._own = _Lane(None)  # of routers and of this node: first
-        self._lanes: dict[PeerKey, _Lane] = {}  # those that are not empty
+        self._own = _Lane("")  # of routers and of this node: first
+        self._lanes: dict[str, _Lane] = {}  # those that are not empty, by node
         self._turns: deque[_Lane] = deque()  # the same, whose turn it is first
 
     def __bool__(self) -> bool:
@@ -114,39 +115,39 @@ class Lanes:
 
     def append(self, event: Event) -> bool:
         """Add the newest one of its peer; return whether that is not read any more from here on."""
-        lane = self._lane_of(event)
+        if not isinstance(event, FrameArrived | LinkUp | LinkDown) or event.peer.tier == TIER_ROUTER:
+            self._own.append(event)
+            return False
+        lane = self._lane_of(event.peer)
         lane.append(event)
-        peer = lane.peer
-        if self._links is None or peer is None or lane.paused or peer.tier not in self._paused_tiers:
+        if self._links is None or lane.paused or event.peer.tier not in self._paused_tiers:
             return False
         if lane.octets <= self._lane_bytes_max():
             return False
         lane.paused = True
         self.pauses += 1
-        self._links.pause(peer)
+        self._links.pause(lane.node)
         return True
 
-    def _lane_of(self, event: Event) -> _Lane:
-        if not isinstance(event, FrameArrived | LinkUp | LinkDown) or event.peer.tier == TIER_ROUTER:
-            return self._own
-        lane = self._lanes.get(event.peer)
+    def _lane_of(self, peer: PeerKey) -> _Lane:
+        lane = self._lanes.get(peer.node)
         if lane is None:
-            lane = self._lanes[event.peer] = _Lane(event.peer)
+            lane = self._lanes[peer.node] = _Lane(peer.node)
             self._turns.append(lane)
         return lane
 
     def _lane_bytes_max(self) -> int:
         return min(LANE_BYTES_MAX, WAITING_BYTES_MAX // max(1, len(self._lanes)))
 
-    def take(
-        self, weight: int, *, own: bool = False, skips: Callable[[PeerKey], bool] | None = None
+    def next_events(
+        self, weight: int, *, own: bool = False, skips: Callable[[str], bool] | None = None
     ) -> tuple[list[Event], int]:
         """Remove and return what is taken next, and the weight that is left: one event at least, if there is one.
 
         Args:
             weight: Of what is taken, about.
             own: Only of what routers sent, and of this node.
-            skips: Says of whom nothing is taken now.
+            skips: Says of which node nothing is taken now.
         """
         taken: list[Event] = []
         left = self._own.take(self._weigh, weight, taken, first=True)
@@ -154,8 +155,7 @@ class Lanes:
         looked = 0
         while not own and looked < len(self._turns) and (left > 0 or (first and not self._own.events)):
             lane = self._turns[0]
-            assert lane.peer is not None
-            if skips is not None and skips(lane.peer):
+            if skips is not None and skips(lane.node):
                 self._turns.rotate(-1)
                 looked += 1
                 continue
@@ -169,13 +169,13 @@ class Lanes:
                     self._turns.rotate(-1)
                 break
             self._turns.popleft()
-            del self._lanes[lane.peer]
+            del self._lanes[lane.node]
         return taken, left
 
     def _go_on(self, lane: _Lane) -> None:
-        assert lane.peer is not None and self._links is not None, "a lane that is never full was paused"
+        assert self._links is not None, "a lane that is never full was paused"
         lane.paused = False
-        self._links.go_on(lane.peer)
+        self._links.go_on(lane.node)
 
 
 def _octets(event: Event) -> int:

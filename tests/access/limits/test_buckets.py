@@ -83,9 +83,12 @@ def test_a_bucket_keeps_its_bound_however_it_is_asked() -> None:
 def test_a_token_that_is_booked_says_when_it_is_there() -> None:
     """A burst at once, then one behind the other, each at its time."""
     buckets = Buckets(rate=10, burst=2)
-    assert [round(buckets.book("k", 0.0), 3) for _ in range(5)] == [0, 0, 0.1, 0.2, 0.3]
-    assert buckets.book("k", 0.35) == pytest.approx(0.05) and buckets.book("other", 0.35) == 0
-    assert buckets.book("k", 9.0) == 0
+    assert [round(buckets.book("k", 0.0, 9.0), 3) for _ in range(5)] == [0, 0, 0.1, 0.2, 0.3]
+    assert buckets.book("k", 0.35, 9.0) == pytest.approx(0.05) and buckets.book("other", 0.35, 9.0) == 0
+    assert buckets.book("k", 9.0, 9.0) == 0
+    for _ in range(1_000):
+        assert buckets.book("k", 9.0, 2.0) <= 2.0, "who takes without end makes others wait without end"
+    assert buckets.book("k", 12.0, 2.0) == 0
 
 
 def test_the_table_is_bounded_and_drops_the_oldest() -> None:
