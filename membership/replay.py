@@ -26,8 +26,10 @@ class ReplayWindow:
             self._taken = 1 if ahead >= WINDOW_PACKETS else ((self._taken << ahead) | 1) & _MASK
             self._highest = number
             return True
+        if -ahead >= WINDOW_PACKETS or number < 1:
+            return False  # before any shift: who has the key may say a number that makes it one of exabytes
         bit = 1 << -ahead
-        if -ahead >= WINDOW_PACKETS or number < 1 or self._taken & bit:
+        if self._taken & bit:
             return False
         self._taken |= bit
         return True
