@@ -64,10 +64,10 @@ def encode(spans: Sequence[Span], cluster: str, version: str) -> bytes:
 def _set(attributes: Any, values: Any) -> None:
     for name, value in values.items():
         attribute = attributes.add(key=name)
-        if isinstance(value, int):
+        if isinstance(value, int) and abs(value) < 2**63:  # a node may tell any number: what fits no field is text
             attribute.value.int_value = value
         else:
-            attribute.value.string_value = value
+            attribute.value.string_value = str(value)
 
 
 class SpanSender:

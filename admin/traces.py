@@ -19,10 +19,23 @@ from wire.looks.traces import BY_NODE, COPY_OF
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
-__all__ = ["NO_TRACE", "Clock", "Read", "Row", "Told", "clocks_of", "in_order", "read", "sent_here", "way_of"]
+__all__ = [
+    "LATEST_US",
+    "NO_TRACE",
+    "Clock",
+    "Read",
+    "Row",
+    "Told",
+    "clocks_of",
+    "in_order",
+    "read",
+    "sent_here",
+    "way_of",
+]
 
 ORIGINS_MAX = 16_384  # kept between two calls
 NO_TRACE = " has no trace "  # an answer: it was not begun there, or has made room for others
+LATEST_US = 2**53  # the year 2255: also nanoseconds of it fit a span's field
 Row = tuple[str, SeenTraceEvent]
 
 
@@ -126,7 +139,8 @@ def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock], own: dict[str, No
         if event.carried and event.origin not in own:
             continue
         clock = clocks.get(node, Clock(0, 0))
-        told.append(Told(node, event, (event.at_us or 0) - clock.ahead_us, clock.error_us))
+        at_us = min(max((event.at_us or 0) - clock.ahead_us, 0), LATEST_US)  # a node may tell any number
+        told.append(Told(node, event, at_us, clock.error_us))
     first: dict[str, int] = {}
     for one in told:
         if one.event.origin:

@@ -41,8 +41,14 @@ def span(seconds: float) -> str:
 
 
 def clock(at_ms: int, now_ms: int | None = None) -> str:
-    """Return a moment's time of day, with its date where that is not within a day of now."""
-    at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    """Return a moment's time of day, with its date where that is not within a day of now.
+
+    What no calendar has, a node may still tell: it is shown as it is.
+    """
+    try:
+        at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms of no calendar"
     is_far = now_ms is not None and abs(now_ms - at_ms) >= DAY_MS
     return f"{at:%Y-%m-%d %H:%M:%S} UTC" if is_far else f"{at:%H:%M:%S} UTC"
 

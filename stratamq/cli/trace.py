@@ -195,7 +195,11 @@ def line_of(one: "Told", *, short: bool = False) -> str:
 
 
 def _iso_us(at_us: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_us // 1_000_000)) + f".{at_us % 1_000_000:06d}Z"
+    """Return a time as text, to the microsecond; what no calendar has as the number."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_us // 1_000_000)) + f".{at_us % 1_000_000:06d}Z"
+    except (ValueError, OverflowError, OSError):
+        return str(at_us)
 
 
 def _say_clocks(told: "list[Told]") -> None:

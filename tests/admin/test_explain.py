@@ -9,6 +9,7 @@ import pytest
 from admin.explain.client import client_story
 from admin.explain.message import Evidence, Finished, check_origin, message_story, unknown_story
 from admin.explain.topic import topic_story
+from admin.explain.words import since
 from admin.gather import Missing
 from admin.queries import ClientView, TopicView
 from conf.edge_settings import EdgeSettings
@@ -107,6 +108,11 @@ def test_why_nothing_reaches_a_client(what: str, of: ClientView, parts: list[str
     story = client_story(of, NOW, [FILTER])
     assert story.cause is not None and story.cause.what == what, story.steps
     assert all(part in story.verdict for part in parts), story.verdict
+
+
+def test_a_time_of_no_calendar_is_shown_as_it_is() -> None:
+    """A hostile node tells any number."""
+    assert since(2**62, 0) == f" since {2**62} ms of no calendar, for 0 s"
 
 
 def test_a_client_that_nothing_keeps_from_messages_has_no_cause() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec import structs
 
 from admin import otlp
 from admin.otlp import QUEUED_MAX, SpanSender, open_sender
@@ -52,6 +53,13 @@ async def test_a_collector_gets_what_was_traced(tmp_path: Path) -> None:
     }
     assert first["events"] == ["received", "accepted", "acknowledged"]
     assert first["resource"] == {"service.name": "stratamq", "service.namespace": "c1"}
+
+
+def test_numbers_of_a_hostile_node_are_sent_as_text() -> None:
+    rows = [(node, structs.replace(one, at_us=2**63, seq=2**64 - 1, partition=-(2**63))) for node, one in way()]
+    hostile = SpanBuilder(lambda _reason, _count: None)
+    hostile.take(rows, 0)
+    assert b"18446744073709551615" in otlp.encode(hostile.ready({}, 2**54), "c1", "9")
 
 
 async def test_a_collector_that_is_down_costs_one_line(

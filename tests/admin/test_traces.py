@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from admin.traces import Clock, in_order, sent_here, way_of
+from admin.traces import LATEST_US, Clock, in_order, sent_here, way_of
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
 NO_CLOCKS: dict[str, Clock] = {}
@@ -26,6 +26,12 @@ def test_the_way_goes_before_the_clock() -> None:
     ]
     stages = [one.event.stage for one in in_order(rows, NO_CLOCKS)]
     assert stages == ["received", "forwarded", "queued", "committed", "written", "acknowledged"]
+
+
+def test_a_time_of_no_calendar_is_brought_into_one() -> None:
+    """A hostile node tells any number: nothing that shows or sends it fails."""
+    rows = [event("e0", "received", 2**63), event("e0", "written", -5)]
+    assert [one.at_us for one in in_order(rows, NO_CLOCKS)] == [LATEST_US, 0]
 
 
 def test_messages_follow_each_other() -> None:
