@@ -3,13 +3,12 @@
 The defaults are those of one host with several edges: connections are handed over, and the emptiest edge gets the next.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from conf.node_settings import NAME_PATTERN
+from conf.node_settings import NAME_PATTERN, named_tables
 
 __all__ = ["BalanceListener", "BalanceSettings"]
 
@@ -111,9 +110,7 @@ class BalanceSettings(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def _named(cls, value: object) -> object:
         """Take ``[balance.listeners.<name>]`` tables; the name is the key."""
-        if isinstance(value, Mapping):
-            return tuple(_with_name(name, table) for name, table in value.items())
-        return value
+        return named_tables(value)
 
     @model_validator(mode="after")
     def _ways(self) -> "BalanceSettings":
@@ -123,7 +120,3 @@ class BalanceSettings(BaseModel, frozen=True, extra="forbid"):
             if self.forward == "hand_over" and listener.certificate is not None:
                 raise ValueError(f"listener {listener.name}: TLS ends here, so nothing can be handed over")
         return self
-
-
-def _with_name(name: str, table: Any) -> Any:
-    return {"name": name, **table} if isinstance(table, Mapping) else table

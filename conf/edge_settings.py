@@ -4,16 +4,15 @@ Defaults follow what operators of other brokers expect; raising a bound here nev
 Sources: MQTT 5.0 sections 3.1.2.11 and 3.2.2.3; docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
-from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from conf.limit_settings import EdgeConduct, ListenerLimits
 from conf.login_settings import EdgeLogin, ListenerLogin
-from conf.node_settings import NAME_PATTERN, split_list
+from conf.node_settings import NAME_PATTERN, named_tables, split_list
 from conf.rules_settings import EdgeRules, ListenerRules
 
 __all__ = ["EdgeSettings", "ListenerSettings"]
@@ -335,16 +334,10 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
     @classmethod
     def _named(cls, value: object) -> object:
         """Take ``[edge.listeners.<name>]`` tables; the name is the key."""
-        if isinstance(value, Mapping):
-            return tuple(_with_name(name, table) for name, table in value.items())
-        return value
+        return named_tables(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> "EdgeSettings":
         if self.output_buffer_bytes_low >= self.output_buffer_bytes_max:
             raise ValueError("output_buffer_bytes_low must be below output_buffer_bytes_max")
         return self
-
-
-def _with_name(name: str, table: Any) -> Any:
-    return {"name": name, **table} if isinstance(table, Mapping) else table

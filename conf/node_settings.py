@@ -4,6 +4,7 @@ One frozen model per room; each field says its unit, and what moves when it is r
 ``conf/sources.py``; the table in docs/settings.md is generated from here.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from conf.audit_settings import NodeAudit
 from conf.crl_settings import NodeRevocation
 from conf.scheduling_settings import NodeScheduling
 
-__all__ = ["LogSettings", "MetricsSettings", "NodeSettings", "split_list"]
+__all__ = ["LogSettings", "MetricsSettings", "NodeSettings", "named_tables", "split_list"]
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -22,6 +23,22 @@ def split_list(value: object) -> object:
     """Let the environment and flags give lists as ``a,b``."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def named_tables(value: object) -> object:
+    """Take ``[room.key.<name>]`` tables as a list of them, each with its name; a list as it is.
+
+    Raises:
+        ValueError: Two have one name: one of them would silently be gone.
+    """
+    if isinstance(value, Mapping):
+        value = [{"name": name, **table} if isinstance(table, Mapping) else table for name, table in value.items()]
+    if isinstance(value, list | tuple):
+        names = [str(table["name"]) for table in value if isinstance(table, Mapping) and "name" in table]
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        if doubled is not None:
+            raise ValueError(f"two have the name {doubled!r}")
     return value
 
 

@@ -60,7 +60,7 @@ class _Collector:
 
     def put(self, path: Path_, value: object, source: str) -> None:
         """Set one value; tables go in leaf by leaf, so that a later source replaces only what it names."""
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:  # an empty table is there as well: what it lacks is told
             for key, item in value.items():
                 self.put((*path, str(key)), item, source)
             return
@@ -71,7 +71,10 @@ class _Collector:
                 self.mistakes.append(f"{source}: {'.'.join(path)} is inside {key}, which is not a table")
                 return
             table = inner
-        table[path[-1]] = value
+        if isinstance(value, Mapping):
+            table.setdefault(path[-1], {})
+        else:
+            table[path[-1]] = value
         self.sources[path] = source
 
     def unknown_room(self, room: str, source: str) -> None:
@@ -147,16 +150,28 @@ def _read_file(collector: _Collector, file: Path, own: Mapping[str, type[BaseMod
         elif not isinstance(table, Mapping):
             collector.mistakes.append(f"{collector.at((room,))}: {room} is a room: write [{room}]")
         else:
-            collector.put((room,), _by_name(table), str(file))
+            collector.put((room,), _by_name(collector, room, table), str(file))
 
 
-def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(collector: _Collector, room: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn ``[[room.key]]`` lists of named tables into tables by name, which other sources can address."""
     result = {}
     for key, value in table.items():
-        named = isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value)
-        result[key] = {item["name"]: item for item in value} if named else value
+        result[key] = value
+        if not (isinstance(value, list) and value and all(_is_named(item) for item in value)):
+            continue
+        result[key] = named = {}
+        for place, item in enumerate(value):
+            name = item["name"]
+            if name in named:  # the first one would silently be gone
+                at = collector.at((room, key, str(place)))
+                collector.mistakes.append(f"{at}: {room}.{key} has {name!r} twice; give each its own name")
+            named[name] = item
     return result
+
+
+def _is_named(item: object) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get("name"), str)
 
 
 def _read_environment(collector: _Collector, environment: Mapping[str, str]) -> None:

@@ -120,12 +120,21 @@ cluster = "a b"
         ("[edge\n", "FILE: not TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
         ("[edge]\rsys_interval_s = 1\n", "FILE: not TOML: Expected newline or end of document after a statement"),
         ("[edge]\n# \udcff\n", "FILE:2: not TOML: no UTF-8"),
+        ("[edge.listeners.a]\nname = 'b'\n[edge.listeners.b]\n", "FILE:1: edge.listeners: two have the name 'b'"),
+        ("[edge.listeners.a]\n", "FILE:1: edge.listeners.a.port is missing"),
+        ("[[edge.listeners]]\nname = []\nport = 1\ntls = false\n", "FILE:2: edge.listeners.0.name = []: must be a "),
         ("[edge]\noutput_buffer_bytes_low = 2000000\n", "FILE:1: edge: output_buffer_bytes_low must be below "),
     ],
 )
 def test_mistakes_of_files(tmp_path: Path, toml: str, line: str) -> None:
     """NIST: protect. A file is one tier's; what does not belong there is refused, with its line."""
     assert [found[: len(line)] for found in mistakes(tmp_path, toml)] == [line]
+
+
+def test_doubled_names_are_refused(tmp_path: Path) -> None:
+    """The first of two listeners of one name would silently be gone."""
+    toml = "".join(f"[[edge.listeners]]\nname = 'a'\nport = {port}\ntls = false\n" for port in (1, 2))
+    assert mistakes(tmp_path, toml) == ["FILE:5: edge.listeners has 'a' twice; give each its own name"]
 
 
 def test_missing_file(tmp_path: Path) -> None:
