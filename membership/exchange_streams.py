@@ -86,7 +86,7 @@ class Exchanges:
     served: int = 0
     unproven: int = 0
 
-    async def ask(self, address: Address, purpose: Purpose, reply: Callable[[bytes], bytes]) -> bytes:
+    async def ask(self, address: Address, purpose: Purpose, reply: Callable[[bytes], Awaitable[bytes]]) -> bytes:
         """Run one exchange as the asker.
 
         Args:
@@ -109,13 +109,13 @@ class Exchanges:
                 await _send_frame(stream, seal_hello(self.envelope, Hello(purpose, challenge, self.session)))
                 answer = seal.open_answer(await _receive_frame(stream, FRAME_BYTES_MAX))
             with _step("result", self.timeout_s):
-                await _send_frame(stream, seal.seal("request", reply(answer)))
+                await _send_frame(stream, seal.seal("request", await reply(answer)))
                 return seal.open("result", await _receive_frame(stream, FRAME_BYTES_MAX))
 
     async def serve(
         self,
         stream: trio.SocketStream,
-        answer: Callable[[Purpose], bytes],
+        answer: Callable[[Purpose], Awaitable[bytes]],
         result: Callable[[Purpose, bytes], Awaitable[bytes]],
     ) -> None:
         """Run one exchange as the helper.
@@ -135,7 +135,9 @@ class Exchanges:
         try:
             seal = ExchangeSeal(self.envelope, hello.purpose, hello.challenge)
             with _step("request", self.timeout_s):
-                await _send_frame(stream, seal.seal_answer(self.random_bytes(CHALLENGE_BYTES), answer(hello.purpose)))
+                await _send_frame(
+                    stream, seal.seal_answer(self.random_bytes(CHALLENGE_BYTES), await answer(hello.purpose))
+                )
                 request = seal.open("request", await _receive_frame(stream, FRAME_BYTES_MAX))
             with _step("result", self.timeout_s):
                 await _send_frame(stream, seal.seal("result", await result(hello.purpose, request)))

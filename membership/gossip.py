@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from random import Random, SystemRandom
 
@@ -48,8 +49,9 @@ from membership.key_requests import KeyDesk, KeyRequest, KeyResponse, decode_req
 from membership.keyring import KeyExhausted, KeyRing
 from membership.members import MemberView
 from membership.metadata import NodeMetadata
-from membership.packets import Address, MalformedGossip, MemberRecord, decode_records, encode_records
+from membership.packets import Address, MalformedGossip, decode_records, encode_records
 from membership.settings import MembershipSettings, open_key_ring, split_host_port
+from membership.slices import PIECE, Slice
 from membership.sockets import advertised_address, bind_sockets, resolve_bind
 from membership.swim import Swim
 from wire.clock import tier_phase
@@ -156,8 +158,12 @@ class Gossip:
         """
         if member.is_self:
             return await self._desk.carry_out(request)
+
+        async def asking(_: bytes) -> bytes:
+            return encode_keys(request)
+
         try:
-            return decode_response(await self._exchanges.ask(member.address, "keys", lambda _: encode_keys(request)))
+            return decode_response(await self._exchanges.ask(member.address, "keys", asking))
         except BadExchange as error:
             raise ExchangeFailure(str(error)) from None
 
@@ -249,7 +255,7 @@ class Gossip:
     async def _datagrams(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._udp)
-            self._receive()
+            await self._receive()
 
     async def _timers(self) -> None:
         while True:
@@ -257,11 +263,12 @@ class Gossip:
             with trio.CancelScope(deadline=self._deadline) as self._waiting:
                 await trio.sleep_forever()
             self._waiting = None
-            self._receive()  # who has answered is heard before it is judged
+            await self._receive()  # who has answered is heard before it is judged
             if trio.current_time() >= self._deadline:
                 self._handle(Tick())
 
-    def _receive(self) -> None:
+    async def _receive(self) -> None:
+        turn = Slice()
         for _ in range(BATCH_PACKETS):
             try:
                 data = self._udp.recv(RECEIVE_BYTES)
@@ -271,8 +278,10 @@ class Gossip:
                 self._counters["receive_failed"] += 1
                 continue
             opened = self._envelope.open_datagram(data)
-            if opened is not None:
-                self._handle(MessagesReceived(*opened))
+            sender, messages = opened or (0, [])
+            for start in range(0, len(messages), PIECE):
+                self._handle(MessagesReceived(sender, messages[start : start + PIECE]))
+                await turn.rest()
 
     # Full exchanges and keys, over TCP
 
@@ -286,9 +295,9 @@ class Gossip:
         finally:
             self._asking.discard(address)
 
-    def _take_then_give(self, content: bytes) -> bytes:
-        self._handle(RecordsReceived(self._records(content), initiated=True))
-        return encode_records(self._swim.records())
+    async def _take_then_give(self, content: bytes) -> bytes:
+        await self._take(content, initiated=True)
+        return await self._answer("members")
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         async with stream:
@@ -298,18 +307,25 @@ class Gossip:
             except ExchangeFailure:
                 self._counters["exchanges_refused"] += 1
 
-    def _answer(self, purpose: Purpose) -> bytes:
-        return encode_records(self._swim.records()) if purpose == "members" else b""
+    async def _answer(self, purpose: Purpose) -> bytes:
+        parts, turn = [], Slice()
+        for part in encode_records(self._swim.records()) if purpose == "members" else ():
+            parts.append(part)
+            await turn.rest()
+        return b"".join(parts)
 
     async def _result(self, purpose: Purpose, content: bytes) -> bytes:
         if purpose == "keys":
             return encode_keys(await self._desk.carry_out(decode_request(content)))
-        self._handle(RecordsReceived(self._records(content), initiated=False))
+        await self._take(content, initiated=False)
         return b""
 
-    def _records(self, content: bytes) -> list[MemberRecord]:
+    async def _take(self, content: bytes, *, initiated: bool) -> None:
+        records, turn = decode_records(content), Slice()
         try:
-            return decode_records(content)
+            while some := list(islice(records, PIECE)):
+                self._handle(RecordsReceived(some, initiated))
+                await turn.rest()
         except MalformedGossip as error:
             self._envelope.dropped["malformed"] += 1
             raise ExchangeFailure(str(error)) from None

@@ -6,6 +6,7 @@ TCP holds the state of every member. Sealing, addressing and replay protection a
 Source: SWIM (2002) section 3.1 (ping, ping-req, ack) and 4.2 (alive, suspect, confirm); nack from Lifeguard (2018).
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Annotated, Literal
@@ -133,7 +134,8 @@ class MalformedGossip(ValueError):
 
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 _messages = msgspec.msgpack.Decoder(Annotated[list[Message], msgspec.Meta(max_length=MESSAGES_MAX)])
-_records = msgspec.msgpack.Decoder(Annotated[list[MemberRecord], msgspec.Meta(max_length=MEMBERS_MAX)])
+_rows = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MEMBERS_MAX)])
+_record = msgspec.msgpack.Decoder(MemberRecord)
 
 
 def encode_message(message: Message) -> bytes:
@@ -164,24 +166,26 @@ def decode_messages(body: bytes) -> list[Message]:
     return messages
 
 
-def encode_records(records: list[MemberRecord]) -> bytes:
-    """Encode the state of every member for a full exchange."""
-    return _encoder.encode(records)
+def encode_records(records: list[MemberRecord]) -> Iterator[bytes]:
+    """Encode the state of every member for a full exchange; yields its parts, each the work of a moment."""
+    yield b"\xdc" + len(records).to_bytes(2, "big")
+    for record in records:
+        yield _encoder.encode(record)
 
 
-def decode_records(body: bytes) -> list[MemberRecord]:
-    """Decode a full exchange.
+def decode_records(body: bytes) -> Iterator[MemberRecord]:
+    """Decode a full exchange; yields its rows, each the work of a moment.
 
     Raises:
-        MalformedGossip: Nothing of the body may be used.
+        MalformedGossip: Nothing of this row and of those behind it may be used.
     """
     try:
-        records: list[MemberRecord] = _records.decode(body)
-    except Exception as error:
+        for row in _rows.decode(body):
+            record = _record.decode(row)
+            _check(record.alive)
+            yield record
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
         raise MalformedGossip(str(error)) from None
-    for record in records:
-        _check(record.alive)
-    return records
 
 
 def _check(alive: Alive) -> None:

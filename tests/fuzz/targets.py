@@ -212,7 +212,7 @@ def _gossip_body(data: bytes) -> None:
     with contextlib.suppress(MalformedGossip):
         decode_messages(data)
     with contextlib.suppress(MalformedGossip):
-        decode_records(data)
+        list(decode_records(data))
 
 
 _SENDER, _RECEIVER = gossip_node(1, 2), gossip_node(2, 1)

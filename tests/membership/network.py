@@ -301,7 +301,7 @@ class Simulation:
         elif giver.blocked_until > self.now:
             self.at(giver.blocked_until, self._half, giver, taker, exchange, trip_s, initiated)
         else:
-            records = decode_records(encode_records(giver.swim.records()))
+            records = list(decode_records(b"".join(encode_records(giver.swim.records()))))
             self.at(self.now + trip_s, self._taken, giver, taker, exchange, trip_s, records, initiated)
 
     def _taken(

@@ -12,18 +12,28 @@ import pytest
 import trio
 import trio.testing
 
+from membership import slices
 from membership.admin import MemberKeys, rotate_keys
 from membership.envelope import Envelope
 from membership.event_queue import EventQueue
 from membership.events import NodeEvent, NodeJoin, NodeLeave, NodeUpdate, Resync
 from membership.exchange import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, seal_hello
-from membership.exchange_streams import ExchangeFailure
+from membership.exchange_streams import ExchangeFailure, Exchanges
 from membership.gossip import Gossip, drop_level
 from membership.key_requests import KeyRequest, KeyResponse
 from membership.keyring import KeyRing, generate_key, key_id, read_key_file, write_key_file
 from membership.members import Members, MemberView
 from membership.metadata import NodeMetadata
-from membership.packets import Address
+from membership.packets import (
+    Address,
+    Alive,
+    MemberRecord,
+    Suspect,
+    decode_records,
+    encode_message,
+    encode_records,
+    join_messages,
+)
 from membership.settings import MembershipSettings
 from tests.patience import PATIENCE_S
 
@@ -189,6 +199,45 @@ async def test_recorded_exchange_is_worth_nothing() -> None:
         assert 0 < len(answer) < 200 < FRAME_BYTES_MAX
         assert first.counters()["dropped_forged"] == 1
         assert first.key_ring.key_ids == before
+
+
+class CountedTurns(trio.abc.Instrument):
+    """How often everybody could run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002
+        self.count += 1
+
+
+async def test_what_one_member_says_is_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stolen key fills an exchange and datagrams: the node's clients have their turns in between."""
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    session, count = 7, 1_000
+    known = [Alive(1, session + n, "127.0.0.1", 9, NodeMetadata(f"m{n}", "edge", 1)) for n in range(count)]
+    rows = b"".join(encode_records([MemberRecord("alive", alive) for alive in known]))
+    envelope = Envelope("c", session, KeyRing([KEY]), Members(Random(1)), os.urandom)
+
+    theirs: list[Alive] = []
+
+    async def everybody(answer: bytes) -> bytes:
+        theirs.extend(record.alive for record in decode_records(answer))
+        return rows
+
+    async with gossiping("a") as first:
+        turns = CountedTurns()
+        trio.lowlevel.add_instrument(turns)
+        await Exchanges(envelope, session, os.urandom, PATIENCE_S, 8).ask(address_of(first), "members", everybody)
+        assert len(first.members()) == 1 + count and turns.count >= count / slices.PIECE
+        turns.count = 0
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hostile:
+            said = [encode_message(Suspect(f"m{n}", 1, "m1")) for n in range(2, 50)]
+            hostile.sendto(envelope.seal_datagram(theirs[0].session, join_messages(said)), address_of(first))
+        with trio.fail_after(PATIENCE_S):
+            while first.counters().get("suspicions", 0) < len(said):
+                await trio.lowlevel.checkpoint()
+        assert turns.count >= len(said) / slices.PIECE
 
 
 async def test_key_rotation_reaches_files(tmp_path: Path) -> None:

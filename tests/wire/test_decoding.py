@@ -49,7 +49,7 @@ FORMATS: list[tuple[str, Callable[[Any], object], bytes, type[Exception]]] = [
     ("push", batches.decode_pushes, PUSH, Unreadable),
     ("push-ack", batches.decode_push_acks, batches.encode_push_ack(batches.PushAck(1, 2, 3, 4, 4, 0)), Unreadable),
     ("gossip", packets.decode_messages, GOSSIP, packets.MalformedGossip),
-    ("records", packets.decode_records, b"\x90", packets.MalformedGossip),
+    ("records", lambda body: list(packets.decode_records(body)), b"\x90", packets.MalformedGossip),
     ("key request", key_requests.decode_request, b"\x93", exchange.BadExchange),
     ("manifest", decode_manifest, MANIFEST, ManifestDamaged),
 ]
