@@ -63,6 +63,9 @@ EVENTS: dict[str, Event] = {
     "federation.neighbour": Event(INFO, "neighbour {address}: {why}"),
     "federation.not_captured": Event(WARNING, "the broker does not send {topic} back: its captures cannot change"),
     "federation.not_forgotten": Event(WARNING, "{agent} is not forgotten: it can be reached"),
+    "federation.not_passed_on": Event(
+        WARNING, "{neighbour} has kept {messages} messages for {agent} that did not come on"
+    ),
     "federation.spool_full": Event(ERROR, "{problem}: nothing is acknowledged until there is room"),
     "gateway.settings_at_restart": Event(INFO, "{title} takes up new settings at a restart"),
     "gossip.dropped": Event(WARNING, "dropped gossip packets: {reasons}"),

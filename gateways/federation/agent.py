@@ -360,7 +360,13 @@ class Agent:
             "management_core": overlay.core(),
             "host": self._delivery.is_up,
             "neighbours": [
-                {"name": name, "up": at.is_up, "round_trip_ms": round(at.round_trip_ms, 1)}
+                {
+                    "name": name,
+                    "up": at.is_up,
+                    "round_trip_ms": round(at.round_trip_ms, 1),
+                    "passed_by": at.distrusted_for,
+                    "not_passed_on": at.not_passed_on,
+                }
                 for name, at in sorted(parts.neighbours.items())
             ],
             "agents": [

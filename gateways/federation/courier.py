@@ -15,8 +15,9 @@ from gateways.federation.election import Election
 from gateways.federation.events import AckHost, Captured, HoldLink
 from gateways.federation.meshes import Meshes
 from gateways.federation.messages import HOPS_MAX, Kept, TopicMessage, pack_properties
-from gateways.federation.overlay import Overlay
+from gateways.federation.overlay import NOT_KEPT, Overlay
 from gateways.federation.parts import Neighbour, Parts
+from gateways.federation.passing_on import PassingOn
 from gateways.federation.rows import HOST, Rows, Stored, message_key
 from mqtt.properties import Properties, PropertyId
 
@@ -65,6 +66,7 @@ class Courier:
     ) -> None:
         self._parts, self._overlay, self._meshes, self._election = parts, overlay, meshes, election
         self._rows, self._delivery, self._found_room = rows, delivery, found_room
+        self._passing_on = PassingOn(parts, overlay)
         self._lines: dict[str, _Line] = {}
         self._number = 0
         self._last: dict[str, tuple[int, frozenset[str]]] = {}  # topic: number, destinations
@@ -223,6 +225,8 @@ class Courier:
                 self._parts.refuse(at.name, "custody")
                 return False
             line.taken = message.custody
+            if not message.expiry_ms and self._parts.name in message.to:
+                self._passing_on.arrived(message)
             if self._rows.is_full(len(message.path)) or at.name in self._backlog_from:
                 self._backlog_from.add(at.name)
                 self._backlog.append((at.name, message, 0, 0))
@@ -397,6 +401,7 @@ class Courier:
                 self._route(now, doubtful, is_sure=True)
         if now >= self._sweep_at:
             self._sweep(now)
+        self._passing_on.tick(now)
         for name, line in self._lines.items():
             self._pump(now, name, line)
         for name, line in self._lines.items():
@@ -445,6 +450,8 @@ class Courier:
             flying[line.sent] = (key, to, now)
             for each in to:
                 stored.owed[each] = name
+            if not stored.message.expiry_ms:
+                self._passing_on.handed(now, name, stored.message, to)
             self._send(now, at, stored.message, to, wall_ms - stored.born_ms, line.sent)
 
     def _end(self, stored: Stored, destinations: Iterable[str], reason: str) -> None:
@@ -468,13 +475,13 @@ class Courier:
             is_used = line.flying and at is not None and at.is_up and not at.distrusted_until
             if is_used and now - line.progress_at > timeout:
                 line.progress_at = now
-                self._parts.drop("not_kept")
+                self._parts.drop(NOT_KEPT)
                 self._parts.log("federation.held_too_long", neighbour=name, seconds=timeout)
-                self._overlay.distrust(now, name, now + DISTRUST_S)
+                self._overlay.distrust(now, name, now + DISTRUST_S, NOT_KEPT)
 
     def deadline(self) -> float:
         """Return when ``tick`` is due."""
-        due = min(self._sweep_at, self._doubtful[0][0] if self._doubtful else math.inf)
+        due = min(self._sweep_at, self._passing_on.deadline(), self._doubtful[0][0] if self._doubtful else math.inf)
         if self._backlog:
             due = min(due, self._backlog_at)
         if (self._overlay.version, self._meshes.version) != self._ways_version:

@@ -20,6 +20,7 @@ from mqtt.topics import validate_topic_filter, validate_topic_name
 from wire.decoding import Payload, Unreadable, strictly
 
 __all__ = [
+    "ARRIVED_MAX",
     "DISTANCE_MAX",
     "HOPS_MAX",
     "LEVELS_MAX",
@@ -58,6 +59,7 @@ NEIGHBOURS_MAX = 1024  # as many as there may be agents
 NAMES_MAX = 4096  # members of a filter, destinations of a message
 TOPICS_MAX = 10_001  # in one page; one more than interests_max, so that the excess is seen and counted
 ADDRESSES_MAX = 16
+ARRIVED_MAX = 64  # agents whose messages one agent counts
 ADDRESS_MAX = 300
 WHY_MAX = 200
 QOS_MAX = 2
@@ -86,7 +88,13 @@ class HelloBack(Struct, frozen=True, array_like=True, tag="hb"):
 
 
 class Federate(Struct, frozen=True, array_like=True, tag="fd"):
-    """An agent's word about itself, flooded; ``neighbours`` are those that are up."""
+    """An agent's word about itself, flooded.
+
+    Attributes:
+        neighbours: Those that are up.
+        arrived: How many messages of QoS 1 and 2 without an expiry came to it, by the agent that captured them; the
+            first 64 agents. None: this agent does not count.
+    """
 
     agent: str
     id: int
@@ -96,6 +104,7 @@ class Federate(Struct, frozen=True, array_like=True, tag="fd"):
     version: int
     addresses: tuple[str, ...]
     neighbours: tuple[str, ...]
+    arrived: tuple[tuple[str, int], ...] | None = None
 
 
 class Reconsider(Struct, frozen=True, array_like=True, tag="rc"):
@@ -333,6 +342,9 @@ def _check_federate(message: Federate) -> None:
     _names(message.neighbours, len(message.neighbours), NEIGHBOURS_MAX)
     _require(len(message.addresses) <= ADDRESSES_MAX, "addresses")
     _require(all(len(address) <= ADDRESS_MAX for address in message.addresses), "addresses")
+    arrived = message.arrived or ()
+    _names((name for name, _ in arrived), len(arrived), ARRIVED_MAX)
+    _numbers(*(count for _, count in arrived))
 
 
 def _check_reconsider(message: Reconsider) -> None:

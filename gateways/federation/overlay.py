@@ -26,9 +26,10 @@ from gateways.federation.messages import (
 )
 from gateways.federation.parts import Neighbour, Parts
 
-__all__ = ["Overlay"]
+__all__ = ["NOT_KEPT", "NOT_PASSED_ON", "Overlay"]
 
 ANNOUNCE_GAP_S = 0.1  # between two own fd, however often neighbours come and go
+NOT_KEPT, NOT_PASSED_ON = "not_kept", "not_passed_on"  # why a neighbour is passed by
 AGENTS_MAX = 1024  # others are not listened to
 UPDATE_EPOCHS = 4096  # operators' words that are remembered
 
@@ -72,6 +73,8 @@ class Overlay:
         """Begin with a neighbour: all that is known goes to it."""
         parts = self._parts
         at = parts.neighbours.setdefault(event.neighbour, Neighbour(event.neighbour))
+        if at.incarnation != event.incarnation:  # another process, which is judged anew
+            at.not_passed_on, at.accused = {}, 0
         at.incarnation, at.link, at.is_linked = event.incarnation, event.link, True
         at.set_policy(event.policy)
         self._hello(now, at)
@@ -103,17 +106,17 @@ class Overlay:
         at.heard = now
         return self._set_up(now, at, True)
 
-    def distrust(self, now: float, neighbour: str, until: float) -> None:
+    def distrust(self, now: float, neighbour: str, until: float, why: str) -> None:
         """Pass a neighbour by until then."""
         at = self._parts.neighbours[neighbour]
-        at.distrusted_until = until
+        at.distrusted_until, at.distrusted_for = until, why
         self._changed(now)
 
     def trust(self, now: float, neighbour: str) -> None:
-        """End what ``distrust`` began: the neighbour keeps messages again."""
+        """Note that a neighbour keeps messages: it is not passed by for keeping none."""
         at = self._parts.neighbours[neighbour]
-        if at.distrusted_until:
-            at.distrusted_until = 0.0
+        if at.distrusted_for == NOT_KEPT:
+            at.distrusted_until, at.distrusted_for = 0.0, ""
             self._changed(now)
 
     def up(self) -> list[str]:
@@ -214,6 +217,7 @@ class Overlay:
             VERSION,
             parts.settings.addresses,
             tuple(self.up()[:NEIGHBOURS_MAX]),
+            tuple(parts.arrived.items()),
         )
 
     def announce(self, now: float) -> None:
@@ -275,13 +279,19 @@ class Overlay:
 
     def _routes(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         if self._hops_version != self.version:
-            self._hops, self._hops_version = self._search(), self.version
+            self._hops, self._hops_version = self._search(self.up()), self.version
             found = [(known.word.id, name) for name, known in self.agents.items() if name in self._hops]
             self._live = sorted([*found, (self._parts.id, self._parts.name)])
         return self._hops
 
-    def _search(self) -> dict[str, tuple[int, tuple[str, ...]]]:
-        routes: dict[str, tuple[int, tuple[str, ...]]] = {name: (1, (name,)) for name in self.up()}
+    def has_detour(self, neighbour: str) -> bool:
+        """Return whether everybody can be reached without the link to a neighbour, itself too."""
+        others = [each for each in self.up() if each != neighbour]
+        return self._search(others).keys() == self._routes().keys()
+
+    def _search(self, first: list[str]) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Return distance and next hops to each agent that can be reached through some neighbours."""
+        routes: dict[str, tuple[int, tuple[str, ...]]] = {name: (1, (name,)) for name in first}
         layer, distance = list(routes), 1
         while layer:
             distance += 1
@@ -393,7 +403,7 @@ class Overlay:
             if at.is_up and now > at.heard + settings.missed * settings.hello_s + settings.hello_s / 2:
                 self._set_up(now, at, False)
             if at.distrusted_until and now >= at.distrusted_until:
-                at.distrusted_until = 0.0
+                at.distrusted_until, at.distrusted_for = 0.0, ""
                 self._changed(now)
         silent_at = now - settings.missed * settings.announce_s
         for name in [name for name, known in self.agents.items() if known.heard < silent_at]:
@@ -439,6 +449,7 @@ def _farther(word: Federate) -> Federate:
         word.version,
         word.addresses,
         word.neighbours,
+        word.arrived,
     )
 
 

@@ -5,6 +5,7 @@ Decides nothing but which neighbours are up. The cores write here; ``agent.py`` 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from random import Random
 
@@ -28,7 +29,10 @@ class Neighbour:
         is_linked: The link's connection stands.
         is_up: A hello was answered within three intervals.
         heard: When it last answered.
-        distrusted_until: It keeps no messages, and is passed by until then.
+        distrusted_until: It is passed by until then.
+        distrusted_for: Why, in the word that is counted.
+        not_passed_on: Messages that it kept and that did not come on, by the agent that they were for.
+        accused, accused_at: How often in a row it was passed by for that, and when last.
         interests: Filters that were learned through it.
     """
 
@@ -41,6 +45,9 @@ class Neighbour:
         self.hello_at = 0.0
         self.round_trip_ms = 0.0
         self.distrusted_until = 0.0
+        self.distrusted_for = ""
+        self.not_passed_on: dict[str, int] = {}
+        self.accused, self.accused_at = 0, -math.inf
         self.interests: set[tuple[str, str]] = set()
         self.set_policy(NeighbourPolicy())
 
@@ -67,6 +74,7 @@ class Parts:
         wall_ms_at: UTC in milliseconds at ``now`` 0 of the caller's clock.
         dedup_s, hold_s: Those of the federation, or the agent's own where they are stricter.
         forgotten: Agents that an operator gave up in this step.
+        arrived: Messages of QoS 1 and 2 that came to this agent, by the agent that captured them.
     """
 
     def __init__(self, settings: AgentSettings, now: float, wall_ms: int, random: Random) -> None:
@@ -81,6 +89,7 @@ class Parts:
         self.ready = Ready()
         self.neighbours: dict[str, Neighbour] = {}
         self.forgotten: list[str] = []
+        self.arrived: dict[str, int] = {}
         self._lines = 0
 
     def wall_ms(self, now: float) -> int:

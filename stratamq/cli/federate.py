@@ -175,7 +175,12 @@ def _check_topic(topic: str) -> None:
 
 
 def _neighbour(each: dict[str, Any]) -> str:
-    return f"up, {each['round_trip_ms']} ms" if each["up"] else "down"
+    found = f"up, {each['round_trip_ms']} ms" if each["up"] else "down"
+    if each["passed_by"]:
+        found += f", passed by ({each['passed_by']})"
+    for agent, messages in each["not_passed_on"].items():
+        found += f", has kept {messages} messages for {agent} that did not come on"
+    return found
 
 
 def _ask(config: Path, settings: list[str] | None, verb: str, argument: str = "") -> Any:

@@ -68,6 +68,7 @@ GOOD: tuple[Message, ...] = (
     HelloBack(1),
     Federate("b", 7, 5, 2, 0, 1, ("b.example:10500",), ("m", "z")),
     Federate("z", 8, 5, 2, 1, 1, (), ("b",)),
+    Federate("z", 8, 5, 3, 1, 1, (), ("b",), (("m", 3), ("b", 1 << 40))),
     Reconsider(7, "b", "z"),
     CoreAnnouncement("b", 5, 1, 0, 12345, 3600.0, 86400.0),
     TopicCores("b", 5, 0, (Topic("a/#", 1, 2, ("b", "z")), Topic("c", 2, 0, ("b",), 9, True))),

@@ -9,10 +9,13 @@ from gateways.federation.courier import Courier
 from gateways.federation.echoes import Echoes
 from gateways.federation.election import Election
 from gateways.federation.events import Captured, Event
+from gateways.federation.overlay import Overlay
+from gateways.federation.passing_on import PassingOn
 from gateways.federation.retained import Registers
 from gateways.spool_rows import Put
 from tests.gateways.federation import test_agents as _A
 from tests.gateways.federation import test_full_spools as _F
+from tests.gateways.federation import test_passing_on as _P
 from tests.gateways.federation import test_simulation as _S
 from tests.gateways.federation.sim_process import SimProcess
 from tests.mutants.seeded import SeededBug
@@ -107,6 +110,27 @@ FEDERATION: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(Registers, "comes_again", lambda _self, _topic, _payload: False),
         _F.test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death,
         "test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death",
+    ),
+    SeededBug(
+        "what a neighbour is given for others is not compared with what comes",
+        "gateways/federation/passing_on.py PassingOn.handed",
+        lambda patch: patch.setattr(PassingOn, "handed", lambda *_: None),
+        _P.test_who_passes_nothing_on_is_named_and_passed_by,
+        "test_who_passes_nothing_on_is_named_and_passed_by",
+    ),
+    SeededBug(
+        "agents that are far away judge as soon as those that are near",
+        "gateways/federation/passing_on.py PassingOn.patience_s",
+        lambda patch: patch.setattr(PassingOn, "patience_s", lambda _self, _destination: 35.0),
+        _P.test_the_nearest_agent_judges_first,
+        "test_the_nearest_agent_judges_first",
+    ),
+    SeededBug(
+        "the only way is given up, too",
+        "gateways/federation/overlay.py Overlay.has_detour",
+        lambda patch: patch.setattr(Overlay, "has_detour", lambda _self, _neighbour: True),
+        _P.test_the_only_way_is_not_given_up,
+        "test_the_only_way_is_not_given_up",
     ),
     SeededBug(
         "rows of a neighbour that died take no other way",

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import msgspec
+
 from gateways.federation.events import AgentSettings, Inject, LinkDown, LinkUp, NeighbourPolicy, Received
-from gateways.federation.messages import HOPS_MAX, TopicMessage, decode
+from gateways.federation.messages import HOPS_MAX, TopicMessage, decode, encode
 from mqtt.topics import matches
 from tests.gateways.federation.sim_process import SimProcess
 
@@ -62,12 +64,14 @@ class FederationSimulation:
 
     Attributes:
         is_busy: Turns of agents take their time, and events gather meanwhile, as on a machine with much other work.
+        withholding: Agents that keep the messages of others, say so, and pass none on; what else comes they pass on.
         goes_back: A message may come to an agent again: the way on was cut behind it, and again behind the next one.
     """
 
     def __init__(self, seed: int, latency_s: float = 0.005, jitter_s: float = 0.005) -> None:
         self.random = Random(seed)
         self.is_busy = self.goes_back = False
+        self.withholding: set[str] = set()
         self.latency_s, self.jitter_s = latency_s, jitter_s
         self.now = 100.0
         self.processes: dict[str, SimProcess] = {}
@@ -224,6 +228,8 @@ class FederationSimulation:
         if not line.is_connected or is_stopped or process.core is None or not line.queues[receiver]:
             return
         data = line.queues[receiver].popleft()
+        if receiver in self.withholding:
+            data = _for_one_alone(data, receiver)
         (sender,) = pair - {receiver}
         self._watch(receiver, data)
         process.step([Received(sender, data)])
@@ -289,6 +295,8 @@ class FederationSimulation:
                     cores.setdefault(topic_filter, set()).add(state.core)
             if self.processes[name].disk.get("message") or self.processes[name].disk.get("settled"):
                 found.append(f"rows are left at {name}")
+            if core.counts["not_passed_on"] and not self.withholding:
+                found.append(f"{name} accuses an honest neighbour: {self.processes[name].logs}")
             if self.processes[name].closed:
                 found.append(f"{name} closed links: {self.processes[name].closed}")
         found += [f"{topic_filter} has cores {names}" for topic_filter, names in cores.items() if len(names) != 1]
@@ -336,6 +344,14 @@ class FederationSimulation:
             if len(set(values.values())) > 1:
                 found.append(f"retained {topic}: {values}")
         return found
+
+
+def _for_one_alone(data: bytes, name: str) -> bytes:
+    """Return a frame as an agent takes it that withholds messages: each is for itself alone."""
+    message = decode(data)
+    if isinstance(message, TopicMessage) and not message.is_register:
+        return encode(msgspec.structs.replace(message, to=(name,)))
+    return data
 
 
 BROKERS: tuple[dict[str, bool], ...] = ({}, {"has_identifiers": False})  # MQTT 5; 3.1.1 with level 0x84

@@ -130,6 +130,9 @@ UNREADABLE: list[tuple[str, bytes, str]] = [
     ("QoS 2 without custody", encode(topic_message(custody=0)), "custody"),
     ("33 hops", encode(topic_message(path=("x",) * 32 + ("b",))), "hops"),
     ("no hops", encode(topic_message(path=())), "hops"),
+    ("65 counts", encode(Federate("z", 7, 5, 2, 1, 1, (), (), tuple((f"n{each}", 1) for each in range(65)))), "names"),
+    ("a count of no name", encode(Federate("z", 7, 5, 2, 1, 1, (), (), (("", 1),))), "name"),
+    ("a count below nothing", encode(Federate("z", 7, 5, 2, 1, 1, (), (), (("b", -1),))), "number"),
     ("to nobody", encode(topic_message(to=())), "names"),
     ("damaged properties", encode(topic_message(properties=b"\x03\xff\xff\xff")), "properties"),
     (
