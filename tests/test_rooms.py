@@ -189,6 +189,7 @@ SHELLS = {
     "membership.gossip",
     "membership.key_requests",
     "membership.node_gossip",
+    "membership.slices",
     "membership.sockets",
     "router.operators.group_verbs",
     "router.raft.disk_queue",
