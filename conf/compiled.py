@@ -23,6 +23,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.buffers",
     "edge.hot.counters",
     "edge.hot.durations",
+    "edge.hot.round_trips",
     "edge.hot.purses",
     "edge.hot.state",
     "edge.hot.output",

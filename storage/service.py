@@ -431,7 +431,7 @@ class StorageService:
             "Copies that are made anew here.",
             lambda: float(core.placements.catching_up()[0]),
         )
-        shown = Shown(core.node, core.placements.hosted, lambda: core.map, core.served_ms)
+        shown = Shown(core.node, core.placements.hosted, lambda: core.map, core.served_ms, _wall_ms)
         budget_bytes = self._config.storage.retained_bytes_max
         expose_partitions(metrics, shown, core.figures, core.event_counts, budget_bytes)
         metrics.show(

@@ -212,7 +212,7 @@ def _window(
     if not window or out < window or not (waits > 0 or full_since):
         return
     packet = connection.oldest_packet if connection.oldest_packet is not None else session and session.head_packet
-    topic = connection.oldest_topic or (session.head_topic if session is not None else "") or ""
+    topic = (session.head_topic if session is not None else "") or ""  # an edge keeps no topic of what it has written
     oldest = f"; the oldest is packet {packet}" + (f" of topic {topic!r}" if topic else "") if packet else ""
     setting = "receive_maximum" if connection.receive_maximum == 1 else "window"
     age = f", the first for {span(waiting_s)}" if waiting_s else ""

@@ -13,6 +13,7 @@ from edge.hot.layout cimport (
 from edge.hot.output cimport answer_unknown, pending_output, output_of, unpark, write_short
 from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
+from edge.hot.round_trips cimport end_trip
 from edge.hot.state cimport Conn, HotState, PendingAck, Outbound, PARK_QUOTA, Peer
 from edge.hot.told_origins cimport forget_origin, note_origin, write_told
 from edge.hot.traces cimport trace_acked, trace_answered

@@ -36,6 +36,7 @@ if not cython.compiled:
     )
     from edge.hot.output import answer_unknown, unpark, write_short
     from edge.hot.pushes import push_acknowledged
+    from edge.hot.round_trips import end_trip
     from edge.hot.state import PARK_QUOTA
     from edge.hot.told_origins import forget_origin, note_origin, write_told
     from edge.hot.traces import trace_acked, trace_answered
@@ -233,6 +234,8 @@ def _ephemeral(
         return answer_unknown(hot, conn, first, identifier, reason_code)
     if outbound.traced is not None:
         trace_acked(hot, conn, first >> 4, identifier, reason_code)
+    if outbound.trips.packet == identifier:
+        end_trip(outbound.trips, hot.now_ns)
     if first == 0x50 and (state == 3 or reason_code < FAILURE):  # released before, or now
         set_state(outbound, identifier, 3)
         return write_short(hot, conn, 0x62, identifier, 0)

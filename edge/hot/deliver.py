@@ -22,6 +22,7 @@ if not cython.compiled:
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
     from edge.hot.records import record_of
+    from edge.hot.round_trips import begin_trip
     from edge.hot.traces import trace_drained, trace_waiting, trace_written
 
 __all__: list[str] = []
@@ -282,6 +283,8 @@ def deliver_to(
         note_drop(hot, conn, "window", packet.topic, packet)
         return False
     identifier: cython.int = take_identifier(outbound, qos)
+    if outbound.trips.packet == 0:
+        begin_trip(outbound.trips, identifier, hot.now_ns)
     write_copy(hot, conn, packet, qos, retain, False, identifier, identifiers)
     hot.turn_bytes += size
     if qos == 1:
@@ -388,7 +391,10 @@ def _send_pending(
     at: cython.Py_ssize_t = reserve(out, len(encoded))
     append_bytes(out, encoded)
     qos: cython.int = (encoded[0] >> 1) & 3
-    put16(out, at + identifier_at, take_identifier(outbound, qos))
+    identifier: cython.int = take_identifier(outbound, qos)
+    if outbound.trips.packet == 0:
+        begin_trip(outbound.trips, identifier, hot.now_ns)
+    put16(out, at + identifier_at, identifier)
     if expiry_at > 0:
         put32(out, at + expiry_at, left)  # the remaining time [MQTT-3.3.2-6]
     hot.turn_bytes += len(encoded)

@@ -47,6 +47,7 @@ if not cython.compiled:
     )
     from edge.hot.notes import note_drop
     from edge.hot.output import answer_unknown, note_high, pending_output, write_short
+    from edge.hot.round_trips import begin_trip, end_trip
     from edge.hot.traces import trace_acked, trace_written
 
 __all__: list[str] = []
@@ -198,6 +199,8 @@ def _push(
         send_push_ack(hot, conn, partition_epoch, session_seq, 4 if packet.qos == 1 else 5, PACKET_TOO_LARGE)
         return
     pushes[identifier] = (session_seq, partition_epoch, packet.qos)
+    if outbound.trips.packet == 0:
+        begin_trip(outbound.trips, identifier, hot.now_ns)
     write_copy(hot, conn, packet, packet.qos, flags & RETAIN_FLAG != 0, flags & PUSH_DUP_FLAG != 0, identifier, b"")
     hot.turn_bytes += size
     if packet.qos == 1:
@@ -237,6 +240,8 @@ def push_acknowledged(
         answer_unknown(hot, conn, packet_type << 4, packet_identifier, reason_code)
         return
     session_seq, partition_epoch, state = known
+    if outbound.trips.packet == packet_identifier:
+        end_trip(outbound.trips, hot.now_ns)
     if outbound.traced is not None:
         trace_acked(hot, conn, packet_type, packet_identifier, reason_code)
     if packet_type == 4:

@@ -3,6 +3,7 @@ from edge.hot.buffers cimport Buffer, Pool
 from edge.hot.counters cimport Counters
 from edge.hot.durations cimport Durations
 from edge.hot.purses cimport Purse
+from edge.hot.round_trips cimport RoundTrips
 
 
 cdef enum:
@@ -119,6 +120,7 @@ cdef class Outbound:
     cdef readonly Py_ssize_t pending_bytes
     cdef dict picks
     cdef Py_ssize_t picks_bytes
+    cdef readonly RoundTrips trips
     cdef readonly dict pushes
     cdef dict answered
     cdef object unsent_acks

@@ -16,6 +16,7 @@ from edge.hot.buffers import Buffer, Pool
 from edge.hot.counters import Counters
 from edge.hot.durations import Durations
 from edge.hot.purses import Purse
+from edge.hot.round_trips import RoundTrips
 from wire.links.allowed import may_send
 from wire.links.link import LinkCore
 from wire.messages.batches import NO_EXPIRY
@@ -296,14 +297,13 @@ class Outbound:
             slots *= 2
         self.window = window
         self.mask = slots - 1
-        self.next_identifier = 1
-        self.inflight = 0
+        self.next_identifier, self.inflight = 1, 0
         self.states = bytearray(slots)
         self.identifiers = bytearray(2 * slots)  # u16 each
         self.pending: deque[Waiting] | None = None
-        self.pending_bytes = 0
         self.picks: dict[int, tuple[bytes, bytes, int]] | None = None  # identifier: share, record, when it came
-        self.picks_bytes = 0  # of their records, those that wait in pending included
+        self.pending_bytes = self.picks_bytes = 0  # second: of their records, those that wait in pending included
+        self.trips = RoundTrips()
         self.pushes: dict[int, tuple[int, int, int]] | None = None  # identifier: session_seq, partition_epoch, state
         self.answered: dict[int, int] | None = None  # session_seq: last packet type of the client
         self.unsent_acks: deque[bytes] | None = None

@@ -9,7 +9,7 @@ from edge.clients.clients import Clients
 from edge.hot.connections import NO_LIMIT
 from edge.hot.engine import Engine
 from edge.hot.state import Conn
-from edge.looks.windows import in_flight, oldest_unacknowledged, unsent_bytes, waiting_since_ns
+from edge.looks.windows import in_flight, oldest_unacknowledged, round_trip_p99_ms, unsent_bytes, waiting_since_ns
 from edge.node.node import NS, EdgeNode
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.held_live import HeldMessages
@@ -34,6 +34,7 @@ class ClientTable:
         rights: What each client may receive.
         utc_ms: Milliseconds since the epoch.
         peer_name: "ip:port" at the other end of a socket.
+        traced: Names of the traces that mark a client.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ClientTable:
         rights: ClientRights,
         utc_ms: Callable[[], int],
         peer_name: Callable[[int], str],
+        traced: Callable[[Client], list[str]],
     ) -> None:
         self._node = node
         self._hot = hot
@@ -53,6 +55,7 @@ class ClientTable:
         self._rights = rights
         self._utc_ms = utc_ms
         self._peer_name = peer_name
+        self._traced = traced
         self._keys: OrderedKeys[int] = OrderedKeys(clients.numbers)
 
     def sources(self) -> dict[str, Source]:
@@ -100,7 +103,7 @@ class ClientTable:
             "listener": lambda client: client.policy.name,
             "keep_alive_s": lambda client: 2 * client.conn.silence_ns // (3 * NS) if client.conn.version else None,
             "expiry_s": lambda client: client.expiry_s,
-            "connected_at_ms": lambda client: self._utc_of(client.opened_at) if client.opened_at else None,
+            "connected_at_ms": lambda client: self.utc_of(client.opened_at) if client.opened_at else None,
             "inflight": lambda client: in_flight(client.conn),
             "queued": _queued,
             "oldest_s": self._oldest_s,
@@ -109,6 +112,7 @@ class ClientTable:
             "subscriptions": lambda client: None if client.session else len(client.subscriptions),
             "receive_maximum": lambda client: client.receive_maximum,
             "dropped": lambda client: client.conn.dropped,
+            "rtt_p99_ms": lambda client: round_trip_p99_ms(client.conn),
             "partition": lambda client: client.partition,
             "owner_epoch": lambda client: client.owner_epoch,
             "session": lambda client: client.session,
@@ -144,6 +148,7 @@ class ClientTable:
             "maximum_packet_size": _packet_max,
             "filters": lambda client: list(client.subscriptions)[:NAMES_MAX] if not client.session else None,
             "tls": lambda client: _tls(client.conn),
+            "traced": self._traced,
         }
 
     def _may_receive(self, one: tuple[Client, Mapping[str, str]]) -> bool | None:
@@ -159,11 +164,12 @@ class ClientTable:
         known = self._peer_name(client.conn.fd) if client.conn.fd >= 0 else ""
         return known or (client.seat.address if client.seat is not None else "")
 
-    def _utc_of(self, at: float) -> int:
+    def utc_of(self, at: float) -> int:
+        """Return a time of the node in UTC, milliseconds."""
         return self._utc_ms() - int((self._node.now - at) * 1000)
 
     def _utc_of_ns(self, at_ns: int) -> int | None:
-        return self._utc_of(at_ns / NS) if at_ns else None
+        return self.utc_of(at_ns / NS) if at_ns else None
 
     def _oldest_s(self, client: Client) -> float | None:
         since = waiting_since_ns(client.conn)

@@ -12,6 +12,7 @@ from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from mqtt.topics import matches, parse_shared
 from wire.looks.ordered_keys import OrderedKeys
+from wire.looks.skew import skew
 from wire.looks.source import Ask, Columns, LookRefused, Place, Source
 from wire.messages.hello import PeerKey
 from wire.messages.look_rows_topics import SeenMember
@@ -77,27 +78,28 @@ class RouteLooks:
             "partitions": lambda route: list(route.partitions),
             "groups": lambda route: [group.share.decode() for group in route.groups],
             "reason_code": lambda route: route.reason_code or None,
+            "traced": lambda route: route.traced,
         }
 
     # --- matches
 
     def _matches(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
-        """Yield (client, subscription, why not) of the subscribers here; of groups their members, by place."""
+        """Yield (client, subscription, share, why not, QoS) of the subscribers here, of groups their members."""
         topic = ask.where["topic"]
         if not topic or "+" in topic or "#" in topic or "\0" in topic:
             raise LookRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", 2)
         (after,) = ask.numbers(1)
-        at = 0
+        at, qos = 0, _number(ask.where.get("qos", "1"))
         for number, subscription, share in self._local.matching(topic):
             at += 1
             client = self._get(number)
             if at > after and client is not None:
-                yield at, (client, subscription, share, self._why(client, subscription, topic, ask.where))
+                yield at, (client, subscription, share, self._why(client, subscription, topic, ask.where), qos)
         if ask.where.get("near"):
             for name in self._near(topic):
                 at += 1
                 if at > after:
-                    yield at, (None, name, "", "level")
+                    yield at, (None, name, "", "level", qos)
 
     def _near(self, topic: str) -> list[str]:
         """Return filters that miss a topic by one level: longer, shorter, or another word at one place."""
@@ -135,6 +137,7 @@ class RouteLooks:
             "client_id": lambda match: match[0].client_id if match[0] is not None else None,
             "filter": lambda match: _plain_filter(match[1]),
             "qos": lambda match: match[1].qos if match[0] is not None else None,
+            "effective_qos": lambda match: min(match[1].qos, match[4]) if match[0] is not None else None,
             "share": lambda match: match[2].partition("/")[0],
             "no_local": lambda match: match[1].no_local if match[0] is not None else None,
             "retain_as_published": lambda match: match[1].retain_as_published if match[0] is not None else None,
@@ -165,6 +168,10 @@ class RouteLooks:
             "members": lambda group: local.members(group[0]),
             "online": lambda group: sum(1 for one in local.member_clients(group[0]) if not one.conn.closed),
             "queued": lambda group: sum(_waiting(one) for one in local.member_clients(group[0])),
+            "queued_most": lambda group: max((_waiting(one) for one in local.member_clients(group[0])), default=0),
+            "skew": lambda group: skew([_waiting(one) for one in local.member_clients(group[0])]),
+            "delivered": lambda group: local.counts(group[0])[0],
+            "redispatched": lambda group: local.counts(group[0])[1],
             "partition": lambda _: -1,
             "node": lambda _: name,
             "who": self._who,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.cluster.peer_table import PeerTable
 from edge.hot.engine import Engine
@@ -34,8 +35,8 @@ def edge_operators(
     peer_name: Callable[[int], str],
 ) -> Operators:
     """Return the operators of an edge, with all that it shows them."""
-    shown = edge_sources(node, hot, clients, held, routes.local, rights, utc, peer_name)
     traces = EdgeTraces(node, hot, clients, routes, utc)
+    shown = edge_sources(node, hot, clients, held, routes.local, rights, utc, peer_name, traces.names_of)
     return Operators(node, hot, peers, shown, traces, lambda: int(utc() * 1000))
 
 
@@ -48,17 +49,18 @@ def edge_sources(
     rights: ClientRights,
     utc: Callable[[], float],
     peer_name: Callable[[int], str],
+    traced: Callable[[Client], list[str]],
 ) -> dict[str, Source]:
     """Return the sources of an edge's desk."""
 
     def utc_ms() -> int:
         return int(utc() * 1000)
 
-    table = ClientTable(node, hot, clients, held, rights, utc_ms, peer_name)
+    table = ClientTable(node, hot, clients, held, rights, utc_ms, peer_name, traced)
     routes = RouteLooks(node, hot, local, rights, clients.get)
     return {
         **table.sources(),
-        **subscription_sources(node, table),
+        **subscription_sources(node, table, local),
         **routes.sources(),
         **slow_sources(node, hot, table, utc_ms),
         **join_journal(node, hot, utc_ms),

@@ -8,6 +8,7 @@ from edge.hot.state import PendingAck
 from edge.looks.clients import ClientTable
 from edge.looks.windows import open_packets
 from edge.node.node import NS, EdgeNode
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from mqtt.topics import parse_shared
 from wire.looks.source import Ask, Columns, LookRefused, Place, Source
 from wire.messages.sessions import Subscription
@@ -15,10 +16,16 @@ from wire.messages.sessions import Subscription
 __all__ = ["subscription_sources"]
 
 
-def subscription_sources(node: EdgeNode, table: ClientTable) -> dict[str, Source]:
+def subscription_sources(node: EdgeNode, table: ClientTable, local: EphemeralSubscriptions) -> dict[str, Source]:
     """Return the looks at subscriptions and at what is under way."""
+
+    def since_ms(pair: tuple[Client, Subscription]) -> int | None:
+        since = local.since(pair[0], pair[1].topic_filter)
+        return table.utc_of(since) if since else None
+
+    columns = {**_subscription_columns(node.name), "since_ms": since_ms}
     return {
-        "subscriptions": Source(lambda ask: _subscriptions(table, ask), _subscription_columns(node.name)),
+        "subscriptions": Source(lambda ask: _subscriptions(table, ask), columns),
         "inflight": Source(lambda ask: _inflight(node, table, ask), _INFLIGHT),
     }
 

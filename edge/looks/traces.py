@@ -129,6 +129,11 @@ class EdgeTraces:
     def _mark(self, client: Client) -> None:
         client.conn.traced = self._marks_clients and self.desk.wants_client(client.client_id, _address(client))
 
+    def names_of(self, client: Client) -> list[str]:
+        """Return the names of the traces that mark a client."""
+        found = self.desk.of_kind("client", "address")
+        return [trace.order.trace for trace in found if trace.is_about(client.client_id, _address(client), "")]
+
     # --- clients come and go
 
     def connected(self, client: Client, opened: SessionOpened) -> None:

@@ -3,9 +3,17 @@
 from collections.abc import Iterator
 from typing import Any
 
+from edge.hot.round_trips import p99_ms
 from edge.hot.state import Conn
 
-__all__ = ["in_flight", "oldest_unacknowledged", "open_packets", "unsent_bytes", "waiting_since_ns"]
+__all__ = [
+    "in_flight",
+    "oldest_unacknowledged",
+    "open_packets",
+    "round_trip_p99_ms",
+    "unsent_bytes",
+    "waiting_since_ns",
+]
 
 STATES = {1: "sent", 2: "sent", 3: "released", 4: "received"}  # of a packet towards a client
 ARRIVED = 3  # place of the arrival in a message that waits: edge/hot/state.py, Waiting
@@ -45,6 +53,11 @@ def open_packets(conn: Conn) -> Iterator[tuple[int, str, int | None]]:
 def oldest_unacknowledged(conn: Conn) -> int | None:
     """Return the packet identifier of the oldest packet that a client has not acknowledged."""
     return next((identifier for identifier, _, _ in open_packets(conn)), None)
+
+
+def round_trip_p99_ms(conn: Conn) -> float | None:
+    """Return within which time a client acknowledges 99 of 100 packets, None of one that acknowledged none."""
+    return p99_ms(conn.outbound.trips.counted()) if conn.outbound is not None else None
 
 
 def waiting_since_ns(conn: Conn) -> int:

@@ -149,6 +149,7 @@ class Publishing:
 
         Its publisher has its acknowledgement: as the edge's own message, it has an origin of its own.
         """
+        self._routes.local.note_redispatched(share)
         self._routes.with_route(publish.topic, _Redispatched(self, share, publish).routed)
 
     def redispatch_routed(self, share: bytes, publish: Inbound, route: Route) -> None:

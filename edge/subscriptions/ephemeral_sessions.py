@@ -25,10 +25,11 @@ __all__ = ["EphemeralSubscriptions", "identifier_properties"]
 class _Member:
     """One subscription of a connection."""
 
-    __slots__ = ("client", "sub", "subscription")
+    __slots__ = ("client", "since", "sub", "subscription")
 
-    def __init__(self, client: Client, subscription: Subscription) -> None:
+    def __init__(self, client: Client, subscription: Subscription, since: float) -> None:
         self.client = client
+        self.since = since  # seconds, as the node counts them
         self.subscription = subscription
         self.sub = merged_subscriber(client, [subscription])
 
@@ -48,9 +49,11 @@ class _Filter:
 class _Group:
     """The members of a shared group here."""
 
-    __slots__ = ("members", "numbers", "turn")
+    __slots__ = ("delivered", "members", "numbers", "redispatched", "turn")
 
     def __init__(self) -> None:
+        self.delivered = 0  # copies that they were given
+        self.redispatched = 0  # of them, those that a member did not acknowledge before its connection ended
         self.members: dict[int, _Member] = {}
         self.numbers: list[int] | None = (
             None  # of members, sorted, without those found closed; None: to be sorted again
@@ -99,7 +102,7 @@ class EphemeralSubscriptions:
         """Return which filters of one SUBSCRIBE may be added: matching would cost too much with the others."""
         return self._costs.admits(client.number, client.subscriptions, names)
 
-    def add(self, client: Client, subscription: Subscription) -> None:
+    def add(self, client: Client, subscription: Subscription, now: float = 0.0) -> None:
         """Add or replace a subscription."""
         name = subscription.topic_filter
         shared = parse_shared(name)
@@ -119,7 +122,7 @@ class EphemeralSubscriptions:
                 self._filters[name] = known
             members = known.members
         self._size += client.number not in members
-        members[client.number] = _Member(client, subscription)
+        members[client.number] = _Member(client, subscription, now)
         if shared is None:
             self._changed(name)
 
@@ -235,6 +238,14 @@ class EphemeralSubscriptions:
                 for number, member in list(group.members.items()):
                     yield number, member.subscription, text
 
+    def since(self, client: Client, name: str) -> float | None:
+        """Return when a client subscribed to a filter last, in seconds as the node counts them."""
+        shared = parse_shared(name)
+        share = f"{shared[0]}/{shared[1]}".encode() if shared is not None else b""
+        known = self._groups.get(share) if share else self._filters.get(name)
+        member = known.members.get(client.number) if known is not None else None
+        return member.since if member is not None else None
+
     def filters(self) -> list[str]:
         """Return the filters of ordinary subscriptions."""
         return list(self._filters)
@@ -253,6 +264,17 @@ class EphemeralSubscriptions:
         group = self._groups.get(share)
         found = group.member_at(group.turn) if group is not None else None
         return found[1].client.number if found is not None else 0
+
+    def counts(self, share: bytes) -> tuple[int, int]:
+        """Return the copies that members here were given, and those of them that went on to other members."""
+        group = self._groups.get(share)
+        return (group.delivered, group.redispatched) if group is not None else (0, 0)
+
+    def note_redispatched(self, share: bytes) -> None:
+        """Note that a copy leaves a member whose connection ended."""
+        group = self._groups.get(share)
+        if group is not None:
+            group.redispatched += 1
 
     @property
     def shared(self) -> int:
@@ -278,6 +300,7 @@ class EphemeralSubscriptions:
         if found is None:
             return None
         place, member = found
+        group.delivered += 1
         if sticky_to is None:
             group.turn = place + 1
         return merged_subscriber(member.client, [member.subscription])

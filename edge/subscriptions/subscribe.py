@@ -328,7 +328,7 @@ class Subscribing:
             name = subscription.topic_filter
             before = name in client.subscriptions
             client.subscriptions[name] = subscription
-            self._local.add(client, subscription)
+            self._local.add(client, subscription, self._node.now)
             if not is_routed(name):
                 continue
             if not before:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from mqtt.topics import parse_shared
 from storage.hosting.hosted_partition import HostedPartition
 from storage.looks.shown import Shown
+from storage.state import keys
 from storage.state.durable_sessions import DurableSession
-from storage.state.rows import NEVER, STATE_QUEUED, STATE_RELEASED, Entry
+from storage.state.rows import NEVER, STATE_QUEUED, STATE_RELEASED, Entry, SubscriptionRow, unpack
 from storage.state.session_window import InFlight
 from wire.looks.source import Ask, Columns, Place, Source
 from wire.messages.sessions import Subscription
@@ -86,7 +87,7 @@ def queue_sources(shown: Shown) -> dict[str, Source]:
     return {
         "queue": Source(queue, _queue_columns(shown)),
         "inflight": Source(inflight, _inflight_columns(shown)),
-        "subscriptions": Source(subscriptions, _subscription_columns()),
+        "subscriptions": Source(subscriptions, _subscription_columns(shown)),
     }
 
 
@@ -98,6 +99,11 @@ def _queue_columns(shown: Shown) -> Columns:
 
     def age_s(one: _Queued) -> float | None:
         return shown.age_s(one.hosted, one.entry.arrived) if one.entry is not None and one.entry.arrived else None
+
+    def arrived_at_ms(one: _Queued) -> int | None:
+        if one.entry is None or not one.entry.arrived:
+            return None
+        return shown.utc_of(one.hosted, one.entry.arrived)
 
     def size(one: _Queued) -> int | None:
         if one.entry is None:
@@ -118,6 +124,7 @@ def _queue_columns(shown: Shown) -> Columns:
         "bytes": size,
         "state": lambda one: STATES.get(one.flight.state, "sent") if one.flight is not None else "queued",
         "packet": lambda one: one.flight.packet_identifier if one.flight is not None else 0,
+        "arrived_at_ms": arrived_at_ms,
         "age_s": age_s,
         "expires_in_s": expires_in_s,
         "origin": _of(lambda entry: shown.origin(entry.origin_kind, entry.origin_a, entry.origin_b)),
@@ -164,7 +171,14 @@ def _state(flight: InFlight) -> str:
     return "sent" if flight.out else "waiting"
 
 
-def _subscription_columns() -> Columns:
+def _subscription_columns(shown: Shown) -> Columns:
+    def since_ms(one: _Subscribed) -> int | None:
+        partition = one.hosted.partition
+        key = keys.subscription_key(partition.number, one.session.number, one.subscription.topic_filter)
+        value = partition.get(key)
+        since = unpack(SubscriptionRow, value).since if value is not None else 0
+        return shown.utc_of(one.hosted, since) if since else None
+
     return {
         "client_id": lambda one: one.session.client_id,
         "filter": lambda one: _share_and_filter(one.subscription)[1],
@@ -179,6 +193,7 @@ def _subscription_columns() -> Columns:
         "partition": lambda one: one.hosted.partition.number,
         "session": lambda one: one.session.number,
         "partial": lambda one: one.subscription.topic_filter in (one.session.made("partial") or ()),
+        "since_ms": since_ms,
     }
 
 

@@ -22,6 +22,7 @@ class Shown:
         hosted: Partitions whose primary it is.
         cluster_map: The map as it has it.
         served_ms: The served clock of one of them now.
+        utc_ms: Milliseconds since the epoch.
     """
 
     def __init__(
@@ -30,11 +31,13 @@ class Shown:
         hosted: Mapping[int, HostedPartition],
         cluster_map: Callable[[], ClusterMap],
         served_ms: Callable[[int], int],
+        utc_ms: Callable[[], int],
     ) -> None:
         self.node = node
         self._hosted = hosted
         self.map = cluster_map
         self.served_ms = served_ms
+        self._utc_ms = utc_ms
         self._sessions: dict[int, OrderedKeys[int]] = {}  # by partition
 
     def from_partition(self, number: int) -> Iterator[HostedPartition]:
@@ -124,6 +127,10 @@ class Shown:
         if arrived is None:
             return None
         return max(0, self.served_ms(hosted.partition.number) - (arrived or hosted.served_from_ms)) / 1000
+
+    def utc_of(self, hosted: HostedPartition, served_ms: int) -> int:
+        """Return a moment of a partition's served clock in UTC, milliseconds; too late if nobody served meanwhile."""
+        return self._utc_ms() - max(0, self.served_ms(hosted.partition.number) - served_ms)
 
     def oldest_s(self, hosted: HostedPartition) -> float | None:
         """Return the age of the oldest queued message of a partition, None where nothing is queued."""

@@ -23,7 +23,7 @@ def storage_sources(
     counts: Callable[[], Mapping[str, int]],
 ) -> dict[str, Source]:
     """Return the sources of a storage node's desk."""
-    shown = Shown(node, placements.hosted, cluster_map, served_ms)
+    shown = Shown(node, placements.hosted, cluster_map, served_ms, lambda: placements.journal.utc_ms())
     return {
         **session_sources(shown),
         **queue_sources(shown),

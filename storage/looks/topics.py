@@ -3,13 +3,18 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mqtt.data_types import encode_varint
 from mqtt.errors import MqttError
+from mqtt.limits import Limits
+from mqtt.properties import PropertyId, decode_properties
+from mqtt.reasons import PacketType
 from mqtt.topics import matches, parse_shared, validate_topic_filter
 from storage.hosting.hosted_partition import HostedPartition
 from storage.looks.shown import Shown
 from storage.state import keys
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.rows import NEVER, RetainedRow, unpack
+from wire.looks.skew import skew
 from wire.looks.source import USAGE, Ask, Columns, LookRefused, Place, Source
 from wire.messages.look_rows_topics import SeenMember
 from wire.messages.sessions import Subscription
@@ -19,6 +24,7 @@ __all__ = ["topic_sources"]
 TOPICS_AT_ONCE = 64  # of the index, in one step
 NEAR_MAX = 20
 MEMBERS_MAX = 100
+LIMITS = Limits(control_characters=True)  # an edge has judged what the client wrote
 PAYLOAD_BYTES_MAX = 200 * 1024  # of one retained message, below the bound of an answer
 
 
@@ -51,6 +57,7 @@ class _Match(NamedTuple):
     subscription: Subscription | None
     filter: str
     why: str
+    asked_qos: int = 1
     turn: bool | None = None
 
 
@@ -116,6 +123,11 @@ def _retained_columns(shown: Shown) -> Columns:
         row = one.row
         return shown.origin(row.origin_kind, row.origin_a, row.origin_b) if row is not None else None
 
+    def age_s(one: _Retained) -> float | None:
+        if one.row is None or not one.row.arrived:
+            return None
+        return shown.age_s(one.hosted, one.row.arrived)
+
     def payload(one: _Retained) -> bytes | None:
         row = one.row
         if row is None:
@@ -127,13 +139,28 @@ def _retained_columns(shown: Shown) -> Columns:
         "topic": lambda one: one.topic,
         "bytes": lambda one: one.known[0],
         "qos": lambda one: one.row.qos if one.row is not None else None,
+        "age_s": age_s,
         "expires_in_s": expires_in_s,
         "publisher": lambda one: one.known[3],
         "partition": lambda one: one.hosted.partition.number,
         "storage": lambda _: shown.node,
         "origin": origin,
+        "content_type": _content_type,
         "payload": payload,
     }
+
+
+def _content_type(one: _Retained) -> str | None:
+    """Return the Content Type that the publisher gave [MQTT-3.3.2-20]."""
+    if one.row is None or not one.row.properties:
+        return None
+    block = one.row.properties
+    try:
+        found, _ = decode_properties(encode_varint(len(block)) + block, 0, PacketType.PUBLISH, LIMITS)
+    except MqttError:
+        return None
+    value = found.get(PropertyId.CONTENT_TYPE)
+    return value if isinstance(value, str) else None
 
 
 # --- matches
@@ -155,10 +182,10 @@ def _matches(shown: Shown, ask: Ask) -> Iterator[tuple[Place, Any]]:
 
 
 def _of_partition(hosted: HostedPartition, topic: str, where: Mapping[str, str]) -> Iterator[_Match]:
-    partition = hosted.partition
+    partition, qos = hosted.partition, _asked_qos(where)
     for session, subscription in list(partition.trie.match(topic)):
         yield _Match(
-            hosted, session, subscription, subscription.topic_filter, _why(hosted, session, subscription, where)
+            hosted, session, subscription, subscription.topic_filter, _why(hosted, session, subscription, where), qos
         )
     for share, members in hosted.delivery.targets.groups.shown():
         text = share.decode()
@@ -167,10 +194,10 @@ def _of_partition(hosted: HostedPartition, topic: str, where: Mapping[str, str])
                 subscription = session.subscriptions.get("$share/" + text)
                 if subscription is not None:
                     why = _why(hosted, session, subscription, where)
-                    yield _Match(hosted, session, subscription, subscription.topic_filter, why, place == 0)
+                    yield _Match(hosted, session, subscription, subscription.topic_filter, why, qos, place == 0)
     if where.get("near"):
         for name in _near(hosted, topic):
-            yield _Match(hosted, None, None, name, "level")
+            yield _Match(hosted, None, None, name, "level", qos)
 
 
 def _near(hosted: HostedPartition, topic: str) -> list[str]:
@@ -194,11 +221,15 @@ def _why(hosted: HostedPartition, session: DurableSession, subscription: Subscri
         return "ending"
     if subscription.no_local and where.get("from") == session.client_id:
         return "no_local"
-    if min(subscription.qos, int(where["qos"]) if where.get("qos", "").isdecimal() else 1) == 0:
+    if min(subscription.qos, _asked_qos(where)) == 0:
         return "" if session.edge else "qos0_away"
     if session.queued >= session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)[0]:
         return "queue_full"
     return ""
+
+
+def _asked_qos(where: Mapping[str, str]) -> int:
+    return int(where["qos"]) if where.get("qos", "").isdecimal() else 1
 
 
 def _match_columns() -> Columns:
@@ -209,6 +240,7 @@ def _match_columns() -> Columns:
         "client_id": of(lambda one: one.session.client_id),
         "filter": lambda one: (parse_shared(one.filter) or ("", one.filter))[1],
         "qos": of(lambda one: one.subscription.qos),
+        "effective_qos": of(lambda one: min(one.subscription.qos, one.asked_qos)),
         "share": lambda one: (parse_shared(one.filter) or ("", ""))[0],
         "turn": lambda one: one.turn,
         "no_local": of(lambda one: one.subscription.no_local),
@@ -272,6 +304,10 @@ def _share_columns(shown: Shown) -> Columns:
         "members": lambda one: len(one[2]),
         "online": lambda one: sum(1 for session in one[2] if session.edge),
         "queued": lambda one: sum(session.queued for session in one[2]),
+        "queued_most": lambda one: max((session.queued for session in one[2]), default=0),
+        "skew": lambda one: skew([session.queued for session in one[2]]),
+        "delivered": lambda one: one[0].delivery.targets.groups.counts(one[1].encode())[0],
+        "redispatched": lambda one: one[0].delivery.targets.groups.counts(one[1].encode())[1],
         "oldest_s": oldest_s,
         "partition": lambda one: one[0].partition.number,
         "node": lambda _: shown.node,

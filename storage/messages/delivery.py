@@ -53,7 +53,7 @@ class Delivery:
         self.targets = Targets(partition)
         self.bodies = Bodies(partition)
         self.consumed = Consumed(partition, self.bodies)
-        self.redispatches = RedispatchQueue(partition, self.bodies, live)
+        self.redispatches = RedispatchQueue(partition, self.bodies, live, self.targets.groups.note_redispatched)
         self.outbound = Outbound(partition, self.bodies, self.consumed, self.targets.groups, self.redispatches)
         self.ack_lane = AckLane(partition, self.consumed, self.outbound)
         self.given_up = GivenUpCopies(partition, self.consumed, self.outbound, self.redispatches)

@@ -15,9 +15,11 @@ __all__ = ["Groups"]
 class _Group:
     """Members of one group, in turn."""
 
-    __slots__ = ("ready", "resting")
+    __slots__ = ("delivered", "ready", "redispatched", "resting")
 
     def __init__(self) -> None:
+        self.delivered = 0  # copies that its members here were given
+        self.redispatched = 0  # of them, those that a member did not acknowledge before its session ended
         self.ready: OrderedDict[int, DurableSession] = OrderedDict()  # by session number; may have no room any more
         self.resting: OrderedDict[int, DurableSession] = OrderedDict()
 
@@ -62,6 +64,17 @@ class Groups:
         """Return the groups with their members: whose turn it is first, those that rest last."""
         return [(share, [*group.ready.values(), *group.resting.values()]) for share, group in self._groups.items()]
 
+    def counts(self, share: bytes) -> tuple[int, int]:
+        """Return the copies that members here were given, and those of them that went on to other members."""
+        group = self._groups.get(share)
+        return (group.delivered, group.redispatched) if group is not None else (0, 0)
+
+    def note_redispatched(self, share: bytes) -> None:
+        """Note that a copy leaves a member whose session ends."""
+        group = self._groups.get(share)
+        if group is not None:
+            group.redispatched += 1
+
     def wake(self, session: DurableSession) -> None:
         """Note that a session may have room again: it takes part in the turns of its groups if it has."""
         if session.number in self._resting and _takes(session):
@@ -83,6 +96,7 @@ class Groups:
             number, session = next(iter(group.ready.items()))
             if _takes(session):
                 group.ready.move_to_end(number)
+                group.delivered += 1
                 return session
             del group.ready[number]
             self._rest(share, group, session)
@@ -90,6 +104,7 @@ class Groups:
             return None
         number, session = next(iter(group.resting.items()))
         group.resting.move_to_end(number)
+        group.delivered += 1
         return session
 
     def _rest(self, share: bytes, group: _Group, session: DurableSession) -> None:

@@ -40,10 +40,14 @@ class RedispatchQueue:
         partition: The one whose sessions end.
         bodies: Its shared bodies.
         live: (tier, number): some live node's name; "" if there is none.
+        left: Is told the share of each copy that leaves a member.
     """
 
-    def __init__(self, partition: Partition, bodies: Bodies, live: Callable[[str, int], str]) -> None:
+    def __init__(
+        self, partition: Partition, bodies: Bodies, live: Callable[[str, int], str], left: Callable[[bytes], None]
+    ) -> None:
         self._partition = partition
+        self._left = left
         self._bodies = bodies
         self._live = live
         self._edge = ""  # to which they are sent: one, so that they stay in order
@@ -108,6 +112,7 @@ class RedispatchQueue:
         number = partition.meta.next_handed
         partition.meta.next_handed += 1
         partition.put(keys.handed_key(partition.number, number), pack(row))
+        self._left(entry.share)
         self._add(number, size)
 
     def _add(self, number: int, size: int) -> None:

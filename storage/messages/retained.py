@@ -126,6 +126,7 @@ class RetainedStore:
             self._delivery.bodies.store(message.payload, 1) if large else 0,
             message.owner.decode(),
             message.owner_made,
+            partition.served_ms,
         )
         partition.put(keys.retained_key(partition.number, topic), pack(row))
         self._index(topic, len(message.payload), deadline, row.body, row.owner)

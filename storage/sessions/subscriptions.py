@@ -136,7 +136,7 @@ class Subscriptions:
             self._attach(session, subscription)
             partition.put(
                 keys.subscription_key(partition.number, session.number, subscription.topic_filter),
-                pack(SubscriptionRow(subscription, at in partial)),
+                pack(SubscriptionRow(subscription, at in partial, partition.served_ms)),
             )
             shared = subscription.topic_filter.startswith("$share/")
             holds |= not shared and (

@@ -107,6 +107,7 @@ class SubscriptionRow(msgspec.Struct, array_like=True):
 
     subscription: Subscription
     partial: bool = False  # granted in part: each message is judged when it is delivered
+    since: int = 0  # when it was subscribed to last, by the served clock; 0: a row of an older version
 
 
 class FilterRow(msgspec.Struct, array_like=True):
@@ -175,6 +176,7 @@ class RetainedRow(msgspec.Struct, array_like=True):
     body: int = 0  # body id when the payload stands in BODY rows
     owner: str = ""  # user that published it
     owner_made: int = 0  # policy_epoch at which that user was made
+    arrived: int = 0  # when it was taken, by the served clock; 0: a row of an older version
 
 
 class LogRow(msgspec.Struct, array_like=True):

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from stratamq.cli.asking import Options, ask
+from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.verbs import asks
 
 __all__ = ["keep_file", "render"]
@@ -46,7 +47,10 @@ def render(
         return written(kind, targets(reply.result["nodes"], listener), listener, bind, health_port, proxy=proxy)
 
     if watch is None:
-        typer.echo(now(), nl=False)
+        if options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
+            typer.echo(now(), nl=False)
+        else:
+            print_result({"kind": str(kind), "text": now()}, options.output)
         return
     while True:
         began = time.monotonic()

@@ -31,8 +31,10 @@ __all__ = ["Look", "add_list", "conditions", "list_options", "listed", "print_ro
 PAGE = 1_000  # rows
 MERGED_MAX = 100_000  # rows that are put together from parts
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+APART_S = 1.0  # two questions, of which a rate is made
 OF_OTHERS = ("session", "sessions")  # kinds whose ``node`` is another one than the node that answers
 SUMMED = ("members", "online", "queued", "delivered", "redispatched")
+GREATEST = ("oldest_s", "queued_most")
 
 NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; may be given several times.")]
 SortOption = Annotated[
@@ -155,10 +157,16 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
     if options.show_api:
         typer.echo(api_call(noun, look, conditions))
         return None
+    rates = _Rates(noun) if noun.rate[0] in columns and options.output in TABLES else None
     while True:
         began = time.monotonic()
         page = with_cluster(options, lambda cluster: _ask(cluster, noun, look, wanted), look.timeout_s)
         rows = _merged([row_of(noun.what, node, row) for node, row in page.rows], noun)
+        if rates is not None:
+            columns = rates.columns(columns)
+            if not rates.add(rows):
+                time.sleep(APART_S)
+                continue
         if wanted.best and not look.everything:
             rows = [row for row in rows if row.get(wanted.best)]  # no zeros
         shown = rows if look.everything else rows[: look.limit]
@@ -203,6 +211,32 @@ async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> 
 # -- rows
 
 
+class _Rates:
+    """How much a counter of each row of a list rises in a second, from one round to the next."""
+
+    def __init__(self, noun: Noun) -> None:
+        self._counter, self._column = noun.rate
+        self._at = 0.0
+        self._before: dict[tuple[object, ...], float] | None = None
+
+    def columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns with that of the rate, behind the counter."""
+        if self._column in columns:
+            return columns
+        behind = columns.index(self._counter) + 1
+        return (*columns[:behind], self._column, *columns[behind:])
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> bool:
+        """Put the rate into each row; False in the first round, unless there is nothing to count."""
+        now, before = time.monotonic(), self._before
+        self._before = {(row.get("filter"), row.get("group")): row.get(self._counter, 0) for row in rows}
+        for key, row in zip(self._before, rows, strict=True):
+            if before is not None and key in before and self._before[key] >= before[key]:
+                row[self._column] = round((self._before[key] - before[key]) / (now - self._at), 1)
+        self._at = now
+        return before is not None or not rows
+
+
 def row_of(what: str, node: str, row: Any) -> dict[str, Any]:
     """Return a row's fields by name, without those that the node does not know; ``node`` answered."""
     found = cells.fields_of(row) or {}
@@ -215,15 +249,21 @@ def _merged(rows: list[dict[str, Any]], noun: Noun) -> list[dict[str, Any]]:
     """Put the parts of each shared group together, in the order of filters."""
     if not noun.merges:
         return rows
+    from wire.looks.skew import skew_of
+
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         key = str(row.get("filter", "")), str(row.get("group", ""))
         whole = groups.setdefault(key, {"group": key[1], "filter": key[0]})
         for name, value in row.items():
-            if name == "oldest_s":
-                whole[name] = max(whole.get(name, 0.0), value)
+            if name in GREATEST:
+                whole[name] = max(whole.get(name, 0), value)
             elif name in SUMMED:
                 whole[name] = whole.get(name, 0) + value
+    for whole in groups.values():
+        counted = [whole.get(name) for name in ("queued_most", "queued", "members")]
+        if None not in counted and (uneven := skew_of(*counted)) is not None:  # type: ignore[arg-type]  # none is None
+            whole["skew"] = uneven
     return [groups[key] for key in sorted(groups)]
 
 
@@ -311,7 +351,9 @@ def _asked(noun: Noun, columns: tuple[str, ...], more: Sequence[str]) -> tuple[s
     """Return the columns to ask nodes for, with those that rows are ordered by; none: all."""
     if not columns:
         return ()
-    parts = ("group", "filter") if noun.merges else ()
+    parts: tuple[str, ...] = ("group", "filter") if noun.merges else ()
+    if noun.merges and "skew" in (*columns, *more):
+        parts += ("members", "queued", "queued_most")
     return tuple(dict.fromkeys(name for name in (*columns, *more, *parts) if name))
 
 

@@ -20,6 +20,7 @@ class Noun(NamedTuple):
     best: str = ""  # the rows with the greatest of this column; "": in the order of the nodes
     merges: bool = False  # nodes hold parts of one row
     tier: str = ""  # whose rows are wanted, where several tiers have the kind
+    rate: tuple[str, str] = ("", "")  # a counter, and the column of a table that says how much it rises in a second
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -48,7 +49,7 @@ NOUNS: dict[str, Noun] = {
         "subscriptions",
         "Subscriptions, by the node that holds them.",
         _names("client_id filter qos share no_local retain_as_published retain_handling identifier"),
-        _names("partition node durable partial"),
+        _names("partition since_ms node durable partial"),
     ),
     "retained": Noun(
         "retained",
@@ -62,8 +63,9 @@ NOUNS: dict[str, Noun] = {
         "shares",
         "Shared groups, by filter.",
         _names("group filter members online queued oldest_s delivered"),
-        _names("redispatched"),
+        _names("skew redispatched"),
         merges=True,
+        rate=("delivered", "out/s"),
     ),
     "listener": Noun(
         "listeners",

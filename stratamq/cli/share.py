@@ -61,11 +61,16 @@ def show(
     print_view(sections, _once(partial), options, point)
 
 
-def _sums(parts: "list[SeenShare]") -> dict[str, int]:
+def _sums(parts: "list[SeenShare]") -> dict[str, float]:
     """Return what the parts of a group, at edges and partitions, count together; what none counts is absent."""
-    names = ("queued", "delivered", "redispatched")
+    from wire.looks.skew import skew_of
+
+    names = ("members", "queued", "delivered", "redispatched")
     counted = {name: [value for part in parts if (value := getattr(part, name)) is not None] for name in names}
-    return {name: sum(values) for name, values in counted.items() if values}
+    sums: dict[str, float] = {name: sum(values) for name, values in counted.items() if values}
+    most = [part.queued_most for part in parts if part.queued_most is not None]
+    uneven = skew_of(max(most), sum(counted["queued"]), sum(counted["members"])) if most else None
+    return sums if uneven is None else sums | {"skew": uneven}
 
 
 def _once(partial: "tuple[Missing, ...]") -> "tuple[Missing, ...]":

@@ -44,7 +44,7 @@ def view(session: dict[str, Any] | None, connection: dict[str, Any] | None = Non
 
 
 OPEN: dict[str, Any] = {"inflight": 0, "window": 64, "unsent_bytes": 0, "unsent_bytes_max": 1_048_576}
-OLDEST = {"oldest_packet": 17, "oldest_topic": "a/b"}
+OLDEST = {"oldest_packet": 17}
 FULL = OPEN | OLDEST | {"inflight": 64, "window_full_since_ms": NOW - 30_000}
 
 CASES: list[tuple[str, ClientView, list[str]]] = [
@@ -73,7 +73,8 @@ CASES: list[tuple[str, ClientView, list[str]]] = [
     (
         "window",
         view(
-            {"queued": 262, "out": 256, "window": 256, "waiting_s": 30.0}, OPEN | {"receive_maximum": 65_535} | OLDEST
+            {"queued": 262, "out": 256, "window": 256, "waiting_s": 30.0, "head_topic": "a/b"},
+            OPEN | {"receive_maximum": 65_535} | OLDEST,
         ),
         [
             "full since 22:13:50 UTC, for 30 s: 256 of 256 messages of QoS 1 and 2 are not acknowledged",

@@ -9,6 +9,7 @@ from edge.hot.options import ConnOptions
 from edge.hot.state import LINK, Conn
 from edge.node.limits import EdgeLimits
 from edge.node.node import EdgeNode
+from mqtt.packets import Puback, Pubcomp, Publish, Pubrec
 from tests.edge.edge_harness import START, START_UTC, Edge, cluster_map
 from tests.edge.test_broken_links import feed, frame
 from wire.links.admission import OPERATORS_MAX
@@ -20,7 +21,7 @@ from wire.messages.looks import Look, Seen
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import Heartbeat, Register
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.routes import Destinations, Resolve
+from wire.messages.routes import Destinations, GroupDestinations, Resolve
 
 ADMIN = PeerKey("admin:ann/1", "operator", 1)
 
@@ -86,6 +87,37 @@ def test_one_client_shows_its_window_and_what_waits() -> None:
     assert (row.receive_maximum, row.window_max, row.may_receive) == (2, 64, None)
     (row,) = rows(edge, "client", where={"client_id": "s", "topic": "a/b", "qos": "1"})
     assert row.may_receive is True
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_shows_how_long_it_takes_to_acknowledge(qos: int) -> None:
+    """One packet is timed at a time, those that waited for the window too; the bound is a power of two times 64 us."""
+    edge = Edge()
+    subscriber = edge.client("s", properties={33: 1})
+    subscriber.subscribe("a", qos=qos)
+    publisher = edge.client("p")
+    for number in range(2):
+        publisher.publish("a", qos=qos, identifier=number + 1)
+    assert {row.client_id: row.rtt_p99_ms for row in rows(edge, "clients")} == {"s": None, "p": None}
+    for waited_s, shown in ((0.0, 16.384), (0.9, 1048.576)):  # a look takes 10 ms here
+        edge.turn(waited_s)
+        first = next(packet for packet in subscriber.read() if isinstance(packet, Publish)).packet_identifier or 0
+        subscriber.send(Puback(first) if qos == 1 else Pubrec(first))
+        if qos == 2:
+            edge.turn(20.0)
+            subscriber.send(Pubcomp(first))
+        assert [row.rtt_p99_ms for row in rows(edge, "clients", where={"client_id": "s"})] == [shown]
+
+
+def test_a_subscription_says_since_when_it_stands() -> None:
+    """That of the last SUBSCRIBE; a group's as well."""
+    edge = Edge()
+    session = edge.client("s")
+    session.subscribe("a", "$share/g/b")
+    edge.turn(7.0)
+    session.subscribe("c")
+    since = {row.filter: row.since_ms / 1000 - START_UTC for row in rows(edge, "subscriptions")}
+    assert since["a"] == since["b"] == pytest.approx(0.0, abs=0.1) and since["c"] == pytest.approx(7.0, abs=0.1)
 
 
 def test_the_window_of_a_stored_session_is_not_shown_here() -> None:
@@ -187,6 +219,26 @@ def test_a_shared_group_shows_its_members_and_whose_turn_it_is() -> None:
     assert {one.share for one in found} == {"g"}, "as storage nodes name it: members of both are one group"
     turns = {one.client_id: one.turn for one in found}
     assert turns == {"a": True, "b": False, "c": False}
+
+
+def test_a_shared_group_counts_copies_and_those_that_went_on() -> None:
+    """One of two members acknowledges nothing and goes: what it had goes to the other one."""
+    edge = Edge()
+    edge.routes = {"x": Destinations(groups=[GroupDestinations("g/x", [("e0", 2)], [])])}
+    gone, stays = (edge.client(name) for name in ("gone", "stays"))
+    for member in (gone, stays):
+        member.subscribe("$share/g/x", qos=1)
+    publisher = edge.client("p")
+    for number in range(4):
+        publisher.publish("x", qos=1, identifier=number + 1)
+    for packet in stays.read():
+        if isinstance(packet, Publish):
+            stays.send(Puback(packet.packet_identifier or 0))
+    (row,) = rows(edge, "shares")
+    assert (row.delivered, row.redispatched, row.queued, row.queued_most, row.skew) == (4, 0, 2, 2, 2.0)
+    gone.drop()
+    (row,) = rows(edge, "shares")
+    assert (row.members, row.delivered, row.redispatched, row.skew) == (1, 6, 2, 1.0)
 
 
 def test_slow_clients_have_their_figure() -> None:

@@ -24,7 +24,7 @@ class Page:
     def __init__(self, cluster: Cluster, node: str = "s1") -> None:
         core: StorageCore = cluster.nodes[node].core
         self.metrics = Metrics("storage", node, "1")
-        shown = Shown(node, core.placements.hosted, lambda: core.map, core.served_ms)
+        shown = Shown(node, core.placements.hosted, lambda: core.map, core.served_ms, lambda: 0)
         expose_partitions(self.metrics, shown, core.figures, core.event_counts, BUDGET)
 
     def __call__(self) -> dict[str, Any]:

@@ -177,6 +177,23 @@ async def test_parts_of_a_group_are_one_row(cluster: ScriptedCluster, capsys: py
     assert rows[1]["group"] == "h"
 
 
+async def test_skew_is_of_all_members_and_a_rate_of_two_questions(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of four members has most of what waits; the counter stands still, so its rate is 0."""
+    cluster.put("edge-0", "shares", SeenShare(group="g", filter="a", members=3, queued=2, queued_most=1, delivered=9))
+    cluster.put(
+        "storage-0", "shares", SeenShare(group="g", filter="a", members=1, queued=6, queued_most=6, delivered=6)
+    )
+    async with cluster.running():
+        assert await cluster.command("share", "list", "-o", "wide") == 0
+    heads, row = (line.split() for line in capsys.readouterr().out.splitlines())
+    shown = dict(zip(heads, row, strict=True))
+    assert (shown["DELIVERED"], shown["OUT/S"], shown["SKEW"]) == ("15", "0", "3")
+    assert heads.index("OUT/S") == heads.index("DELIVERED") + 1
+    assert sorted(node for node, _ in cluster.looks)[::2] == ["edge-0", "edge-1", "storage-0"], "each node twice"
+
+
 async def test_columns_filters_and_order_are_the_askers(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,7 +42,7 @@ class SeenClient(msgspec.Struct, omit_defaults=True):
     subscriptions: int | None = None  # of an ephemeral session; of a durable one: its session
     receive_maximum: int | None = None  # that it announced, at most that of its user, roles and listener
     dropped: int | None = None
-    rtt_p99_ms: float | None = None  # written to acknowledged
+    rtt_p99_ms: float | None = None  # written to acknowledged, of one packet at a time: a bound, by powers of two
     partition: int | None = None
     owner_epoch: int | None = None
     session: int | None = None  # number of the durable session, 0: ephemeral
@@ -60,7 +60,6 @@ class SeenClientNow(SeenClient, omit_defaults=True):
     unsent_since_ms: int | None = None  # since when it is above that bound
     lagging: bool | None = None  # QoS 0 towards it is dropped now
     oldest_packet: int | None = None  # packet identifier of the oldest unacknowledged packet
-    oldest_topic: str | None = None
     window_full_since_ms: int | None = None
     retained_reads: int | None = None  # under way for it: live messages wait for their copies
     held_messages: int | None = None
@@ -187,6 +186,7 @@ class SeenSubscription(msgspec.Struct, omit_defaults=True):
     partition: int | None = None
     session: int | None = None
     partial: bool | None = None  # granted in part: each message is judged
+    since_ms: int | None = None  # None: it is in a row of an older version
 
 
 class SeenListener(msgspec.Struct, omit_defaults=True):

@@ -64,7 +64,6 @@ class SeenRaft(msgspec.Struct, omit_defaults=True):
     commit_index: int | None = None
     applied_index: int | None = None
     snapshot_index: int | None = None
-    log_bytes: int | None = None
     voters: list[str] | None = None
     learners: list[str] | None = None
     match: dict[str, int] | None = None  # at the leader: what each peer has

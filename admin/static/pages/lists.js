@@ -24,7 +24,7 @@ function Copied({ beat }) {
 export const LISTS = {
   clients: {
     title: "Clients", question: "Who is connected?", path: "/clients", cli: "stratamq client list", live: true,
-    columns: ["client_id", "user", "state", "node", "proto", "address", "listener", "keep_alive_s", "connected_at_ms", "inflight", "queued", "subscriptions", "dropped"],
+    columns: ["client_id", "user", "state", "node", "proto", "address", "listener", "keep_alive_s", "connected_at_ms", "inflight", "queued", "subscriptions", "rtt_p99_ms", "dropped"],
     filters: ["client_id", "user", "node", "listener", "address", "proto", "state"], links: { client_id: client },
   },
   sessions: {
@@ -34,16 +34,16 @@ export const LISTS = {
   },
   subscriptions: {
     title: "Subscriptions", question: "What is subscribed?", path: "/subscriptions", cli: "stratamq subscription list",
-    columns: ["client_id", "filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable", "node", "partition"],
+    columns: ["client_id", "filter", "qos", "share", "no_local", "retain_as_published", "identifier", "since_ms", "durable", "node", "partition"],
     filters: ["client_id", "filter", "share", "node"], links: { client_id: client },
   },
   shares: {
     title: "Shares", question: "Is a group skewed?", path: "/shares", cli: "stratamq share list", live: true,
-    columns: ["group", "filter", "members", "online", "queued", "oldest_s", "delivered", "redispatched", "node", "partition"], filters: ["group", "filter", "node"],
+    columns: ["group", "filter", "members", "online", "queued", "oldest_s", "delivered", "redispatched", "skew", "node", "partition"], filters: ["group", "filter", "node"],
   },
   retained: {
     title: "Retained", question: "What is kept?", path: "/retained", cli: "stratamq retained list",
-    columns: ["topic", "bytes", "qos", "age_s", "expires_in_s", "publisher", "partition", "storage"], filters: ["topic", "publisher", "storage"], links: { topic },
+    columns: ["topic", "bytes", "qos", "age_s", "expires_in_s", "publisher", "content_type", "partition", "storage"], filters: ["topic", "publisher", "storage"], links: { topic },
   },
   routes: {
     title: "Routes", question: "Which topics are cached where?", path: "/routes", cli: "stratamq topic list",

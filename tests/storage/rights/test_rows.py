@@ -13,9 +13,9 @@ from wire.messages.wills import Will
 SESSION = SessionRow("c", 7, 60, owner="ann", owner_made=5, judged=(1 << 64) - 1, recheck_below=9)
 OWNED = [
     (SESSION, 4),
-    (SubscriptionRow(Subscription("a/#", 1), partial=True), 1),
+    (SubscriptionRow(Subscription("a/#", 1), partial=True, since=4), 2),
     (WillRow("c", 7, Will("w", b"x"), "e1", 3, owner="ann", owner_made=5), 2),
-    (RetainedRow("t", b"x", 1, b"", 0, 0, 1, 2, 3, owner="ann", owner_made=5), 2),
+    (RetainedRow("t", b"x", 1, b"", 0, 0, 1, 2, 3, owner="ann", owner_made=5, arrived=4), 3),
 ]
 
 
