@@ -1,95 +1,149 @@
-"""The server of a node's own pages: anycorn's connection, with one send for each answer and no task beside it.
+"""The server of a node's own pages: anycorn's HTTP/1.1, without its tasks and its streams, and one send for an answer.
 
-A scrape takes the loop of a node that serves clients. anycorn gives trio the head of an answer, its body and its end
-one by one, takes a lock for each, and around each request ends and begins a task that waits for silence: some thirteen
-turns of the loop. Here what makes up an answer leaves at once, and a connection ends by the deadline of its read.
+A scrape takes the loop of a node that serves clients. anycorn has a task for each connection, for each request, and
+for the silence between them, gives trio the head of an answer, its body and its end one by one, and reaches trio
+through a layer of its own: a connection that comes for one answer took twice the time of one that stands. Here its
+protocol is driven by one task of trio's for each connection, which answers what it has read, and nothing else.
 anycorn is imported here, so this module is imported when somebody asks, behind ``conf/http1.py`` (``conf/metrics.py``).
+Decision: docs/adr/0193-one-task-for-a-page.md.
 """
 
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
-import anyio
-import anyio.abc
 import trio
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
 from anycorn.events import Closed, Event, RawData
+from anycorn.protocol import ProtocolWrapper
 from anycorn.protocol.h11 import H11Protocol
-from anycorn.tcp_server import TCPServer
-from anycorn.typing import LifespanState
+from anycorn.typing import ConnectionState
 from anycorn.worker_context import WorkerContext
 
 from conf.http1 import plain_server
-from conf.http_doors import serve_connections
+from conf.http_doors import REST_S
 
 __all__ = ["serve_pages"]
 
 SILENCE_S = 75  # of a connection: scrapers and balancers come each 60 s or more often
 SEND_S = 10.0  # for an answer to be taken
 CONNECTIONS_MAX = 64  # the one that stands for the longest makes room
+READ_BYTES = 65_536
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
+Message = dict[str, Any]
+EMPTY: Message = {"type": "http.request", "body": b"", "more_body": False}  # no page of a node reads a body
 
 
-class _NoTask:
-    """anycorn's task that waits for silence: the deadline of the read does."""
+class _Answers:
+    """anycorn's tasks for requests: the application is called when the request has been read, and awaited."""
 
-    async def restart(self, *_: object) -> None:
-        """Begin nothing."""
+    async def spawn_app(
+        self, application: ASGIWrapper, config: Config, scope: Any, send: Callable[[Any], Awaitable[None]]
+    ) -> Callable[[Message], Awaitable[None]]:
+        """Return what takes the events of one request."""
+        answered = False
 
-    async def stop(self) -> None:
-        """End nothing."""
+        async def receive() -> Message:
+            return EMPTY
+
+        async def put(message: Message) -> None:
+            nonlocal answered
+            if answered or message["type"] != "http.request":
+                return
+            answered = True
+            try:
+                await application(scope, receive, send, None, None)  # type: ignore[arg-type]  # it starts no thread
+            except Exception:
+                await config.log.exception("a page failed")
+            await send(None)
+
+        return put
 
 
-class _Connection(TCPServer):
+class _Connection:
     """One connection."""
 
-    def __init__(self, application: ASGIWrapper, config: Config, context: WorkerContext, stream: Any) -> None:
-        super().__init__(application, config, context, LifespanState(), stream)
-        self.idle_task = _NoTask()  # type: ignore[assignment]
-        self.send_lock = anyio.Lock(fast_acquire=True)
+    def __init__(self, stream: trio.SocketStream, application: ASGIWrapper, config: Config, of: WorkerContext) -> None:
+        self._stream = stream
         self._unsent = bytearray()
+        answers: Any = _Answers()
+        self._protocol = ProtocolWrapper(
+            application, config, of, answers, ConnectionState({}), None, None, self._send, None, "http/1.1"
+        )
 
-    async def protocol_send(self, event: Event) -> None:
+    async def run(self) -> None:
+        """Answer until the client is silent, or gone, or says something that is no request."""
+        try:
+            await self._protocol.initiate()
+            while data := await self._read():
+                await self._protocol.handle(RawData(data))
+        finally:
+            self._close()
+
+    async def _read(self) -> bytes:
+        with trio.move_on_after(SILENCE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            return bytes(await self._stream.receive_some(READ_BYTES))
+        return b""
+
+    async def _send(self, event: Event) -> None:
         """Keep a part of an answer; send all of it at its end, which has no bytes, or when the connection ends."""
         if isinstance(event, RawData):
             self._unsent += event.data
-            if event.data and isinstance(self.protocol.protocol, H11Protocol):
+            if event.data and isinstance(self._protocol.protocol, H11Protocol):
                 return
         if self._unsent:
             await self._flush()
         if isinstance(event, Closed):
-            await super().protocol_send(event)
+            self._close()
 
     async def _flush(self) -> None:
         """Send what there is; a client that does not take it loses its connection."""
-        async with self.send_lock:
-            data, self._unsent = bytes(self._unsent), bytearray()
-            try:
-                with trio.fail_after(SEND_S):
-                    await self.stream.send(data)
-            except (anyio.ClosedResourceError, anyio.BrokenResourceError, trio.TooSlowError):
-                await super().protocol_send(Closed())
+        data, self._unsent = bytes(self._unsent), bytearray()
+        try:
+            with trio.fail_after(SEND_S):
+                await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):
+            self._stream.socket.shutdown(socket.SHUT_WR)
+        self._stream.socket.close()
 
 
 async def serve_pages(application: Application, listener: socket.socket) -> None:
-    """Serve an ASGI application by HTTP/1.1 until cancelled; the listener is the server's from here on."""
+    """Serve an ASGI application by HTTP/1.1 until cancelled; the listener is the server's from here on.
+
+    Whoever comes without a descriptor left waits in the backlog.
+    """
     plain_server()
     config = Config()
     config.loglevel = "WARNING"
     config.include_server_header = False
-    config.read_timeout = SILENCE_S
     context, answers = WorkerContext(None), ASGIWrapper(application)
-    standing: dict[_Connection, anyio.CancelScope] = {}
+    standing: dict[_Connection, trio.CancelScope] = {}
 
-    async def serve(stream: anyio.abc.SocketStream) -> None:
-        connection = _Connection(answers, config, context, stream)
+    async def serve(accepted: trio.socket.SocketType) -> None:
+        connection = _Connection(trio.SocketStream(accepted), answers, config, context)
         if len(standing) >= CONNECTIONS_MAX:
             standing.pop(next(iter(standing))).cancel()
-        with anyio.CancelScope() as standing[connection]:
-            await connection.run()
+        with trio.CancelScope() as standing[connection]:
+            try:
+                await connection.run()
+            except Exception:
+                await config.log.exception("a connection to a page failed")
         standing.pop(connection, None)
 
-    await serve_connections(listener, serve)
+    listener.setblocking(False)
+    with trio.socket.from_stdlib_socket(listener) as doors:
+        async with trio.open_nursery() as connections:
+            while True:
+                try:
+                    accepted, _ = await doors.accept()
+                except OSError:
+                    await trio.sleep(REST_S)
+                else:
+                    connections.start_soon(serve, accepted)

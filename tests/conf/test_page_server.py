@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
-from anyio._backends._trio import SocketStream
 from trio.testing import MockClock
 
 import conf.page_server
@@ -69,13 +68,14 @@ async def read_answer(stream: trio.SocketStream) -> bytes:
 async def test_an_answer_is_one_send_and_the_connection_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Head, body and end of an answer had each a send, and a lock, of its own."""
     sent: list[bytes] = []
-    send = SocketStream.send
+    send_all = trio.SocketStream.send_all
 
-    async def noted(stream: SocketStream, item: bytes) -> None:
-        sent.append(item)
-        await send(stream, item)
+    async def noted(stream: trio.SocketStream, data: bytes) -> None:
+        if data.startswith(b"HTTP"):
+            sent.append(data)
+        await send_all(stream, data)
 
-    monkeypatch.setattr(SocketStream, "send", noted)
+    monkeypatch.setattr(trio.SocketStream, "send_all", noted)
     async with served() as address:
         stream = await trio.open_tcp_stream(*address)
         for number in range(1, 4):
