@@ -15,6 +15,7 @@ from edge.rights.client_rights import ClientRights
 from edge.subscriptions.held_live import HeldMessages
 from wire.looks.ordered_keys import OrderedKeys
 from wire.looks.source import Ask, Columns, LookRefused, Place, Source
+from wire.messages.look_rows_clients import SeenClient
 
 __all__ = ["ClientTable"]
 
@@ -63,7 +64,7 @@ class ClientTable:
         columns = self._columns()
         of_one = {name: _of_client(read) for name, read in {**columns, **self._columns_of_one()}.items()}
         one = Source(self._named, {**of_one, "may_receive": self._may_receive})
-        return {"clients": Source(self._all, columns, lambda: len(self._clients)), "client": one}
+        return {"clients": Source(self._all, columns, lambda: len(self._clients), whole=self._whole), "client": one}
 
     def walk(self, ask: Ask) -> Iterator[tuple[int, Client]]:
         """Yield connections behind a place, by number."""
@@ -120,6 +121,37 @@ class ClientTable:
             "groups": lambda client: list(client.principal.groups) if client.principal is not None else None,
             "roles": lambda client: list(client.principal.roles) if client.principal is not None else None,
         }
+
+    def _whole(self, client: Client) -> SeenClient:
+        """Return all columns of a client at once: a list of every client asks for them, and a call for each is slow."""
+        conn, principal, session = client.conn, client.principal, client.session
+        return SeenClient(
+            client.client_id,
+            client.owner,
+            client.phase,
+            self._node.name,
+            PROTOCOLS.get(conn.version, ""),
+            self._address(client),
+            client.policy.name,
+            2 * conn.silence_ns // (3 * NS) if conn.version else None,
+            client.expiry_s,
+            self.utc_of(client.opened_at) if client.opened_at else None,
+            in_flight(conn),
+            _queued(client),
+            self._oldest_s(client),
+            client.number,
+            client.clean_start,
+            None if session else len(client.subscriptions),
+            client.receive_maximum,
+            conn.dropped,
+            round_trip_p99_ms(conn),
+            client.partition,
+            client.owner_epoch,
+            session,
+            unsent_bytes(conn),
+            list(principal.groups) if principal is not None else None,
+            list(principal.roles) if principal is not None else None,
+        )
 
     def _columns_of_one(self) -> Columns:
         hot, node = self._hot, self._node

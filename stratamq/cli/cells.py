@@ -65,6 +65,8 @@ def fields_of(row: Any) -> dict[str, Any] | None:
     if row is None:
         return None
     found: dict[str, Any] = msgspec.to_builtins(row, builtin_types=(bytes,))
+    if row.__struct_config__.omit_defaults:  # None is the default of all fields of a look's row
+        return found
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -81,15 +83,19 @@ def plain_value(name: str, value: object) -> object:
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, object]:
     """Return a row for programs."""
-    return {
-        told: iso(value / scale) if scale and isinstance(value, int | float) else value
-        for (told, scale), value in zip(_plain_columns(tuple(row)), row.values(), strict=True)
-    }
+    told, moments = _plain_columns(tuple(row))
+    plain = dict(zip(told, row.values(), strict=True))
+    for name, scale in moments:
+        if isinstance(value := plain[name], int | float):
+            plain[name] = iso(value / scale)
+    return plain
 
 
 @lru_cache(64)
-def _plain_columns(names: tuple[str, ...]) -> list[tuple[str, float]]:
-    return [_plain_column(name) for name in names]
+def _plain_columns(names: tuple[str, ...]) -> tuple[list[str], list[tuple[str, float]]]:
+    """Return the names for programs, and those that are moments with how many of each are a second."""
+    columns = [_plain_column(name) for name in names]
+    return [told for told, _ in columns], [(told, scale) for told, scale in columns if scale]
 
 
 @lru_cache(256)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["OutputFormat", "OutputOption", "print_result", "print_table", "printable", "render", "table_of"]
 
 FLAT = {str, int, float, bool, type(None)}
+FLAT_OR_LIST = FLAT | {list}
 PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
 
 
@@ -112,9 +113,11 @@ def _line(item: object) -> str:
 
 def _is_flat(item: Mapping[str, object]) -> bool:
     types = {*map(type, item.values())}
-    if list in types:
-        types = types - {list} | {type(one) for value in item.values() if type(value) is list for one in value}
-    return types <= FLAT
+    if types <= FLAT:
+        return True
+    if not types <= FLAT_OR_LIST:
+        return False
+    return all({*map(type, value)} <= FLAT for value in item.values() if type(value) is list and value)
 
 
 def _escaped(letter: str) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from edge.core import EdgeCore
@@ -16,7 +17,7 @@ from wire.links.admission import OPERATORS_MAX
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import HEADER, HEADER_BYTES, FrameKind
 from wire.messages.hello import NodeIdentity, PeerKey, encode_hello
-from wire.messages.look_kinds import LOOK_KINDS, rows_of
+from wire.messages.look_kinds import LOOK_KINDS, columns_of, rows_of
 from wire.messages.looks import Look, Seen
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import Heartbeat, Register
@@ -53,6 +54,22 @@ def test_clients_are_listed_with_their_columns() -> None:
     assert (second.proto, second.clean_start, second.number) == ("3.1.1", False, 2)
     assert second.session == second.partition << 48 | 1
     assert second.connected_at_ms == pytest.approx((START_UTC + 5) * 1000, abs=50)
+
+
+def test_a_row_of_all_columns_is_that_of_each_column() -> None:
+    """It is made at once, for speed."""
+    edge = Edge()
+    edge.client("ephemeral", properties={33: 1}).subscribe("a", qos=1)
+    edge.client("stored", version=4, clean_start=False)
+    edge.accept()
+    publisher = edge.client("publisher")
+    for number in range(3):
+        publisher.publish("a", qos=1, identifier=number + 1)
+    every = rows(edge, "clients")
+    assert len(every) == 4 and every[0].queued == 2
+    assert rows(edge, "clients", columns=[*columns_of("clients")]) == [
+        msgspec.structs.replace(row, oldest_s=row.oldest_s and pytest.approx(row.oldest_s, abs=0.1)) for row in every
+    ]
 
 
 def test_pages_of_clients_show_each_once_while_others_come_and_go() -> None:

@@ -225,6 +225,7 @@ class LookDesk:
         look, bounds, conditions = waiting.look, self._bounds, waiting.conditions
         columns = waiting.source.columns
         shown = [(name, columns[name]) for name in look.columns or columns if name in columns]
+        whole = waiting.source.whole if not look.columns else None
         until = self._clocks.work() + self._pace.longest_s(bounds.seconds)
         rows: list[bytes] = []
         visited = size = 0
@@ -235,7 +236,7 @@ class LookDesk:
             if thing is not None and (
                 not conditions or all(_meets(column(thing), judge) for column, judge in conditions)
             ):
-                row, was_cut = _packed(thing, shown, TEXT_MAX)
+                row, was_cut = _packed(thing, shown, TEXT_MAX, whole)
                 if len(row) > bounds.reply_bytes:
                     row, was_cut = _packed(thing, shown, SHORT_TEXT_MAX)
                 if rows and size + len(row) > bounds.reply_bytes:
@@ -291,8 +292,15 @@ def _meets(value: object, judge: Callable[[str], bool]) -> bool:
     return judge(value if isinstance(value, str) else str(value))
 
 
-def _packed(thing: object, shown: list[tuple[str, Callable[[Any], object]]], text_max: int) -> tuple[bytes, bool]:
+def _packed(
+    thing: object,
+    shown: list[tuple[str, Callable[[Any], object]]],
+    text_max: int,
+    whole: Callable[[Any], msgspec.Struct] | None = None,
+) -> tuple[bytes, bool]:
     """Return a row, and whether a text of it was cut."""
+    if whole is not None and len(packed := _encoder.encode(whole(thing))) <= text_max:
+        return packed, False
     row = {name: value for name, column in shown if (value := column(thing)) is not None}
     packed = _encoder.encode(row)
     if len(packed) <= text_max:  # so is each text in it

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
+
 from wire.messages.hello import OPERATOR_ROLES
 from wire.messages.look_kinds import lower_role
 
@@ -105,6 +107,7 @@ class Source:
         total: How many things there are, where that is counted anyway.
         newest: Place of the newest thing; for kinds that may wait for news.
         note: Goes with each answer.
+        whole: Makes the row of all columns at once, equal to that of the columns; for kinds with many rows.
     """
 
     walk: Callable[[Ask], Iterable[tuple[Place, Any]]]
@@ -112,3 +115,4 @@ class Source:
     total: Callable[[], int] | None = None
     newest: Callable[[Ask], int] | None = None
     note: str = ""
+    whole: Callable[[Any], msgspec.Struct] | None = None

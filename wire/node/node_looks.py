@@ -16,7 +16,7 @@ from wire.looks.desk import LookDesk
 from wire.looks.journal import Journal
 from wire.looks.pace import Clocks
 from wire.looks.source import Ask, Columns, Place, Source
-from wire.messages.hello import TIER_STORAGE
+from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.node.host_figures import disk_bytes, disk_free_bytes, open_files, open_files_max
 from wire.node.process import NodeProcess, own_version
 
@@ -29,7 +29,9 @@ Setting = tuple[str, object, str]  # name, value, source
 
 def show_process(desk: LookDesk, process: NodeProcess, journal: Journal) -> None:
     """Give a core's desk and journal the clocks of its process, and show the process and what the journal left out."""
-    desk.set_clocks(Clocks(time.perf_counter, time.thread_time), _utc_us)
+    # An edge shows what it has in memory: while another process has its core, a look does no work. Others read disks.
+    work = time.thread_time if process.tier == TIER_EDGE else time.perf_counter
+    desk.set_clocks(Clocks(work, time.thread_time), _utc_us)
     journal.utc_ms = _utc_ms
     process.metrics.counter(
         "journal_left_out_total",
