@@ -25,7 +25,7 @@ from router.operators.group_verbs import GroupVerbs
 from router.policy.router_snapshot import snapshot_fault
 from router.raft.events import ChangeMembership, RaftConfig, Role
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Entry, Message, check_sender, decode_message, encode_message
+from router.raft.messages import Entry, Message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
 from router.settings import RouterSettings
@@ -196,9 +196,7 @@ class RouterService:
 
     def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if kind == FrameKind.RAFT:
-            message = decode_message(payload)
-            check_sender(peer, message)
-            self._raft.receive(message)
+            self._raft.take_in(peer, payload)
         elif peer.tier not in (TIER_OPERATOR, TIER_GATEWAY) or self._note_question(peer, kind, payload):
             self._push(FrameArrived(peer, kind, payload))
 

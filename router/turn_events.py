@@ -8,7 +8,7 @@ they come, so that what is held for it has a bound in bytes, and the leases of t
 from collections.abc import Callable
 
 from router.events import Event
-from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_STORAGE
+from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE
 from wire.node.events import FrameArrived
 from wire.node.lanes import Lanes, LinkReading
 
@@ -26,7 +26,7 @@ class TurnEvents(Lanes):
     """
 
     def __init__(self, links: LinkReading | None = None) -> None:
-        super().__init__(_weigh, (TIER_EDGE, TIER_STORAGE, TIER_OPERATOR, TIER_GATEWAY), links)
+        super().__init__(_weigh, (TIER_EDGE, TIER_STORAGE, TIER_ROUTER, TIER_OPERATOR, TIER_GATEWAY), links)
 
     def take(self, is_behind: Callable[[str], bool]) -> list[Event]:
         """Remove and return what a turn takes.

@@ -5,14 +5,14 @@ order: an edge packs what its clients sent into one. Several such goes are one t
 to disk at once stays large; the loop sees to others between them.
 
 Each edge and each storage node has a lane (``wire/node/lanes.py``): behind an edge that sends more than this node takes
-waits that edge alone. What routers send, and ends of syncs, goes first.
+waits that edge alone. Ends of syncs go first, and what routers send comes next.
 """
 
 from storage.core import BatchSynced, Event
 from wire.messages.batches import only_pubacks, publish_records, push_ack_records
 from wire.messages.control import count_of_controls
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_EDGE
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER
 from wire.node.events import FrameArrived
 from wire.node.lanes import Lanes, LinkReading
 
@@ -46,7 +46,7 @@ class TurnEvents(Lanes):
     """
 
     def __init__(self, links: LinkReading | None = None) -> None:
-        super().__init__(_weigh, (TIER_EDGE,), links)
+        super().__init__(_weigh, (TIER_EDGE, TIER_ROUTER), links)
         self.goes_on = self.pressing = False
         self._weight = 0  # of the core's turn
 

@@ -37,7 +37,7 @@ class LeaseTable:
         self._beat_at: dict[NodeIncarnation, float] = {}
         self._sizes: dict[NodeIncarnation, dict[int, tuple[int, int]]] = {}  # partition or shard -> keys, bytes
         self._stores_aside: dict[NodeIncarnation, int] = {}
-        self._waiting: list[tuple[str, Heartbeat]] = []  # link peer, heartbeat: for the next round
+        self._waiting: dict[tuple[str, NodeIncarnation], Heartbeat] = {}  # by link peer, the newest: for the next round
         self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
         self._context = 0
         self._map: ClusterMap | None = None  # of which, and at which epoch, ``_live_ones`` are
@@ -60,21 +60,31 @@ class LeaseTable:
     def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0) -> None:
         """A heartbeat came; it is answered after a quorum round that starts from now on."""
         incarnation = (beat.node, beat.incarnation)
+        if incarnation not in self._beat_at:
+            self._forget_unheld(beat.node)
         self._beat_at[incarnation] = now
         if beat.sizes:
             self._sizes[incarnation] = beat.sizes
         self._stores_aside[incarnation] = beat.stores_aside
         self._acknowledged[incarnation] = max(self._acknowledged.get(incarnation, 0), beat.map_epoch)
         self._unreachable[incarnation] = tuple(beat.unreachable)
-        self._waiting.append((peer, beat))
+        self._waiting.pop((peer, incarnation), None)  # it wants one answer, and has the most of the newest
+        self._waiting[(peer, incarnation)] = beat
+
+    def _forget_unheld(self, node: str) -> None:
+        """Forget what other incarnations of a node without a lease here said: they may be any number."""
+        unheld = [each for each in self._beat_at if each[0] == node and each not in self._until]
+        for table in (self._acknowledged, self._unreachable, self._beat_at, self._sizes, self._stores_aside):
+            for incarnation in unheld:
+                table.pop(incarnation, None)
 
     def next_round(self) -> int | None:
         """Return the number of a quorum round to start for the heartbeats that wait, None if none does."""
         if not self._waiting or len(self._asked) >= 4:
             return None
         self._context += 1
-        self._asked[self._context] = self._waiting
-        self._waiting = []
+        self._asked[self._context] = [(peer, beat) for (peer, _), beat in self._waiting.items()]
+        self._waiting.clear()
         return self._context
 
     def round_done(self, now: float, context: int, cluster_map: ClusterMap) -> list[tuple[str, Heartbeat, bool]]:

@@ -36,10 +36,12 @@ from router.raft.events import (
     Tick,
     TransferLeadership,
 )
-from router.raft.messages import NORMAL, Configuration, Entry, Message
+from router.raft.inbox import Inbox
+from router.raft.messages import NORMAL, Configuration, Entry, Message, check_sender, decode_message
 from router.raft.outcomes import NotLeader, Outcome, Outcomes, Unavailable
 from router.raft.snapshotting import RefusedSnapshot
 from router.raft.storage import Storage
+from wire.messages.hello import PeerKey
 
 __all__ = ["NotLeader", "RaftNode", "Unavailable"]
 
@@ -47,8 +49,7 @@ logger = logging.getLogger(__name__)
 
 REFUSAL_LOG_S = 10.0  # between two lines about snapshots that were refused
 MAX_WAITING_PROPOSALS = 10_000  # not applied yet; beyond this: Unavailable("busy"); each holds a caller
-MAX_INBOX = 20_000  # messages received and not handled yet; beyond this they are dropped, Raft repeats
-MAX_MESSAGES_PER_TURN = 1_000  # handled before the clock is looked at again
+MAX_MESSAGES_PER_TURN = 256  # handled before the clock is looked at again, and before others have the loop
 MAX_WAITING_REQUESTS = 100  # transfers and membership changes
 MAX_PROPOSAL_BATCH = 1_024  # entries given to the core at once; more would delay heartbeats
 
@@ -94,7 +95,7 @@ class RaftNode:
         self._snapshot_index = stored.snapshot.index if stored.snapshot else 0
         self.applied_index = self._snapshot_index
 
-        self._inbox: deque[Message] = deque()
+        self._inbox = Inbox()
         self._proposals: deque[tuple[bytes, Outcome]] = deque()
         self._requests: deque[tuple[Event, Outcome]] = deque()
         self._reads: deque[Outcome] = deque()  # waiting to ask; those asked are in _outcomes
@@ -108,7 +109,6 @@ class RaftNode:
         self._read_timeout_s = 4 * config.election_timeout_s
         self._refused_snapshot: RefusedSnapshot | None = None  # the newest that was looked at
         self._refusal_logged = -math.inf
-        self.dropped_inbox = 0
 
     # For the service
 
@@ -130,14 +130,24 @@ class RaftNode:
     @property
     def drops(self) -> dict[str, int]:
         """Messages of other routers that were not taken, by reason."""
-        return {**self.core.drops, "inbox_full": self.dropped_inbox}
+        return {**self.core.drops, "inbox_full": self._inbox.dropped}
 
-    def receive(self, message: Message) -> None:
-        """Take a message from a link; the link has proved that ``message.sender`` is its peer."""
-        if len(self._inbox) >= MAX_INBOX:
-            self.dropped_inbox += 1
+    def take_in(self, peer: PeerKey, payload: bytes) -> None:
+        """Read a message of a link; where its sender has no room it is dropped unread, and counted.
+
+        Raises:
+            LinkError, Unreadable: It is none, or another router's.
+        """
+        if not self._inbox.has_room(peer.node, len(payload)):
+            self._inbox.drop()
             return
-        self._inbox.append(message)
+        message = decode_message(payload)
+        check_sender(peer, message)
+        self.receive(message, len(payload))
+
+    def receive(self, message: Message, octets: int = 0) -> None:
+        """Take a message of so many bytes; a link has proved that ``message.sender`` is its peer."""
+        self._inbox.add(message, octets)
         self._wake.set()
 
     async def propose(self, data: bytes) -> Any:
@@ -232,7 +242,7 @@ class RaftNode:
             await trio.lowlevel.checkpoint()  # the deadline may always be past: let others run
             # Messages before the tick: after a pause of the process the heartbeats that waited must count first.
             for _ in range(min(len(self._inbox), MAX_MESSAGES_PER_TURN)):
-                self._handle(Receive(self._inbox.popleft()))
+                self._handle(Receive(self._inbox.take()))
             if trio.current_time() >= self._deadline:
                 self._handle(Tick())
             self._handle_requests()

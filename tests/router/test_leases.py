@@ -36,6 +36,23 @@ def test_a_heartbeat_is_answered_by_a_round_that_began_after_it() -> None:
     assert leases.next_round() is None
 
 
+def test_heartbeats_of_a_flood_are_one() -> None:
+    """NIST: protect. A stolen certificate's heartbeats were kept, each, until a round ended; the newest has the most.
+
+    What incarnations without a lease said is forgotten when another one of their node comes.
+    """
+    leases = table()
+    for number in range(1_000):
+        leases.arrived("e1", Heartbeat("e1", 1, float(number), 5))
+    first = leases.next_round()
+    assert first is not None
+    assert [beat.sent_at for _, beat, _ in leases.round_done(1.0, first, one_edge())] == [999.0]
+    for incarnation in range(2, 50):
+        leases.arrived("e1", Heartbeat("e1", incarnation, 0.0, 5, sizes={0: (1, incarnation)}))
+    assert [bool(leases.sizes(("e1", incarnation))) for incarnation in (2, 48, 49)] == [False, False, True]
+    assert leases.acknowledged(("e1", 1)) == 5
+
+
 def test_the_leader_counts_from_its_answer_and_adds_a_margin() -> None:
     """Two seconds and a tenth after the round, not after the heartbeat."""
     leases = table()

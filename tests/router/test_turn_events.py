@@ -57,6 +57,27 @@ def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> Non
     assert events.pauses and most < 1.1 * LANE_BYTES_MAX
 
 
+def test_a_router_that_floods_has_a_bound_and_delays_nobody() -> None:
+    """NIST: protect. A stolen router certificate filled a router; heartbeats of all nodes waited behind it."""
+    router, links = Router(), Links()
+    events = TurnEvents(links)
+    stolen, other = PeerKey("r8", "router", 1), PeerKey("r9", "router", 1)
+    flood = frame(stolen, Heartbeat(stolen.node, 1, 1.0, 0))
+    beats = [frame(peer, Heartbeat(peer.node, 1, 1.0, 0)) for peer in (other, HONEST)]
+    most = 0
+    for turn in range(1_000):
+        while stolen.node not in links.paused:
+            events.append(flood)
+        most = max(most, events.octets)
+        if turn % 10 == 0:
+            for beat in beats:
+                events.append(beat)
+        taken = [*events.take(router.core.is_behind), *events.take(router.core.is_behind)]
+        assert [beat in taken for beat in beats] == [turn % 10 == 0] * 2, "a heartbeat waits behind a router's flood"
+        router.core.handle(router.now, taken)
+    assert events.pauses and most < 1.1 * LANE_BYTES_MAX
+
+
 def test_a_peer_is_behind_while_its_messages_wait() -> None:
     """Nobody else is; some of them done, it is not any more."""
     work = ShardWork(lambda *_: 1)

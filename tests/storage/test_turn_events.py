@@ -216,14 +216,41 @@ def test_whoever_comes_again_and_again_has_one_lane() -> None:
     assert not links.paused
 
 
-def test_only_links_of_edges_are_paused() -> None:
-    """Copies and their acknowledgements, leases and the map are what a full lane is worked off with."""
+def test_links_of_storage_nodes_are_not_paused() -> None:
+    """Copies and their acknowledgements are what a full lane is worked off with."""
     links = Links()
     events = TurnEvents(links)
-    for peer, kind in ((BACKUP, FrameKind.REPLICATE_ACK), (ROUTER, FrameKind.CONTROL)):
-        for _ in range(2 * LANE_BYTES_MAX // 100_000):
-            events.append(FrameArrived(peer, kind, bytes(100_000)))
+    for _ in range(2 * LANE_BYTES_MAX // 100_000):
+        events.append(FrameArrived(BACKUP, FrameKind.REPLICATE_ACK, bytes(100_000)))
     assert not links.paused
+
+
+def test_a_router_that_floods_holds_up_nobody() -> None:
+    """NIST: protect. A stolen router certificate filled a storage node, and kept all leases and messages waiting.
+
+    Another router's lease, a sync and an edge's message have their turn in the very next goes, also while the disk is
+    behind, when only routers are listened to.
+    """
+    links = Links()
+    events = TurnEvents(links)
+    frame = FrameArrived(ROUTER, FrameKind.CONTROL, bytes(60))
+    lease, synced = FrameArrived(PeerKey("r2", TIER_ROUTER, 1), FrameKind.CONTROL, b"lease"), BatchSynced(7)
+    most = 0
+    for go in range(300):
+        while ROUTER.node not in links.paused:
+            events.append(frame)
+        most = max(most, events.octets)
+        if go % 10 == 0:
+            for event in (publish(EDGE, 100), lease, synced):
+                events.append(event)
+        own = go % 20 >= 10  # the disk is behind
+        taken = [*events.take(own=own), *events.take(own=own)]
+        assert (lease in taken, synced in taken) == (go % 10 == 0, go % 10 == 0)
+        assert any(isinstance(event, FrameArrived) and event.peer == EDGE for event in taken) == (go % 20 == 0)
+        if own:
+            events.take()
+            events.take()
+    assert events.pauses and most < 1.1 * LANE_BYTES_MAX
 
 
 def test_behind_an_edge_that_sends_too_much_waits_that_edge_alone() -> None:
@@ -232,7 +259,7 @@ def test_behind_an_edge_that_sends_too_much_waits_that_edge_alone() -> None:
     events = TurnEvents(links)
     fill(events, links, EDGE)
     events.take()
-    urgent: list[Event] = [FrameArrived(ROUTER, FrameKind.CONTROL, b"lease"), BatchSynced(7)]
+    urgent: list[Event] = [BatchSynced(7), FrameArrived(ROUTER, FrameKind.CONTROL, b"lease")]
     others: list[Event] = [publish(OTHER, 100), FrameArrived(BACKUP, FrameKind.REPLICATE_ACK, b"acked")]
     for event in (*others, *urgent):
         events.append(event)
@@ -272,7 +299,7 @@ def test_while_the_disk_is_behind_leases_go_on() -> None:
     """Only what routers and this node say is taken; the turn ends there, and does not wait for edges."""
     events = waiting(publish(EDGE), FrameArrived(ROUTER, FrameKind.CONTROL, b"lease"), BatchSynced(1))
     assert events.own
-    assert events.take(own=True) == [FrameArrived(ROUTER, FrameKind.CONTROL, b"lease"), BatchSynced(1)]
+    assert events.take(own=True) == [BatchSynced(1), FrameArrived(ROUTER, FrameKind.CONTROL, b"lease")]
     assert (events.own, events.goes_on, bool(events)) == (False, False, True)
     assert events.take(own=True) == []
     assert events.take()

@@ -1,17 +1,18 @@
 """Events of links that wait for a node's loop: a lane for each peer, and the lanes take turns.
 
-Behind a peer that sends more than the node takes waits that peer alone. What routers send, and what the node says to
-itself, has a lane of its own, which goes first: a lease must not wait behind messages. Of a lane the order is kept;
-between links there never was one. A peer whose lane is full is not read until half of it is worked off. A lane is a
-name's, as certificates have it: whoever comes again and again with another incarnation has no more turns for that. Each
-tier says what an event weighs. Decision: docs/adr/0186-a-full-lane-is-not-read.md.
+Behind a peer that sends more than the node takes waits that peer alone. What the node says to itself goes first, what
+routers send comes next: a lease must not wait behind messages. Routers have lanes too, and no more than half of a go
+where somebody else waits, so one that floods holds up neither another router's leases nor everybody's messages. Of a
+lane the order is kept; between links there never was one. A peer whose lane is full is not read until half of it is
+worked off. A lane is a name's, as certificates have it: whoever comes again and again with another incarnation has no
+more turns for that. Each tier says what an event weighs. Decision: docs/adr/0186-a-full-lane-is-not-read.md.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeAlias
 
-from wire.messages.hello import TIER_ROUTER, PeerKey
+from wire.messages.hello import TIER_ROUTER
 from wire.node.events import FrameArrived, LinkDown, LinkUp
 
 __all__ = ["LANE_BYTES_MAX", "WAITING_BYTES_MAX", "Lanes", "LinkReading", "Weigh"]
@@ -79,6 +80,52 @@ class _Lane:
         return 0 if self.events else max(0, left)
 
 
+class _Turns:
+    """Lanes of peers that take turns."""
+
+    __slots__ = ("_by_node", "_waiting")
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, _Lane] = {}  # those that are not empty
+        self._waiting: deque[_Lane] = deque()  # the same, whose turn it is first
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def octets(self) -> int:
+        """Bytes of what waits."""
+        return sum(lane.octets for lane in self._waiting)
+
+    @property
+    def lane_bytes_max(self) -> int:
+        """Bytes of one lane, beyond which its peer is not read."""
+        return min(LANE_BYTES_MAX, WAITING_BYTES_MAX // max(1, len(self._waiting)))
+
+    def lane_of(self, node: str) -> _Lane:
+        """Return the lane of a peer to which an event is added."""
+        lane = self._by_node.get(node)
+        if lane is None:
+            lane = self._by_node[node] = _Lane(node)
+            self._waiting.append(lane)
+        return lane
+
+    def first(self) -> _Lane:
+        """Return the lane whose turn it is."""
+        return self._waiting[0]
+
+    def next_one(self) -> None:
+        """Let the next lane have its turn."""
+        self._waiting.rotate(-1)
+
+    def remove_first(self) -> None:
+        """Forget the lane whose turn it was; it is empty."""
+        del self._by_node[self._waiting.popleft().node]
+
+
 class Lanes:
     """Events of all peers.
 
@@ -96,48 +143,39 @@ class Lanes:
         self._weigh = weigh
         self._paused_tiers = paused_tiers
         self._links = links
-        self._own = _Lane("")  # of routers and of this node: first
-        self._lanes: dict[str, _Lane] = {}  # those that are not empty, by node
-        self._turns: deque[_Lane] = deque()  # the same, whose turn it is first
+        self._own = _Lane("")  # of this node
+        self._routers, self._others = _Turns(), _Turns()
 
     def __bool__(self) -> bool:
-        return bool(self._own.events or self._turns)
+        return bool(self._own.events or self._routers or self._others)
 
     @property
     def own(self) -> bool:
         """Whether something of routers or of this node waits."""
-        return bool(self._own.events)
+        return bool(self._own.events or self._routers)
 
     @property
     def octets(self) -> int:
         """Bytes of what waits."""
-        return self._own.octets + sum(lane.octets for lane in self._turns)
+        return self._own.octets + self._routers.octets + self._others.octets
 
     def append(self, event: Event) -> bool:
         """Add the newest one of its peer; return whether that is not read any more from here on."""
-        if not isinstance(event, FrameArrived | LinkUp | LinkDown) or event.peer.tier == TIER_ROUTER:
+        if not isinstance(event, FrameArrived | LinkUp | LinkDown):
             self._own.append(event)
             return False
-        lane = self._lane_of(event.peer)
+        tier = event.peer.tier
+        turns = self._routers if tier == TIER_ROUTER else self._others
+        lane = turns.lane_of(event.peer.node)
         lane.append(event)
-        if self._links is None or lane.paused or event.peer.tier not in self._paused_tiers:
+        if self._links is None or lane.paused or tier not in self._paused_tiers:
             return False
-        if lane.octets <= self._lane_bytes_max():
+        if lane.octets <= turns.lane_bytes_max:
             return False
         lane.paused = True
         self.pauses += 1
         self._links.pause(lane.node)
         return True
-
-    def _lane_of(self, peer: PeerKey) -> _Lane:
-        lane = self._lanes.get(peer.node)
-        if lane is None:
-            lane = self._lanes[peer.node] = _Lane(peer.node)
-            self._turns.append(lane)
-        return lane
-
-    def _lane_bytes_max(self) -> int:
-        return min(LANE_BYTES_MAX, WAITING_BYTES_MAX // max(1, len(self._lanes)))
 
     def next_events(
         self, weight: int, *, own: bool = False, skips: Callable[[str], bool] | None = None
@@ -147,30 +185,40 @@ class Lanes:
         Args:
             weight: Of what is taken, about.
             own: Only of what routers sent, and of this node.
-            skips: Says of which node nothing is taken now.
+            skips: Says of which node nothing is taken now; never of a router.
         """
         taken: list[Event] = []
         left = self._own.take(self._weigh, weight, taken, first=True)
-        first = True  # a lane: a weight that never fits beside what routers send is taken too
+        if self._routers:
+            left = self._take(self._routers, taken, left, left if own or not self._others else left // 2)
+        if not own and (left > 0 or not self.own):
+            left = self._take(self._others, taken, left, left, skips)
+        return taken, left
+
+    def _take(
+        self, turns: _Turns, taken: list[Event], left: int, share: int, skips: Callable[[str], bool] | None = None
+    ) -> int:
+        """Take of lanes in turn what their share of a weight allows, one event at least; return what is left of it."""
+        kept = left - share
+        first = True  # a weight that never fits beside what goes before is taken too
         looked = 0
-        while not own and looked < len(self._turns) and (left > 0 or (first and not self._own.events)):
-            lane = self._turns[0]
+        while looked < len(turns) and (share > 0 or first):
+            lane = turns.first()
             if skips is not None and skips(lane.node):
-                self._turns.rotate(-1)
+                turns.next_one()
                 looked += 1
                 continue
             before = len(taken)
-            left = lane.take(self._weigh, max(1, left), taken, first=first)
+            share = lane.take(self._weigh, max(1, share), taken, first=first)
             first = False
-            if lane.paused and lane.octets <= self._lane_bytes_max() // 2:
+            if lane.paused and lane.octets <= turns.lane_bytes_max // 2:
                 self._go_on(lane)
             if lane.events:
                 if len(taken) > before:
-                    self._turns.rotate(-1)
+                    turns.next_one()
                 break
-            self._turns.popleft()
-            del self._lanes[lane.node]
-        return taken, left
+            turns.remove_first()
+        return kept + share
 
     def _go_on(self, lane: _Lane) -> None:
         assert self._links is not None, "a lane that is never full was paused"
