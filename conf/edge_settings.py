@@ -107,7 +107,13 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
 
     # --- what a client may ask for
     connect_timeout_s: float = Field(
-        default=10.0, gt=0, le=300, description="s from accept to a complete CONNECT, handshakes included"
+        default=10.0, gt=0, le=300, description="s from accept to an accepted CONNECT, handshakes and login included"
+    )
+    connect_packet_timeout_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=300,
+        description="s from the end of TLS, or from accept, to a complete CONNECT, 0: no bound of its own",
     )
     keep_alive_max_s: int = Field(
         default=3600,
@@ -184,6 +190,12 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         le=MIB,
         description="bytes of all user properties of one packet or will: more is 0x97; `stratamq up` allows 128 KiB",
     )
+    user_properties_max: int = Field(
+        default=0,
+        ge=0,
+        le=MIB,
+        description="user properties of one packet or will, 0: as many as their bytes allow; more is 0x97",
+    )
     retain_available: bool = Field(default=True, description="take retained messages; announced to MQTT 5 clients")
     maximum_qos: int = Field(default=2, ge=0, le=2, description="highest QoS of a PUBLISH; announced to MQTT 5 clients")
     retained_per_subscribe_max: int = Field(
@@ -194,6 +206,12 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
     )
     retained_hold_s: float = Field(
         default=5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
+    )
+    retained_rate_max: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="retained messages per second read for one client, 0: no limit; more of them come later",
     )
 
     response_information: str = Field(

@@ -37,5 +37,6 @@ def hot_limits(settings: EdgeSettings) -> HotLimits:
         packet_timeout_ns=int(settings.packet_timeout_s * NS),
         packet_rate_min=settings.packet_rate_min,
         user_property_bytes_max=settings.user_property_bytes_max,
+        user_properties_max=settings.user_properties_max,
         pacing_ns=settings.pacing_us_max * 1000,
     )

@@ -316,6 +316,7 @@ class EdgeService:
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
             connect_timeout_ns=int(max(0.001, limits.connect_timeout_s - waited_s) * NS),
+            first_packet_ns=int(limits.connect_packet_timeout_s * NS),
             tls=listener.context,
             filter=stream_filter,
             first_bytes=first_bytes,

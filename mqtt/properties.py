@@ -166,8 +166,7 @@ def decode_properties(
             if offset < end and _PLACES[identifier] >> packet_type & 1:
                 offset, user_bytes = _plain_pairs(block, offset - 1, properties, user_bytes)
                 if offset >= start:
-                    if user_bytes > limits.user_properties_bytes_max:
-                        raise RemoteProtocolError("too many bytes of user properties", ReasonCode.QUOTA_EXCEEDED)
+                    _check_users(properties, user_bytes, limits)
                     continue
                 offset = start
             name, offset = read_text(block, offset, control)  # both strings are checked [MQTT-1.5.7-1]
@@ -188,9 +187,8 @@ def decode_properties(
         if not _PLACES[identifier] >> packet_type & 1:
             raise RemoteProtocolError(f"{_NAMES[identifier]} not allowed here, table 2-4")
         if kind == _PAIR:
-            if user_bytes > limits.user_properties_bytes_max:
-                raise RemoteProtocolError("too many bytes of user properties", ReasonCode.QUOTA_EXCEEDED)
             properties.setdefault(_USER_PROPERTY, []).append(value)  # type: ignore[attr-defined]
+            _check_users(properties, user_bytes, limits)
             continue
         if identifier == _SUBSCRIPTION_IDENTIFIER:
             _add_subscription_identifier(properties, value, packet_type)
@@ -201,6 +199,13 @@ def decode_properties(
             _check_value(identifier, kind, value)
         properties[identifier] = value
     return properties, offset
+
+
+def _check_users(properties: Properties, user_bytes: int, limits: Limits) -> None:
+    if user_bytes > limits.user_properties_bytes_max:
+        raise RemoteProtocolError("too many bytes of user properties", ReasonCode.QUOTA_EXCEEDED)
+    if len(properties[_USER_PROPERTY]) > limits.user_properties_max:  # type: ignore[arg-type]
+        raise RemoteProtocolError("too many user properties", ReasonCode.QUOTA_EXCEEDED)
 
 
 def _plain_pairs(block: bytes, offset: int, properties: Properties, user_bytes: int) -> tuple[int, int]:

@@ -33,6 +33,8 @@ EDGE_LIMITS: Mapping[str, object] = {
     "publish_rate_max": 10000.0,
     "filters_per_packet_max": 100,
     "share_join_rate_max": 100.0,
+    "user_properties_max": 64,
+    "retained_rate_max": 1000.0,
     "takeovers_max": 5,
     "will_rate_max": 100.0,
 }

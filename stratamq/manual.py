@@ -45,6 +45,8 @@ SHIPPED: dict[str, dict[str, str]] = {
         "edge.publish_rate_max": "10000.0",
         "edge.filters_per_packet_max": "100",
         "edge.share_join_rate_max": "100.0",
+        "edge.user_properties_max": "64",
+        "edge.retained_rate_max": "1000.0",
         "edge.takeovers_max": "5",
         "edge.will_rate_max": "100.0",
         "metrics.port": "9749",

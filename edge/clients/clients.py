@@ -153,6 +153,8 @@ class Clients:
             self._loop.close(conn, linger=False)
             return
         self.count_end(f"{int(reason_code):#04x}", client)
+        if client.phase == Phase.NEW and reason_code == ReasonCode.UNSPECIFIED_ERROR:
+            self._node.count("late_connects")
         if client.phase not in (Phase.NEW, Phase.OPENING, Phase.AUTHENTICATING):
             self.disconnect(client, reason_code)
         elif client.phase == Phase.NEW or reason_code in (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.KEEP_ALIVE_TIMEOUT):

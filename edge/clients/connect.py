@@ -28,7 +28,6 @@ from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
 from edge.rights.client_rights import ClientRights
 from mqtt import property_values
-from mqtt.codec import Limits
 from mqtt.decode_connect import decode_connect
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Connect
@@ -108,11 +107,7 @@ class Connecting:
         self._rights = rights
         self._peer_of = peer_of
         self._connacks = Connacks(node.limits)
-        self._codec_limits = Limits(
-            maximum_packet_size=node.limits.maximum_packet_size,
-            user_properties_bytes_max=node.limits.user_property_bytes_max,
-            from_client=True,
-        )
+        self._codec_limits = node.limits.of_packets()
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
         self._waiting: list[Client] = []  # for a lease, or until claim_at
         self._claim_at = 0.0

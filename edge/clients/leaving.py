@@ -14,7 +14,7 @@ from edge.cluster.partition_requests import PartitionRequests
 from edge.login.refusal_records import ended_record
 from edge.node.node import EdgeNode
 from mqtt import property_values
-from mqtt.codec import Limits, decode_packet
+from mqtt.codec import decode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Disconnect
 from mqtt.reasons import ReasonCode
@@ -62,11 +62,7 @@ class Leaving:
         self._clients = clients
         self._requests = requests
         self._conduct = conduct
-        self._codec_limits = Limits(
-            maximum_packet_size=node.limits.maximum_packet_size,
-            user_properties_bytes_max=node.limits.user_property_bytes_max,
-            from_client=True,
-        )
+        self._codec_limits = node.limits.of_packets()
         self._unreported: list[Client] = []  # ended, and left nothing behind: reported with the next claims
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
 

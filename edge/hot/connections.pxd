@@ -14,6 +14,7 @@ from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_OUTPUT
 
 
 cdef class Connections(HotState):
+    cdef object begin_mqtt(self, Conn conn)
     cdef object feed_client(self, Conn conn, bytes data)
     cdef object feed_link(self, Conn conn, bytes data)
     cdef object parse_kept(self, Conn conn)

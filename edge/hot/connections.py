@@ -77,6 +77,8 @@ class Connections(HotState):
         conn.context = options.context
         conn.heard_ns = now_ns
         conn.silence_ns = options.connect_timeout_ns
+        if options.tls is None and options.first_bytes is None:
+            conn.connect_ns = options.first_packet_ns
         conn.packet_bytes_max = options.packet_bytes_max
         conn.client_packet_max = NO_LIMIT
         conn.filter = options.filter
@@ -87,6 +89,13 @@ class Connections(HotState):
         if fd >= 0:
             mark_dirty(self, conn)
         return conn
+
+    def begin_mqtt(self, conn: Conn) -> None:
+        """PROXY header and TLS are over: the time of the first packet begins."""
+        options = conn.options
+        conn.options = None
+        if options is not None and options.first_packet_ns > 0:
+            conn.connect_ns = self.now_ns - conn.heard_ns + options.first_packet_ns
 
     def open_session(self, conn: Conn, options: SessionOptions) -> None:
         """CONNECT was accepted: from the next packet on, these bounds hold. Write CONNACK and resume separately.

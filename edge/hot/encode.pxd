@@ -12,7 +12,7 @@ cdef int copy_plain(Buffer buffer, Py_ssize_t at, Packet packet) except -1
 cdef int varint_bytes(Py_ssize_t value) noexcept
 cdef Py_ssize_t put_varint(unsigned char* data, Py_ssize_t at, Py_ssize_t value) noexcept
 cdef int walk_properties(
-    Packet packet, unsigned char* data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t user_max
+    Packet packet, unsigned char* data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t user_max, Py_ssize_t users_max
 ) noexcept
 cdef bint valid_text(unsigned char* data, Py_ssize_t at, Py_ssize_t count) noexcept
 cdef bint valid_topic(unsigned char* data, Py_ssize_t at, Py_ssize_t count) noexcept
@@ -23,5 +23,6 @@ cdef Py_ssize_t load_plain(Packet packet, unsigned char* data, Py_ssize_t at, bi
 cdef Py_ssize_t _property_bytes(Packet packet, bytes identifiers)
 cdef Py_ssize_t _body_bytes(Packet packet, bint five, int qos, bytes identifiers)
 cdef int _wrong_property(int what)
+cdef Py_ssize_t _field_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end, int what)
 cdef Py_ssize_t _text_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end)
 cdef Py_ssize_t _pair_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t most)

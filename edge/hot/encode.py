@@ -130,7 +130,12 @@ def copy_plain(buffer: Buffer, at: cython.Py_ssize_t, packet: Packet) -> cython.
 
 
 def walk_properties(
-    packet: Packet, data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, user_max: cython.Py_ssize_t
+    packet: Packet,
+    data: cython.p_uchar,
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    user_max: cython.Py_ssize_t,
+    users_max: cython.Py_ssize_t,
 ) -> cython.int:
     """Read the properties of a client's PUBLISH, their length included, and note what the loop needs.
 
@@ -138,7 +143,7 @@ def walk_properties(
         packet: Gets the positions; alias and expiry are reset first.
         data: Holds the packet.
         begin: Where the property length stands.
-        end: Behind the packet; ``user_max``: bytes of all user properties together.
+        end: Behind the packet; ``user_max``: bytes of all user properties together; ``users_max``: their number.
     Returns:
         0, or the reason code of what is wrong with them.
     """
@@ -195,20 +200,15 @@ def walk_properties(
         elif what == 0x0B:  # Subscription Identifier: only a server sends it [MQTT-3.3.4-6]
             return PROTOCOL_ERROR
         elif what == 0x03 or what == 0x08 or what == 0x09:
-            count = _text_bytes(data, at, end)
+            count = _field_bytes(data, at, end, what)
             if count < 0:
-                return MALFORMED_PACKET
-            if what == 0x08:  # Response Topic: a topic name without wildcards [MQTT-3.3.2-14]
-                if not valid_topic(data, at + 2, count - 2):
-                    return MALFORMED_PACKET if not valid_text(data, at + 2, count - 2) else PROTOCOL_ERROR
-            elif what != 0x09 and not valid_text(data, at + 2, count - 2):
-                return MALFORMED_PACKET
+                return MALFORMED_PACKET if count == -1 else PROTOCOL_ERROR
             at += count
         elif what == 0x26:
-            count = _pair_bytes(data, at, end, user_max)
+            count = _pair_bytes(data, at, end, user_max if users_max > 0 else 0)
             if count < 0:
                 return MALFORMED_PACKET if count == -1 else QUOTA_EXCEEDED
-            at, user_max = at + count, user_max - count
+            at, user_max, users_max = at + count, user_max - count, users_max - 1
         else:
             return _wrong_property(what)
     return 0 if at == end else MALFORMED_PACKET
@@ -221,6 +221,18 @@ def _wrong_property(what: cython.int) -> cython.int:
     if what == 0x19 or what == 0x1A or what == 0x1C or what == 0x1F or 0x21 <= what <= 0x2A:
         return PROTOCOL_ERROR
     return MALFORMED_PACKET
+
+
+def _field_bytes(
+    data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, what: cython.int
+) -> cython.Py_ssize_t:
+    """Length of Content Type, Response Topic or Correlation Data; -1 if it is none, -2 if it is no topic name."""
+    count: cython.Py_ssize_t = _text_bytes(data, at, end)
+    if count < 0 or what == 0x09:
+        return count
+    if what == 0x08 and not valid_topic(data, at + 2, count - 2):  # without wildcards [MQTT-3.3.2-14]
+        return -2 if valid_text(data, at + 2, count - 2) else -1
+    return count if what == 0x08 or valid_text(data, at + 2, count - 2) else -1
 
 
 def _pair_bytes(
@@ -317,7 +329,7 @@ def load_plain(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t, five
     packet.traced = False
     packet.pending_key = -1
     if five:
-        walk_properties(packet, data, at, end, end)
+        walk_properties(packet, data, at, end, end, end)
     else:
         packet.alias_at = -1
         packet.expiry_at = -1

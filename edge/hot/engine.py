@@ -149,6 +149,10 @@ class Engine(Peering):
                 self.slow_packets += 1
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, KEEP_ALIVE_TIMEOUT)
+            elif 0 < conn.connect_ns < now_ns - conn.heard_ns and conn.version == 0 and not conn.closed:
+                conn.connect_ns = conn.silence_ns = 0  # reported once
+                conn.parked |= PARK_HANDLER
+                self.handler.error(conn, UNSPECIFIED_ERROR)
             elif conn.silence_ns and now_ns - conn.heard_ns > conn.silence_ns and not conn.closed:
                 conn.silence_ns = 0  # reported once
                 conn.parked |= PARK_HANDLER

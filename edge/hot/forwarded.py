@@ -191,7 +191,7 @@ def _checked_packet(
     length = read_varint(data, start + 1, at)
     if data[start] != 0x30 or at + length > end or length < 2 or 2 + get16(data, at) > length:
         raise ValueError("not a QoS 0 packet in a run")
-    if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length, at + length) != 0:
+    if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length, at + length, length) != 0:
         raise ValueError("wrong properties in a run")
     if not five:
         hot.packet.payload_bytes = length - 2 - get16(data, at)

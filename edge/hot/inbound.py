@@ -215,7 +215,7 @@ def _load(
     packet.session = conn.session
     packet.owner_epoch = conn.owner_epoch
     if conn.version == 5:
-        wrong: cython.int = walk_properties(packet, data, position, stop, hot.user_bytes_max)
+        wrong: cython.int = walk_properties(packet, data, position, stop, hot.user_bytes_max, hot.users_max)
         if wrong != 0:
             return wrong
     else:

@@ -72,6 +72,9 @@ class HotLimits:
     publish_rate_max: float = DEFAULT.publish_rate_max
     packet_timeout_ns: int = int(DEFAULT.packet_timeout_s * 1e9)  # from a packet's first byte to its last; 0: none
     user_property_bytes_max: int = DEFAULT.user_property_bytes_max  # of one PUBLISH; more is 0x97
+    user_properties_max: int = (
+        DEFAULT.user_properties_max
+    )  # of one PUBLISH; more is 0x97; 0: as many as those bytes are
     packet_rate_min: int = DEFAULT.packet_rate_min  # bytes a second of a packet that has begun
     pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between turns; 0: off
 
@@ -81,6 +84,7 @@ class ConnOptions(msgspec.Struct):  # one is made for each connection, and a dat
 
     packet_bytes_max: int = DEFAULT.unauthenticated_bytes_max  # before CONNECT was accepted
     connect_timeout_ns: int = 10_000_000_000  # without open_session after this, sweep reports it; 0: never
+    first_packet_ns: int = 0  # from the end of the TLS handshake, or from here, to the first packet; 0: no other bound
     tls: ssl.SSLContext | None = None
     server_hostname: str | None = None  # client side of TLS (links that we opened)
     filter: StreamFilter | None = None

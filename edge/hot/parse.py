@@ -126,7 +126,7 @@ def parse(
                     packet.alias_at = -1
                     payload_at += 1
                 else:
-                    wrong = walk_properties(packet, data, payload_at, stop, hot.user_bytes_max)
+                    wrong = walk_properties(packet, data, payload_at, stop, hot.user_bytes_max, hot.users_max)
                     payload_at = packet.payload_at
                 if wrong != 0 or packet.alias_at >= 0:
                     run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
@@ -286,6 +286,8 @@ def _other(
             return True
         if kind == 12:
             return _ping(hot, conn, first, stop - body)
+    else:
+        conn.connect_ns = 0  # it came in time
     hot.packets_in += 1
     conn.parked |= PARK_HANDLER
     hot.turn_bytes += CORE_BYTES

@@ -304,7 +304,7 @@ class Sockets:
         elif options.tls is not None:
             self.begin_tls(conn)
         else:
-            conn.options = None
+            self.hot.begin_mqtt(conn)
             conn.tls_state = 0
 
     def begin_tls(self, conn: Conn) -> None:
@@ -312,7 +312,6 @@ class Sockets:
         options = conn.options
         assert options is not None  # register keeps them until the first bytes are read
         context: Any = options.tls
-        conn.options = None
         # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
         plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
         server = options.server_hostname is None
@@ -354,6 +353,7 @@ class Sockets:
             return
         else:
             conn.tls_state = 4
+            self.hot.begin_mqtt(conn)
             if conn.is_link:
                 self.hot.handler.secured(conn)
             mark_dirty(self.hot, conn)

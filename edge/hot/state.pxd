@@ -101,6 +101,7 @@ cdef class Conn:
     cdef long long written
     cdef long long wrapped
     cdef Py_ssize_t held_bytes
+    cdef long long connect_ns
 
 
 cdef class Kept:
@@ -364,3 +365,4 @@ cdef class HotState(Counters):
     cdef Py_ssize_t user_bytes_max
     cdef list paced
     cdef long long paced_at_ns
+    cdef Py_ssize_t users_max

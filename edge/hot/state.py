@@ -121,7 +121,7 @@ class Conn:
         self.aliases_told: dict[bytes, int] | None = None  # topic: alias that the client knows; None: it takes none
         self.aliases_told_max = 0
         self.heard_ns = 0
-        self.silence_ns = 0  # how long it may be silent, 0 for ever
+        self.silence_ns = self.connect_ns = 0  # how long it may be silent, and without a first packet; 0 for ever
         # Until when its messages, its bytes and what the core charges have used up its rates.
         self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = 0
         self.publish_gap_ns = self.byte_gap_ps = 0  # of its rates, 0: none
@@ -485,8 +485,7 @@ class HotState(Counters):
         self.held_bytes_max = 1 << 62
         self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
         self.turn_bytes_max = limits.turn_bytes_max
-        self.pending_max = limits.pending_messages_max
-        self.pending_bytes_max = limits.pending_bytes_max
+        self.pending_max, self.pending_bytes_max = limits.pending_messages_max, limits.pending_bytes_max
         self.window_max = limits.outbound_window_max
         self.permissions_max = limits.permissions_max
         self.received_max = limits.received_max
@@ -496,5 +495,6 @@ class HotState(Counters):
         self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
         self.packet_timeout_ns, self.packet_rate_min = limits.packet_timeout_ns, limits.packet_rate_min
         self.user_bytes_max = limits.user_property_bytes_max
+        self.users_max = limits.user_properties_max or self.user_bytes_max  # none is shorter than four bytes
         self.paced: list[Conn] = []  # parked with PARK_RATE
         self.paced_at_ns = 0  # when they were last looked at

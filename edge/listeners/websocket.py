@@ -4,7 +4,7 @@ MQTT packets need not align with frames [MQTT-6.0.0-2]; text frames are refused 
 "mqtt" [MQTT-6.0.0-3]. Bounded: frames are passed on as they come, handshakes and control frames are limited.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from wsproto import ConnectionType, WSConnection
@@ -13,6 +13,7 @@ from wsproto.events import (
     BytesMessage,
     CloseConnection,
     Ping,
+    Pong,
     RejectConnection,
     Request,
     TextMessage,
@@ -20,10 +21,15 @@ from wsproto.events import (
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import ProtocolError
 
+from wire.clock import boot_time
+
 __all__ = ["WebSocketServer"]
 
 HANDSHAKE_BYTES_MAX = 16 * 1024
-CONTROL_FRAMES_MAX = 100  # pings since the last data: a flood ends the connection
+CONTROL_RATE = 10.0  # control frames a second, pings and pongs together: beyond it the connection ends
+CONTROL_BURST = 100  # of them at once, as from a client that slept
+FRAGMENTS_MAX = 256  # of one message that are short on average; a stream may be one message of long ones
+FRAGMENT_BYTES = 1024
 TINY_FRAMES_MAX = 256  # data frames of a byte or none, beyond those of other sizes: no packet is so short
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 
@@ -35,7 +41,7 @@ class WebSocketServer:
         refusal: Name of the counter when the handshake was refused, "" while it was not.
     """
 
-    def __init__(self, path: str = "", origins: Sequence[str] = ()) -> None:
+    def __init__(self, path: str = "", origins: Sequence[str] = (), clock: Callable[[], float] = boot_time) -> None:
         """path: the only one that is served, "" for any; origins: whose pages may connect, see ``_may_connect``."""
         self.refusal = ""
         self._path = path
@@ -45,8 +51,10 @@ class WebSocketServer:
         self._open = False
         self._ended = False
         self._handshake_bytes = 0
-        self._pings = 0
+        self._clock = clock
+        self._controls_paid = 0.0  # until when control frames have used up their rate
         self._tiny = 0
+        self._fragments = self._fragment_bytes = 0  # of the message that has not come whole
 
     def __del__(self) -> None:
         """Free what a connection leaves whose peer is gone."""
@@ -89,13 +97,9 @@ class WebSocketServer:
     def _take(self, event: object, received: bytearray) -> bool:
         """Handle one event; False ends the connection."""
         if isinstance(event, BytesMessage):
-            self._pings = 0
             received += event.data
-            if event.frame_finished:
-                self._tiny = self._tiny + 1 if len(event.data) < 2 else max(0, self._tiny - 1)
-                if self._tiny > TINY_FRAMES_MAX:
-                    self._output += self._connection.send(CloseConnection(CloseReason.POLICY_VIOLATION))
-                    return False
+            if not self._note_length(event):
+                return self._refuse(CloseReason.POLICY_VIOLATION)
         elif isinstance(event, Request):
             status = self._judge(event)
             if status:
@@ -107,19 +111,34 @@ class WebSocketServer:
                 return False
             self._output += self._connection.send(AcceptConnection(subprotocol=chosen))
             self._open = True
-        elif isinstance(event, Ping):
-            self._pings += 1
-            if self._pings > CONTROL_FRAMES_MAX:
-                self._output += self._connection.send(CloseConnection(CloseReason.POLICY_VIOLATION))
-                return False
-            self._output += self._connection.send(event.response())
+        elif isinstance(event, Ping | Pong):
+            paid = max(self._controls_paid, self._clock()) + 1 / CONTROL_RATE
+            if paid > self._clock() + CONTROL_BURST / CONTROL_RATE:
+                return self._refuse(CloseReason.POLICY_VIOLATION)
+            self._controls_paid = paid
+            if isinstance(event, Ping):
+                self._output += self._connection.send(event.response())
         elif isinstance(event, TextMessage):
-            self._output += self._connection.send(CloseConnection(CloseReason.UNSUPPORTED_DATA))
-            return False
+            return self._refuse(CloseReason.UNSUPPORTED_DATA)
         elif isinstance(event, CloseConnection):
             self._output += self._connection.send(event.response())
             return False
         return True
+
+    def _refuse(self, reason: CloseReason) -> bool:
+        self._output += self._connection.send(CloseConnection(reason))
+        return False
+
+    def _note_length(self, event: BytesMessage) -> bool:
+        """Count a frame; return whether data come in frames of a sensible length."""
+        self._fragment_bytes += len(event.data)
+        if event.frame_finished:
+            self._tiny = self._tiny + 1 if len(event.data) < 2 else max(0, self._tiny - 1)
+            self._fragments += 1
+        if event.message_finished:
+            self._fragments = self._fragment_bytes = 0
+        short = self._fragments > FRAGMENTS_MAX and self._fragment_bytes < FRAGMENT_BYTES * self._fragments
+        return not short and self._tiny <= TINY_FRAMES_MAX
 
     def _judge(self, request: Request) -> int:
         """Return 0, or the status that refuses the handshake."""

@@ -36,7 +36,6 @@ from edge.login.refusal_records import refusal_record
 from edge.node.limits import ListenerPolicy
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientIO
-from mqtt.codec import Limits
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Connect
 from mqtt.properties import PropertyId
@@ -155,7 +154,7 @@ class Logins:
         self._ends: dict[int, float] = {}  # number of a connection -> end of its principal, utc
         self._next_ends: list[tuple[float, int]] = []  # a heap of the same, with former ones
         self._look_at = 0.0
-        self._codec_limits = Limits(user_properties_bytes_max=node.limits.user_property_bytes_max, from_client=True)
+        self._codec_limits = node.limits.of_packets()
         self._answers: Answers | None = None
         self._sweep: LiveSweep[Applicant] = LiveSweep(clients, lambda client: self.end(client, "files of users"))
 

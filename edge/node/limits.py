@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from conf.edge_settings import EdgeSettings
+from mqtt.limits import PACKET_BYTES_MAX, Limits
 
 __all__ = ["EdgeLimits", "ListenerPolicy"]
 
@@ -56,11 +57,14 @@ class EdgeLimits:
     share_join_rate_max: float = DEFAULT.share_join_rate_max
     filters_per_session_max: int = DEFAULT.filters_per_session_max
     user_property_bytes_max: int = DEFAULT.user_property_bytes_max
+    user_properties_max: int = DEFAULT.user_properties_max
     retain_available: bool = DEFAULT.retain_available
     maximum_qos: int = DEFAULT.maximum_qos
     retained_per_subscribe_max: int = DEFAULT.retained_per_subscribe_max
     retained_hold_s: float = DEFAULT.retained_hold_s
+    retained_rate_max: float = DEFAULT.retained_rate_max
     connect_timeout_s: float = DEFAULT.connect_timeout_s
+    connect_packet_timeout_s: float = DEFAULT.connect_packet_timeout_s
     claim_gap_s: float = 0.0  # between claims of client identifiers; one that comes alone does not wait
     connections_max: int = DEFAULT.connections_max
     memory_max: int = DEFAULT.memory_max
@@ -80,3 +84,12 @@ class EdgeLimits:
     takeovers_max: int = DEFAULT.takeovers_max
     will_rate_max: float = DEFAULT.will_rate_max
     requests_max: int = 100_000  # unanswered requests to partitions, per edge
+
+    def of_packets(self) -> Limits:
+        """Return the bounds of what is read in one packet of a client."""
+        return Limits(
+            maximum_packet_size=self.maximum_packet_size,
+            user_properties_bytes_max=self.user_property_bytes_max,
+            user_properties_max=self.user_properties_max or PACKET_BYTES_MAX,
+            from_client=True,
+        )

@@ -239,6 +239,9 @@ class Delivery(Protocol):
     def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
         """Send one message to one ephemeral session."""
 
+    def charge(self, conn: Conn, filters: int, gap_ns: int) -> None:
+        """Let what a client asks for use up its rate: with more than a second's worth it is not read."""
+
 
 class Copies(Protocol):
     """Copies that the core kept for a subscriber."""

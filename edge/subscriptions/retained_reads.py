@@ -13,12 +13,13 @@ from functools import partial
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.state import Inbound
-from edge.node.node import EdgeNode
+from edge.node.node import NS, EdgeNode
 from edge.node.ports import Delivery
 from edge.rights.absent import AbsentUsers, Left
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import identifier_properties
 from edge.subscriptions.held_live import HeldMessages, Hold
+from edge.subscriptions.retained_pace import RetainedPace
 from edge.subscriptions.retained_pages import RetainedPages
 from edge.subscriptions.sys_scope import has_figures, is_routed
 from edge.subscriptions.sys_topics import SysTopics
@@ -38,13 +39,14 @@ __all__ = ["RetainedReads"]
 
 PAGE = 100
 DELIVER_MAX = 500  # messages in one DeliverRetained
+UNREAD_S = 5.0  # most that a client is not read for whose reads wait
 READS_MAX = 16  # filters of one SUBSCRIBE read at a time: a thousand of one client keep nobody else's waiting
 
 
 class _Read:
     """One subscription's read."""
 
-    __slots__ = ("deadline", "left", "nodes", "partitions", "request", "subscription", "whole")
+    __slots__ = ("deadline", "left", "nodes", "partitions", "request", "reserved", "subscription", "whole")
 
     def __init__(self, subscription: Subscription, whole: "_Subscribe", left: int, deadline: float) -> None:
         self.subscription = subscription
@@ -54,12 +56,25 @@ class _Read:
         self.request = 0  # of its ReadRetainedAll
         self.partitions: set[int] = set()  # not yet read to the end
         self.nodes: set[str] = set()  # that were asked for all their partitions
+        self.reserved: dict[int, int] = {}  # messages that partitions may answer with
 
 
 class _Subscribe:
     """One SUBSCRIBE's reads."""
 
-    __slots__ = ("client", "deadline", "durable", "hold", "number", "open", "over", "starting", "unread", "wanted")
+    __slots__ = (
+        "client",
+        "deadline",
+        "durable",
+        "hold",
+        "number",
+        "open",
+        "over",
+        "paced",
+        "starting",
+        "unread",
+        "wanted",
+    )
 
     def __init__(
         self, client: Client, durable: bool, hold: Hold | None, wanted: list[Subscription], number: int = 0
@@ -73,6 +88,7 @@ class _Subscribe:
         self.unread = deque(wanted)  # not begun
         self.deadline = float("inf")  # for all of them
         self.starting = False
+        self.paced = False  # what is not begun waits for its time
         self.over = False  # another one has taken its place
 
 
@@ -140,11 +156,12 @@ class RetainedReads:
         self._absent = absent
         self._reads: dict[int, _Read] = {}  # by request of ReadRetainedAll
         self._pages = RetainedPages()
+        self._pace = RetainedPace(node.limits.retained_rate_max)
 
     @property
     def waits(self) -> bool:
-        """Whether a read of several partitions is under way."""
-        return bool(self._reads)
+        """Whether a read of several partitions is under way, or waits for its time."""
+        return bool(self._reads or self._pace)
 
     def read_for_connection(
         self, client: Client, granted: list[Subscription], existed: list[bool], hold: Hold | None
@@ -175,6 +192,9 @@ class RetainedReads:
             wanted.append(subscription)
         if hold is not None and not wanted:
             self._held.end(hold)
+        wait_s = self._pace.wait_s(client.number, self._node.now)
+        if wait_s and wanted:  # whoever asks for more meanwhile is not read
+            self._loop.charge(client.conn, 1, int((min(wait_s, UNREAD_S) + 1.0) * NS))
         self.begin(_Subscribe(client, durable, hold, wanted, number))
 
     def begin(self, whole: _Subscribe) -> None:
@@ -187,9 +207,23 @@ class RetainedReads:
         if whole.starting:
             return
         whole.starting = True
-        while whole.unread and whole.open - len(whole.unread) < READS_MAX:
+        while whole.unread and whole.open - len(whole.unread) < READS_MAX and not self._paces(whole):
             self._begin(whole, whole.unread.popleft())
         whole.starting = False
+
+    def _paces(self, whole: _Subscribe) -> bool:
+        """Return whether what is not begun of a SUBSCRIBE waits for its time."""
+        client, now = whole.client, self._node.now
+        if not whole.paced and self._pace.wait_s(client.number, now) and not client.conn.closed:
+            whole.paced = True
+            self._node.count("retained_reads_paced")
+            self._pace.later(client.number, now, partial(self._read_on, whole))
+        return whole.paced
+
+    def _read_on(self, whole: _Subscribe) -> None:
+        whole.paced = False
+        whole.deadline = self._node.now + self._node.limits.retained_hold_s
+        self._read_more(whole)
 
     def _begin(self, whole: _Subscribe, subscription: Subscription) -> None:
         client, name = whole.client, subscription.topic_filter
@@ -224,15 +258,41 @@ class RetainedReads:
             if placement.primary:
                 read.partitions.add(number)
                 read.nodes.add(placement.primary)
+        page = self._pace.page(PAGE, len(read.partitions))
+        read.reserved = dict.fromkeys(read.partitions, page)
+        self._pace.reserve(whole.client.number, page * len(read.partitions), node.now)
         request = self._requests.next_number()
         self._reads[request] = read
         read.request = request
         for name in sorted(read.nodes):
-            node.tell(name, ReadRetainedAll(request, subscription.topic_filter, PAGE, node.limits.retained_hold_s))
+            node.tell(name, ReadRetainedAll(request, subscription.topic_filter, page, node.limits.retained_hold_s))
         if not read.partitions:
             self._end(read)
 
+    def _ask_on(self, read: _Read, partition: int, after: str) -> None:
+        """Ask for the next page, in its time."""
+        client, now = read.whole.client.number, self._node.now
+        if self._pace.is_waiting(client) or self._pace.wait_s(client, now):
+            self._pace.later(client, now, partial(self._ask_again, read, partition, after))
+        else:
+            self._ask(read, partition, after)
+
+    def _ask_again(self, read: _Read, partition: int, after: str) -> None:
+        if partition not in read.partitions:
+            return  # it ended meanwhile
+        if read.whole.over or read.whole.client.conn.closed or not self._is_wanted(read):
+            self._done(read, partition)
+            return
+        read.deadline = self._node.now + self._node.limits.retained_hold_s
+        self._ask(read, partition, after)
+
+    def _answered(self, read: _Read, partition: int, messages: int) -> None:
+        """Note how many messages a partition had."""
+        self._pace.give_back(read.whole.client.number, read.reserved.pop(partition, messages) - messages)
+
     def _ask(self, read: _Read, partition: int, after: str) -> None:
+        read.reserved[partition] = min(PAGE, read.left)
+        self._pace.reserve(read.whole.client.number, read.reserved[partition], self._node.now)
         request = ReadRetained(
             self._requests.next_number(),
             partition,
@@ -244,6 +304,7 @@ class RetainedReads:
         )
         if not self._requests.ask(request, _Page(self, read, partition).answered, self._node.now):
             self._node.count("retained_reads_dropped")
+            self._answered(read, partition, 0)
             self._done(read, partition)
 
     def page(self, answer: RetainedPage, node: str) -> bool:
@@ -258,12 +319,15 @@ class RetainedReads:
         """Partitions without a match."""
         read = self._reads.get(answer.request)
         if read is not None and node in read.nodes:
+            for partition in answer.partitions:
+                self._answered(read, partition, 0)
             read.partitions.difference_update(answer.partitions)
             if not read.partitions:
                 self._end(read)
 
     def came(self, read: _Read, partition: int, answer: RetainedPage) -> None:
         """A page: it is taken now or in a later turn, or let go where nobody waits for it any more."""
+        self._answered(read, partition, len(answer.messages))
         self._pages.put(read.whole.client, answer, partial(self._take_page, read, partition, answer))
 
     def next_turn(self) -> None:
@@ -311,7 +375,7 @@ class RetainedReads:
         if messages and not read.whole.client.conn.closed and self._is_wanted(read):
             self._deliver(read, messages)
         if answer.more and answer.messages and read.left > 0:  # without one there is nowhere to go on
-            self._ask(read, partition, answer.messages[-1].topic)
+            self._ask_on(read, partition, answer.messages[-1].topic)
         else:
             self._done(read, partition)
 
@@ -344,7 +408,9 @@ class RetainedReads:
 
     def tick(self, now: float) -> None:
         """End reads that a partition did not answer in time: what is missing is counted, live messages go on."""
-        for read in [read for read in self._reads.values() if read.deadline <= now]:
+        self._pace.tick(now)
+        late = [read for read in self._reads.values() if read.deadline <= now]
+        for read in [read for read in late if not self._pace.is_waiting(read.whole.client.number)]:
             self._node.count("retained_partitions_missed", len(read.partitions))
             read.partitions.clear()
             self._end(read)

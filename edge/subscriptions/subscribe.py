@@ -24,7 +24,7 @@ from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.session_filters import SessionFilters
 from edge.subscriptions.sys_scope import is_routed
 from mqtt import property_values
-from mqtt.codec import Limits, decode_packet, encode_packet
+from mqtt.codec import decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
 from mqtt.reasons import FAILURE, ReasonCode
@@ -133,11 +133,7 @@ class Subscribing:
         self._held = held
         self._retained = retained
         self._rights = rights
-        self._limits = Limits(
-            maximum_packet_size=node.limits.maximum_packet_size,
-            user_properties_bytes_max=node.limits.user_property_bytes_max,
-            from_client=True,
-        )
+        self._limits = node.limits.of_packets()
         self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
         self.durable = SessionFilters(node, clients, requests)
         self._joins = Joins(node, loop)

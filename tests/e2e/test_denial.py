@@ -34,6 +34,7 @@ STORED = {
 }
 BOUNDS: dict[str, Any] = {
     "connect_timeout_s": 1.5,
+    "connect_packet_timeout_s": 1.0,
     "packet_timeout_s": 1.5,
     "keep_alive_max_s": 2,
     "receive_excess_wait_s": 0.5,
@@ -44,11 +45,18 @@ BOUNDS: dict[str, Any] = {
     "flapping_ends_max": 0,  # it would end each row before its own bound is met
     "pending_messages_max": 100,
     "user_property_bytes_max": 8192,
+    "user_properties_max": 64,
+    "retained_rate_max": 1000.0,
 }
 
 
 # Times of conf/edge.toml: so long an attack lasts, and thousands who come together take seconds to be let in.
-SHIPPED = {"connect_timeout_s": 10.0, "packet_timeout_s": 30.0, "keep_alive_max_s": 1200}
+SHIPPED = {
+    "connect_timeout_s": 10.0,
+    "connect_packet_timeout_s": 5.0,
+    "packet_timeout_s": 30.0,
+    "keep_alive_max_s": 1200,
+}
 
 
 @pytest.fixture(scope="module")

@@ -258,6 +258,7 @@ class Edge:
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
             connect_timeout_ns=int(limits.connect_timeout_s * 1e9),
+            first_packet_ns=int(limits.connect_packet_timeout_s * 1e9),
             filter=stream_filter,
         )
         conn = self.core.hot.attach(-1, CLIENT, options, self.ns)

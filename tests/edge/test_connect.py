@@ -239,6 +239,23 @@ def test_slow_connect_is_cut_whatever_trickles_in() -> None:
     assert session.closed and session.read() == []
 
 
+def test_a_connect_comes_whole_in_a_time_of_its_own() -> None:
+    """NIST: protect. Whatever the login takes behind it; who was late is counted."""
+    edge = Edge(limits(connect_timeout_s=10.0, connect_packet_timeout_s=5.0))
+    late, silent, honest = edge.accept(), edge.accept(), edge.accept()
+    late.send(b"\x10\x20\x00\x04MQTT")
+    edge.held = {OpenSession}
+    edge.turn(4.5)
+    honest.send(Connect("honest", properties={PropertyId.SESSION_EXPIRY_INTERVAL: 100}))
+    edge.turn(1.0)
+    edge.core.hot.sweep(edge.ns)
+    assert (late.closed, silent.closed, honest.closed) == (True, True, False)
+    assert edge.core.node.counts["late_connects"] == 2
+    edge.turn(5.0)
+    edge.core.hot.sweep(edge.ns)
+    assert honest.closed
+
+
 def test_declared_length_before_connect_is_bounded() -> None:
     """NIST: protect. 256 MiB are refused at their fixed header: nothing is buffered."""
     session = Edge().accept()

@@ -16,7 +16,7 @@ from edge.limits_of_settings import edge_limits, hot_limits
 from edge.login.certificate_facts import shown_facts
 from edge.node.limits import EdgeLimits
 from mqtt.codec import encode_packet
-from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest
+from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest, Unsubscribe, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session, facts, with_clients
 from wire.links.authority import DevelopmentAuthority
@@ -60,6 +60,31 @@ def test_user_properties_are_bounded_by_bytes() -> None:
         session.send(Connect("c", properties=many))
         assert [packet.reason_code for packet in session.read()] == [code]
         assert session.closed is (code != 0)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_user_properties_are_bounded_by_their_number(more: int) -> None:
+    """NIST: protect. 0x97 in each packet that may have some: CONNECT, its will, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT."""
+    properties: dict[int, object] = {PropertyId.USER_PROPERTY: [("k", "v")] * (64 + more)}
+    will = Will("w", b"", properties=properties)
+    codes = [0x97] * more
+    for packet in (Connect("c", properties=properties), Connect("c", will=will)):
+        session = Edge(EdgeLimits(sys_interval_s=0, user_properties_max=64)).accept()
+        session.send(packet)
+        assert [answer.reason_code for answer in session.read()] == codes or not more
+        assert session.closed is bool(more)
+    for other in (
+        Subscribe(1, [SubscriptionRequest("a")], properties),
+        Unsubscribe(1, ["a"], properties),
+        Disconnect(0, properties),
+    ):
+        session = Edge(EdgeLimits(sys_interval_s=0, user_properties_max=64)).client()
+        session.send(other)
+        assert [answer.reason_code for answer in session.read() if isinstance(answer, Disconnect)] == codes
+    hot = Edge(EdgeLimits(sys_interval_s=0), user_properties_max=64)
+    session = hot.client()
+    session.send(Publish("a", b"", 1, packet_identifier=1, properties=properties))
+    assert [isinstance(answer, Disconnect) for answer in session.read()] == [bool(more)]
 
 
 def test_user_properties_of_subscribe_are_bounded() -> None:

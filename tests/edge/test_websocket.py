@@ -1,9 +1,11 @@
 """WebSocket in front of MQTT: sans-IO, byte by byte."""
 
 import gc
+import itertools
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 from wsproto import ConnectionType, WSConnection
@@ -38,8 +40,8 @@ class Browser:
         return self.connection.send(BytesMessage(data=data, message_finished=finished))
 
 
-def opened() -> tuple[WebSocketServer, Browser]:
-    server, browser = WebSocketServer(), Browser("mqtt")
+def opened(clock: Callable[[], float] = lambda: 100.0) -> tuple[WebSocketServer, Browser]:
+    server, browser = WebSocketServer(clock=clock), Browser("mqtt")
     assert server.receive(browser.hello) == b""
     (accepted,) = browser.events(server.take_output())
     assert isinstance(accepted, AcceptConnection) and accepted.subprotocol == "mqtt"
@@ -80,15 +82,28 @@ def test_text_frame_ends_the_connection() -> None:
     assert server.receive(b"more") is None
 
 
-def test_ping_is_answered_and_a_flood_ends_the_connection() -> None:
-    """Control frames are bounded between data frames: 1008."""
+@pytest.mark.parametrize("kind", [Ping, Pong])
+def test_ping_is_answered_and_a_flood_ends_the_connection(kind: type) -> None:
+    """NIST: protect. Control frames have a rate, 1008; data between them change nothing, and pongs count too."""
     server, browser = opened()
     assert server.receive(browser.connection.send(Ping(payload=b"p"))) == b""
     (event,) = browser.events(server.take_output())
     assert isinstance(event, Pong) and event.payload == b"p"
-    results = [server.receive(browser.connection.send(Ping())) for _ in range(150)]
-    assert results[-1] is None
-    assert isinstance(browser.events(server.take_output())[-1], CloseConnection)
+    results = [server.receive(browser.connection.send(kind()) + browser.message(b"\xc0\x00")) for _ in range(100)]
+    assert results[98:] == [b"\xc0\x00", None]
+    last = browser.events(server.take_output())[-1]
+    assert isinstance(last, CloseConnection) and last.code == 1008
+
+
+def test_control_frames_at_their_rate_are_no_flood() -> None:
+    """Ten a second for ever, and a hundred at once from a client that slept."""
+    moments = itertools.count()
+    server, browser = opened(lambda: next(moments) / 20)
+    for _ in range(500):
+        assert server.receive(browser.connection.send(Ping())) == b""
+    slept, other = opened()
+    for _ in range(100):
+        assert slept.receive(other.connection.send(Ping())) == b""
 
 
 def test_close_is_answered() -> None:
@@ -108,6 +123,19 @@ def test_flood_of_tiny_fragments_ends_the_connection() -> None:
     honest, other = opened()
     for _ in range(600):  # two bytes are PINGREQ
         assert honest.receive(other.message(b"\xc0\x00")) == b"\xc0\x00"
+
+
+def test_a_message_of_many_short_fragments_ends_the_connection() -> None:
+    """NIST: protect. 256 of them, 1008; long ones may be any number, and so may short messages."""
+    server, browser = opened()
+    results = [server.receive(browser.message(b"xy", finished=False)) for _ in range(300)]
+    assert results[255:258] == [b"xy", b"xy", None]
+    assert isinstance(browser.events(server.take_output())[-1], CloseConnection)
+    honest, other = opened()
+    for _ in range(600):
+        assert honest.receive(other.message(bytes(1024), finished=False)) == bytes(1024)
+    for _ in range(600):
+        assert honest.receive(other.message(bytes(4))) == bytes(4)
 
 
 def test_endless_handshake_ends_the_connection() -> None:

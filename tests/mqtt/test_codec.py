@@ -199,6 +199,21 @@ def test_limits_inside_packets() -> None:
         assert caught.value.reason_code == ReasonCode.QUOTA_EXCEEDED
 
 
+@pytest.mark.parametrize("value", ["v", "\u00e9", "\u200b"])
+def test_user_properties_have_a_number(value: str) -> None:
+    """NIST: protect. Those that are read one by one count with those that are read together."""
+    limits = Limits(user_properties_max=64)
+    for count, code in ((64, 0), (65, ReasonCode.QUOTA_EXCEEDED), (5000, ReasonCode.QUOTA_EXCEEDED)):
+        pairs = [("k", value if number % 3 else "w") for number in range(count)]
+        packet: Packet = Publish("t", properties={PropertyId.USER_PROPERTY: pairs})
+        try:
+            assert StreamDecoder(5, limits).feed(encode_packet(packet, 5)) == [packet]
+            found = 0
+        except RemoteProtocolError as error:
+            found = error.reason_code
+        assert found == code
+
+
 def test_control_characters_on_request() -> None:
     """Section 1.5.4 lets a receiver take them; U+0000 never."""
     packet = Publish("a\x07b")

@@ -151,6 +151,7 @@ class EdgeProcess(Process):
             options = ConnOptions(
                 packet_bytes_max=limits.unauthenticated_bytes_max,
                 connect_timeout_ns=int(limits.connect_timeout_s * NS),
+                first_packet_ns=int(limits.connect_packet_timeout_s * NS),
             )
             conn = hot.attach(-1, CLIENT, options, now_ns)
             client = Client(conn, CLOSED if port == USERS else ListenerPolicy("plain", True))

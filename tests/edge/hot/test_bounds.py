@@ -3,6 +3,8 @@
 import random
 from typing import Any
 
+import pytest
+
 from tests.clients.packets import DISCONNECT, PINGREQ, ack, publish
 from tests.edge.hot.harness import Broker, Node
 from wire.messages.batches import PublishRun, encode_run
@@ -164,6 +166,28 @@ def test_silent_clients_are_reported_once(hot: Any) -> None:
     broker.now_ns += 1_000_000
     broker.hot.sweep(broker.now_ns)
     assert broker.handler.errors[1] == (conn, 0x8D)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_connect_has_a_time_of_its_own(hot: Any, late: bool) -> None:
+    """NIST: protect. It comes whole within it, however it drips; what we do behind it counts for the longer one."""
+    broker = Broker(hot)
+    broker.handler.packet = lambda *_: None  # type: ignore[method-assign]
+    conn = broker.attach(connect_timeout_ns=10_000_000_000, first_packet_ns=5_000_000_000)
+    packet = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01c"
+    for at in range(5):
+        broker.send(conn, packet[at : at + 1])
+        broker.now_ns += 900_000_000
+        broker.hot.sweep(broker.now_ns)
+    assert not broker.handler.errors
+    if not late:
+        broker.send(conn, packet[5:])
+    broker.now_ns += 600_000_000
+    broker.hot.sweep(broker.now_ns)
+    assert broker.handler.errors == ([(conn, 0x80)] if late else [])
+    broker.now_ns += 5_000_000_000
+    broker.hot.sweep(broker.now_ns)
+    assert broker.handler.errors == [(conn, 0x80)]
 
 
 def test_closing_inside_any_call_is_safe(hot: Any) -> None:

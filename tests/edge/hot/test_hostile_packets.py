@@ -49,6 +49,20 @@ def test_user_properties_of_a_publish_have_a_bound(hot: Any, qos: int, more: int
     assert len(broker.take(reader)) == 2 - more
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("more", [0, 1])
+def test_user_properties_of_a_publish_have_a_number(hot: Any, qos: int, more: int) -> None:
+    """NIST: protect. 64 of them, wherever they stand; what another edge forwards was judged there."""
+    broker = Broker(hot, user_properties_max=64)
+    conn, reader = broker.client(5), broker.subscriber(b"t", version=5)
+    other = b"\x01\x01\x03" + text(b"type") + b"\x08" + text(b"answer") + b"\x09" + text(b"\xff\x00")
+    properties = PROPERTY * 60 + other + PROPERTY * (4 + more)
+    packet = publish(b"t", b"x", qos=qos, identifier=qos and 7, version=5, properties=properties)
+    broker.send(conn, publish(b"t", b"0", version=5) + packet)
+    assert [code for _, code in broker.handler.errors] == [0x97] * more
+    assert len(broker.take(reader)) == 2 - more
+
+
 def test_an_alias_hides_no_user_property(hot: Any) -> None:
     broker = Broker(hot, user_property_bytes_max=len(PROPERTY) - 1)
     conn = broker.client(5)
