@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from edge.access import EdgeAccess
 from edge.away_filters import AwayFilters
+from edge.client_packets import ClientPackets
 from edge.clients.claims import ClaimsPolls
 from edge.clients.client import Client
 from edge.clients.clients import Clients
@@ -18,7 +19,6 @@ from edge.clients.connect import Connecting
 from edge.clients.fence import Fence
 from edge.clients.leaving import Leaving
 from edge.clients.memory_guard import MemoryGuard, available_bytes
-from edge.clients.phase import Phase
 from edge.clients.rebounding import Rebounding
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
@@ -58,8 +58,6 @@ from edge.subscriptions.subscribe import Subscribing
 from edge.subscriptions.sys_figures import SysFigures
 from edge.subscriptions.sys_topics import SysTopics
 from edge.subscriptions.topic_routes import TopicRoutes
-from mqtt.errors import MqttError
-from mqtt.reasons import ReasonCode
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.hello import NodeIdentity, PeerKey
 from wire.node.route_registrar import RouteRegistrar
@@ -115,7 +113,7 @@ class EdgeCore:
     ) -> None:
         self.ledger: EdgeLedger | None = None
         self._accept, self._relinked = accept, relinked
-        self._next_tick = self._next_sweep = 0.0
+        self._next_tick = self._next_sweep = self._next_look = 0.0  # look: at parts other than the route cache
         counts = Counts()
         hot = self.hot = Engine(self, identity.incarnation, hot_limits)
         hot.origin_prefix = f"{identity.node}/{identity.incarnation}/".encode()
@@ -181,6 +179,8 @@ class EdgeCore:
         self.subscribing = Subscribing(
             node, hot, self.clients, self.requests, local, self.registrar, self.held, self.retained, self.rights
         )
+        packets = ClientPackets(node, self.clients, self.connecting, self.logins, self.subscribing, self.leaving)
+        self.packet: Callable[[Conn, int, bytes], None] = packets.take  # of Handler
 
     def _join_publishing(self) -> None:
         node, hot, clients, routes = self.node, self.hot, self.clients, self.routes
@@ -256,34 +256,6 @@ class EdgeCore:
 
     # --- Handler: packets
 
-    def packet(self, conn: Conn, first_byte: int, body: bytes) -> None:
-        """A packet that the loop does not handle."""
-        self.node.wake()
-        client = conn.context
-        assert isinstance(client, Client)
-        kind = first_byte >> 4
-        if client.version == 3 and kind in (8, 10):
-            first_byte &= 0xF7  # MQTT 3.1 sets DUP on a repeated SUBSCRIBE or UNSUBSCRIBE
-        try:
-            if client.phase == Phase.NEW:
-                self.connecting.connect(client, first_byte, body)
-            elif client.phase == Phase.AUTHENTICATING and kind == 15:
-                self.logins.take_auth(client, first_byte, body)
-            elif client.phase != Phase.OPEN:
-                self.error(conn, ReasonCode.PROTOCOL_ERROR)
-            elif kind == 8:
-                self.subscribing.subscribe(client, first_byte, body)
-            elif kind == 10:
-                self.subscribing.unsubscribe(client, first_byte, body)
-            elif kind == 14:
-                self.leaving.disconnect(client, first_byte, body)
-            elif kind == 15 and client.version == 5:
-                self.logins.take_auth(client, first_byte, body)
-            else:  # a second CONNECT [MQTT-3.1.0-2], or a packet that only servers send
-                self.error(conn, ReasonCode.PROTOCOL_ERROR)
-        except MqttError as error:
-            self.error(conn, error.reason_code)
-
     def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:
         """A retained PUBLISH, or QoS 2 of a durable session."""
         self.node.wake()
@@ -296,7 +268,7 @@ class EdgeCore:
 
     def miss(self, conn: Conn, topic: bytes) -> None:
         """A topic without a cached Route."""
-        self.node.wake()
+        self.node.wake_routes()
         self.publishing.miss(conn, topic)
 
     def fenced(self, conn: Conn) -> None:
@@ -350,16 +322,7 @@ class EdgeCore:
             for share, publish in self.hot.take_picks(conn):
                 self.publishing.redispatch(share, publish)
         conn.context = None  # or the two keep each other until the collector looks at every connection
-        self._count_closed(client, why)
-
-    def _count_closed(self, client: Client, why: int) -> None:
-        refusal = getattr(client.stream_filter, "refusal", "")
-        if refusal:
-            self.node.count(refusal)
-        if client.first_bytes is not None and client.first_bytes.outcome:
-            self.node.count(client.first_bytes.outcome)  # there was no client
-            return
-        self.node.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
+        self.clients.count_closed(client, why)
 
     # --- Handler: routes and groups
 
@@ -431,6 +394,8 @@ class EdgeCore:
     def turn_end(self, now_ns: int) -> None:
         """Before the flush of a turn: batched requests leave, the lease is renewed, timers run."""
         now = now_ns / NS
+        if self.hot.turn_end_ns and now < self._next_look and self._routes_go_on(now_ns, now):
+            return
         self.figures.begin(now)
         if self.stopping.step(now):
             self._next_tick = now
@@ -449,9 +414,11 @@ class EdgeCore:
             self._next_tick = now + TICK_S
         if now < self._next_tick:
             # What changes anything before then comes through a method of ``Handler``, and each of those calls ``wake``.
-            self.hot.turn_end_ns = now_ns if self.busy else int(self.next_deadline() * NS)
+            self._next_look = now if self._others_busy else self._others_deadline()
+            self._wait_for_look(now_ns)
             return
-        self.hot.turn_end_ns = now_ns + 1  # timers make work: look again after the next turn
+        self._next_look = now  # timers make work: look again after the next turn
+        self.hot.turn_end_ns = now_ns + 1
         if self.ledger is not None:
             self.hot.ledger_offset_ns = self.ledger.offset_ns()
         self.follower.report()
@@ -468,10 +435,33 @@ class EdgeCore:
         # A node that nobody asks anything sleeps: a look at timers costs a wake-up with cold caches.
         self._next_tick = min(now + TICK_S if self._waits() else self._next_sweep, self.figures.next_deadline())
 
+    def _routes_go_on(self, now_ns: int, now: float) -> bool:
+        """Look at the route cache alone: in a turn topics were missed or answered, and nothing else happened.
+
+        False if whom that told of a Route has work for another part.
+        """
+        self.hot.turn_end_ns = now_ns
+        self.cache.flush(now)
+        if not self.hot.turn_end_ns:
+            return False
+        if self.cache.waits:
+            self._next_tick = min(self._next_tick, now + TICK_S)
+            self._next_look = min(self._next_look, self._next_tick)
+        self._wait_for_look(now_ns)
+        return True
+
+    def _wait_for_look(self, now_ns: int) -> None:
+        deadline = min(self._next_look, self.cache.next_deadline())
+        self.hot.turn_end_ns = now_ns if self.cache.busy else int(deadline * NS)
+
     @property
     def busy(self) -> bool:
         """Whether work is under way that the next turn goes on with."""
-        return self.cache.busy or self.subscribing.busy or self.follower.busy or self.retained.busy
+        return self.cache.busy or self._others_busy
+
+    @property
+    def _others_busy(self) -> bool:
+        return self.subscribing.busy or self.follower.busy or self.retained.busy
 
     def _waits(self) -> bool:
         """Whether some part waits for an answer, or for a time of its own: then timers are looked at every TICK_S."""
@@ -489,11 +479,14 @@ class EdgeCore:
 
     def next_deadline(self) -> float:
         """Return when ``turn_end`` wants to be called next."""
+        return min(self.cache.next_deadline(), self._others_deadline())
+
+    def _others_deadline(self) -> float:
+        """Return when a part other than the route cache has something to do."""
         return min(
             self._next_tick,
             self.lease.next_deadline(),
             self.connecting.next_deadline(),
-            self.cache.next_deadline(),
             self._fence.next_deadline(),
             self.access.next_deadline(),
             self.operators.next_deadline(),

@@ -137,10 +137,12 @@ class NodeMessages:
 
     def from_router(self, node: str, message: Control) -> None:
         """Take a message of a router."""
-        self._node.wake()
         if isinstance(message, Resolved):
+            self._node.wake_routes()
             self._routes.cache.resolved(message)
-        elif isinstance(message, RoutesAdded):
+            return
+        self._node.wake()
+        if isinstance(message, RoutesAdded):
             self._registrar.added(message)
         elif isinstance(message, Invalidate):
             if not self._routes.cache.invalidate(node, message, self._node.now):

@@ -86,6 +86,8 @@ class RouterService:
         self._config = config
         self._members = _members(config)
         self._wake = trio.Event()
+        self._wakes_at = float("-inf")  # when the loop wakes up by itself
+        self._serves = self._behind = self._over = False
         self._connected: set[str] = set()
         self._rng = random.Random(process.folder.incarnation)
         self._hub = LinkHub(
@@ -96,6 +98,8 @@ class RouterService:
             on_down=self._on_down,
             on_reset=self._on_down,
             rng=self._rng,
+            on_read=self._turn_at_once,
+            early=process.turns.note,
         )
         self._events = TurnEvents(self._hub)
         self._audit = AuditService(config.node, process.folder.path)
@@ -198,7 +202,7 @@ class RouterService:
         if kind == FrameKind.RAFT:
             self._raft.take_in(peer, payload)
         elif peer.tier not in (TIER_OPERATOR, TIER_GATEWAY) or self._note_question(peer, kind, payload):
-            self._push(FrameArrived(peer, kind, payload))
+            self._events.append(FrameArrived(peer, kind, payload))  # ``_turn_at_once`` follows
 
     def _note_question(self, peer: PeerKey, kind: int, payload: bytes) -> bool:
         """Have an operator's question noted; returns whether the core may have it."""
@@ -250,38 +254,59 @@ class RouterService:
     def _apply(self, entry: Entry) -> None:
         # At once, not through the queue: a snapshot taken after this entry must contain it.
         self._carry_out(self.core.handle(boot_time(), [Applied(entry.data)]))
-        self._wake.set()  # the next deadline may be another one
+        self._turn_soon()
 
     # --- the loop
 
     async def _loop(self) -> None:
-        while True:
-            if not self._events:
-                tick_s = TICK_MAX_S if len(self._raft.configuration.peers()) > 1 else IDLE_TICK_MAX_S
-                with trio.move_on_after(max(0.0, min(self._deadline - boot_time(), tick_s))):
-                    await self._wake.wait()
-            else:
-                await trio.lowlevel.checkpoint()
+        """Turn when it is time, or when there is more to do than was done at once, until this router's end."""
+        self._serves = True
+        while not self._over:
+            tick_s = TICK_MAX_S if len(self._raft.configuration.peers()) > 1 else IDLE_TICK_MAX_S
+            self._wakes_at = min(self._deadline, boot_time() + tick_s)
+            with trio.move_on_after(max(0.0, self._wakes_at - boot_time())):
+                await self._wake.wait()
             self._wake = trio.Event()
-            events = self._events.take(self.core.is_behind)
-            if self._events:
-                self._wake.set()
-            ready = self.core.handle(boot_time(), events or [Tick()])
-            self._carry_out(ready)
-            self._say_what_is_missing()
-            self._repair_group()
-            if ready.stopped:
-                await self._hub.drain()
-                return
-            if ready.ended:
-                say(logger, "node.incarnation_ended")
-                self._process.restart = True
-                return
+            if self._events or boot_time() >= min(self._deadline, self._wakes_at):
+                self._turn()
+        self._serves = False
+        if self._process.restart:
+            say(logger, "node.incarnation_ended")
+        else:
+            await self._hub.drain()
+
+    def _turn_soon(self) -> None:
+        """Have the loop turn, whatever the core waits for."""
+        self._deadline = float("-inf")
+        self._wake.set()
+
+    def _turn_at_once(self) -> None:
+        """Turn in the call that has read a link: the loop's would be one wake-up more.
+
+        Where work is left of the turn before, the loop goes on with all of it: Raft and leases have their turn between.
+        """
+        if self._events and self._serves and not self._behind:
+            self._turn()
+        if self._events or self._deadline < self._wakes_at:
+            self._wake.set()
+
+    def _turn(self) -> None:
+        events = self._events.take(self.core.is_behind)
+        ready = self.core.handle(boot_time(), events or [Tick()])
+        self._carry_out(ready)
+        self._say_what_is_missing()
+        self._repair_group()
+        self._behind = bool(self._events) or self._deadline <= boot_time()
+        if self._events:
+            self._wake.set()
+        if ready.stopped or ready.ended:
+            self._over, self._serves, self._process.restart = True, False, not ready.stopped
+            self._wake.set()
 
     async def _stop_when_told(self) -> None:
         await self._process.stopping.wait()
         self.core.stop.begin(boot_time())
-        self._wake.set()
+        self._turn_soon()
 
     async def _transfer(self, successor: str) -> None:
         try:

@@ -162,6 +162,16 @@ class Clients:
         else:
             self.refuse(client, reason_code)
 
+    def count_closed(self, client: Client, why: int) -> None:
+        """Count the end of a connection; ``why`` is of ``Handler.closed``."""
+        refusal = getattr(client.stream_filter, "refusal", "")
+        if refusal:
+            self._node.count(refusal)
+        if client.first_bytes is not None and client.first_bytes.outcome:
+            self._node.count(client.first_bytes.outcome)  # there was no client
+            return
+        self._node.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
+
     def cut(self, conn: Conn) -> None:
         """End a connection for which too much is held."""
         client = conn.context

@@ -145,3 +145,8 @@ class EdgeNode:
     def wake(self) -> None:
         """Have ``turn_end`` called at the end of this turn: something changed that it looks at."""
         self._loop.turn_end_ns = 0
+
+    def wake_routes(self) -> None:
+        """Likewise, for the route cache alone: topics were missed or answered."""
+        if self._loop.turn_end_ns:
+            self._loop.turn_end_ns = 1

@@ -189,7 +189,7 @@ class ClusterEvents:
         publish = Inbound(f"{EVENTS}{what}".encode(), msgspec.json.encode(event))
         self._waiting += 1
         self._node.wake()
-        self._routes.cache.need(publish.topic.decode(), lambda route: self._routed(route, publish))
+        self._routes.need(publish.topic.decode(), lambda route: self._routed(route, publish))
 
     def _routed(self, route: Route, publish: Inbound) -> None:
         self._waiting -= 1

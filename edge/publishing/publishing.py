@@ -186,7 +186,7 @@ class Publishing:
         if self._routes.named.has(will.topic):
             name_publisher(publish, order.client_id, order.owner)
         origin = (OriginKind.WILL, order.partition << 32 | order.partition_epoch, order.op_index)
-        self._routes.cache.need(
+        self._routes.need(
             will.topic, _Will(self._sending, publish, origin, publishing=self, node=node, order=order).routed
         )
 

@@ -27,6 +27,7 @@ __all__ = ["RouteCache"]
 TOPICS_PER_RESOLVE = 200  # an answer is decoded in one go
 ASKED_PER_TURN = 400
 GATHER_S = 0.001  # about what an answer takes that nobody waits before
+QUESTIONS_ALIKE = 16  # asked with as much company as came before, after more was waited for in vain
 RETRY_S = 0.5
 TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and what it shares with others
 STEPS_MAX = 30  # of a turn, see the two below
@@ -128,6 +129,9 @@ class RouteCache:
         self._stale = False  # Routes that nobody uses may hold subscribers that are gone
         self._sweep_at = 0.0
         self._gather_until = 0.0  # when those that wait for company are asked for; 0: none does
+        self._missed_at = self._asked_at = 0.0  # the first of those; 0: none waits. And the last question
+        self._company = 1  # topics that a question waits for
+        self._alike = 0  # questions left that wait for no more than that
 
     def __len__(self) -> int:
         return len(self._cached)
@@ -203,15 +207,29 @@ class RouteCache:
             self._ask(some, now)
 
     def _gathers(self, now: float) -> bool:
-        """Return whether misses wait for company: while others are asked for, and for GATHER_S at most."""
-        if not self._questions or len(self._fresh) >= ASKED_PER_TURN:
-            self._gather_until = 0.0
-            return False
-        if not self._gather_until:
-            self._gather_until = now + GATHER_S
-        if now < self._gather_until:
+        """Return whether misses wait for company, GATHER_S at most: while others are asked for, or for more to come.
+
+        More is waited for as long as that brings more. Publishers that wait for an answer before they miss again bring
+        as many as before: then so many are waited for, and a lone one is asked for at once.
+        """
+        count = len(self._fresh)
+        first = self._missed_at or now
+        until = now
+        if count < ASKED_PER_TURN and self._questions:
+            until = first + GATHER_S
+        elif count < self._company:
+            until = min(first, self._asked_at) + GATHER_S
+        if now < until:
+            self._missed_at, self._gather_until = first, until
             return True
-        self._gather_until = 0.0
+        if count < self._company:
+            self._company, self._alike = count, QUESTIONS_ALIKE
+        elif self._alike:
+            self._alike -= 1
+        elif count > 1:
+            self._company = min(2 * count, ASKED_PER_TURN)
+        self._missed_at = self._gather_until = 0.0
+        self._asked_at = now
         return False
 
     def _ask(self, topics: list[str], now: float) -> None:
@@ -275,7 +293,9 @@ class RouteCache:
             raise Unreadable(f"answer {max(answer.answers)} of {len(answer.destinations)}")
         del self._questions[answer.request]
         question.topics = topics[:count]
-        self._fresh.update((topic, None) for topic in topics[count:] if topic in self._waiting)
+        if count < len(topics):
+            self._fresh.update((topic, None) for topic in topics[count:] if topic in self._waiting)
+            self._company = 1  # these have waited
         self._answered.add(question)
         self._work.add(self._resolving(question, answer))
 

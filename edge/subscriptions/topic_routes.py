@@ -54,6 +54,7 @@ class TopicRoutes:
         rights: ClientRights,
     ) -> None:
         self._limits = node.limits
+        self._wake = node.wake
         self.named = NamedTopics(node.limits.publisher_properties)
         self.traced: Callable[[str], bool] | None = None
         self._loop = loop
@@ -85,7 +86,16 @@ class TopicRoutes:
         if route is not None:
             then(route)
         else:
-            self.cache.need(topic.decode(), then)
+            self.need(topic.decode(), then)
+
+    def need(self, topic: str, then: Callable[[Route], None]) -> None:
+        """Call with the topic's Route when it is known; any part may have work by that, so the turn looks at all."""
+
+        def told(route: Route) -> None:
+            self._wake()
+            then(route)
+
+        self.cache.need(topic, told)
 
     def of_local(self, topic: bytes) -> Route:
         """Return a Route of this edge's own subscribers of a topic."""

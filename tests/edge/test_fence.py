@@ -96,6 +96,7 @@ def test_an_incarnation_that_left_serves_nobody() -> None:
     """``Leave`` proves to the leader that nothing is decided here any more: no time is waited for."""
     edge, subscriber, publisher = serving()
     edge.core.lease.leave(edge.now)
+    edge.core.node.wake()  # an edge leaves in a turn that looks at all parts
     publisher.publish("a", b"late")
     edge.turn()
     assert subscriber.closed and publisher.closed

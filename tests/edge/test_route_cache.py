@@ -1,6 +1,6 @@
 """Answers about routes at one edge: misses, invalidations, owners that change."""
 
-from edge.routes.route_cache import GATHER_S
+from edge.routes.route_cache import GATHER_S, QUESTIONS_ALIKE
 from mqtt.packets import Puback
 from mqtt.reasons import ReasonCode
 from tests.edge.edge_harness import Edge, cluster_map
@@ -105,7 +105,7 @@ def test_new_owner_of_a_shard_is_told_filters_and_that_nothing_is_cached() -> No
 
 
 def test_topics_missed_while_others_are_asked_for_are_asked_for_together() -> None:
-    """For GATHER_S at most, and at once when the answer comes."""
+    """For GATHER_S at most, and when the answer comes for no more than GATHER_S since the question before."""
     edge = Edge()
     publishers = [edge.client(f"p{number}") for number in range(9)]
     edge.held.add(Resolve)
@@ -126,4 +126,65 @@ def test_topics_missed_while_others_are_asked_for_are_asked_for_together() -> No
         assert reply is not None
         edge.router(reply)
     edge.turn()
+    assert not edge.take(Resolve), "four came together: more may come"
+    edge.turn(GATHER_S)
     assert sorted(topic for resolve in edge.take(Resolve) for topic in resolve.topics) == ["t/5", "t/6", "t/7"]
+
+
+def test_a_publisher_that_waits_for_each_answer_waits_for_no_company() -> None:
+    """Topic after topic, each is asked for in the turn in which it was missed."""
+    edge = Edge()
+    publisher = edge.client("p")
+    edge.held.add(Resolve)
+    for number in range(40):
+        publisher.publish(f"t/{number}")
+        (question,) = edge.take(Resolve)
+        reply = edge.reply(question)
+        assert reply is not None
+        edge.router(reply)
+        edge.turn()
+
+
+def test_publishers_that_wait_for_each_answer_wait_for_each_other_alone() -> None:
+    """Four that miss again as soon as they are answered are asked for when all four did, but for one question in 17."""
+    edge = Edge()
+    publishers = [edge.client(f"p{number}") for number in range(4)]
+    edge.held.add(Resolve)
+    vain = 0
+    for number in range(100):
+        for publisher in publishers:
+            publisher.publish(f"{publisher.client.client_id}/{number}")
+        questions = edge.take(Resolve)
+        if not questions:
+            vain += 1
+            edge.turn(GATHER_S)
+            questions = edge.take(Resolve)
+        while sum(len(question.topics) for question in questions) < len(publishers):
+            edge.turn(GATHER_S)
+            questions += edge.take(Resolve)
+        for question in questions:
+            reply = edge.reply(question)
+            assert reply is not None
+            edge.router(reply)
+        edge.turn()
+    assert vain <= 100 // QUESTIONS_ALIKE
+
+
+def test_topics_that_keep_coming_share_questions() -> None:
+    """Ten each millisecond, answered at once: three a question become about ten."""
+    edge = Edge()
+    publishers = [edge.client(f"p{number}") for number in range(500)]
+    edge.held.add(Resolve)
+    questions, answers = [], []
+    for number, publisher in enumerate(publishers):
+        publisher.publish(f"t/{number}")
+        asked = edge.take(Resolve)
+        questions += asked
+        answers += [(number + 3, question) for question in asked]
+        while answers and answers[0][0] <= number:
+            reply = edge.reply(answers.pop(0)[1])
+            assert reply is not None
+            edge.router(reply)
+        edge.turn(GATHER_S / 10)
+    topics = sum(len(question.topics) for question in questions)
+    assert topics > 480 and topics / len(questions) > 6

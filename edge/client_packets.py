@@ -1,0 +1,75 @@
+"""Packets of clients that the loop does not handle: which part takes which, by the phase of the connection.
+
+What the parts raise ends the connection with its reason code. PUBLISH and its acknowledgements never come here.
+"""
+
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.clients.connect import Connecting
+from edge.clients.leaving import Leaving
+from edge.clients.phase import Phase
+from edge.hot.state import Conn
+from edge.login.logins import Logins
+from edge.node.node import EdgeNode
+from edge.subscriptions.subscribe import Subscribing
+from mqtt.errors import MqttError
+from mqtt.reasons import ReasonCode
+
+__all__ = ["ClientPackets"]
+
+
+class ClientPackets:
+    """Hands packets to the parts of one edge.
+
+    Args:
+        node: This edge.
+        clients: Where a connection is ended for an error.
+        connecting: Takes CONNECT.
+        logins: Takes AUTH.
+        subscribing: Takes SUBSCRIBE and UNSUBSCRIBE.
+        leaving: Takes DISCONNECT.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        clients: Clients,
+        connecting: Connecting,
+        logins: Logins,
+        subscribing: Subscribing,
+        leaving: Leaving,
+    ) -> None:
+        self._node = node
+        self._clients = clients
+        self._connecting = connecting
+        self._logins = logins
+        self._subscribing = subscribing
+        self._leaving = leaving
+
+    def take(self, conn: Conn, first_byte: int, body: bytes) -> None:
+        """Take a packet that the loop does not handle."""
+        self._node.wake()
+        client = conn.context
+        assert isinstance(client, Client)
+        kind = first_byte >> 4
+        if client.version == 3 and kind in (8, 10):
+            first_byte &= 0xF7  # MQTT 3.1 sets DUP on a repeated SUBSCRIBE or UNSUBSCRIBE
+        try:
+            if client.phase == Phase.NEW:
+                self._connecting.connect(client, first_byte, body)
+            elif client.phase == Phase.AUTHENTICATING and kind == 15:
+                self._logins.take_auth(client, first_byte, body)
+            elif client.phase != Phase.OPEN:
+                self._clients.error(conn, ReasonCode.PROTOCOL_ERROR)
+            elif kind == 8:
+                self._subscribing.subscribe(client, first_byte, body)
+            elif kind == 10:
+                self._subscribing.unsubscribe(client, first_byte, body)
+            elif kind == 14:
+                self._leaving.disconnect(client, first_byte, body)
+            elif kind == 15 and client.version == 5:
+                self._logins.take_auth(client, first_byte, body)
+            else:  # a second CONNECT [MQTT-3.1.0-2], or a packet that only servers send
+                self._clients.error(conn, ReasonCode.PROTOCOL_ERROR)
+        except MqttError as error:
+            self._clients.error(conn, error.reason_code)
