@@ -85,14 +85,19 @@ class GroupCommit:
         self._sync_started = -math.inf
         self._mean_rows = 0.0
         self._marker_due = math.inf
+        self._crowded = False
 
-    def handle(self, now: float, event: Submitted | Committed | LogSynced | Waited) -> GroupCommitReady:
+    def handle(
+        self, now: float, event: Submitted | Committed | LogSynced | Waited, *, crowded: bool = False
+    ) -> GroupCommitReady:
         """Take one event.
 
         Args:
             now: Seconds on a monotonic clock.
             event: What happened.
+            crowded: The store has no room for a commit beside others that are not durable.
         """
+        self._crowded = crowded
         durable_transaction_no = 0
         if isinstance(event, Submitted):
             self._take(now, event.operations)
@@ -129,9 +134,15 @@ class GroupCommit:
     def _may_commit(self, now: float) -> bool:
         if not self._waiting or self._committing:
             return False
-        if self._committed and (not self._syncing or self._committed[-1][0] > self._synced_up_to):
-            return False  # one batch is already ahead of the sync
+        if self._has_to_wait():
+            return False
         return now >= self._commit_at()
+
+    def _has_to_wait(self) -> bool:
+        """Return whether a sync comes first: a batch is ahead of the one under way already, or the store is crowded."""
+        if not self._committed:
+            return False
+        return self._crowded or not self._syncing or self._committed[-1][0] > self._synced_up_to
 
     def _commit_at(self) -> float:
         """When the waiting rows are to be committed, if the pipeline lets them."""
@@ -174,6 +185,6 @@ class GroupCommit:
     def _deadline(self) -> float:
         if self._committing:
             return math.inf
-        if self._waiting and not (self._committed and self._committed[-1][0] > self._synced_up_to):
+        if self._waiting and not self._has_to_wait():
             return self._commit_at()
         return math.inf if self._syncing else self._marker_due

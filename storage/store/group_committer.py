@@ -162,11 +162,14 @@ class GroupCommitter:
         if self._failure is not None:
             return  # nothing is written, or announced, any more
         try:
-            self._perform(self._core.handle(trio.current_time(), event))
+            self._perform(self._told(event))
         except StoreError as error:
             self._fail(error)
         if self._deadline < self._wakes_at:
             self._wake.set()
+
+    def _told(self, event: Submitted | Committed | LogSynced | Waited) -> GroupCommitReady:
+        return self._core.handle(trio.current_time(), event, crowded=self._store.crowded)
 
     def _perform(self, ready: GroupCommitReady) -> None:
         if ready.durable is not None:
@@ -178,14 +181,14 @@ class GroupCommitter:
             transaction_no = self._write(ready.transaction)
             self.commits += 1
             self.rows += len(ready.transaction)
-            self._perform(self._core.handle(trio.current_time(), Committed(transaction_no)))
+            self._perform(self._told(Committed(transaction_no)))
             return
         if ready.sync:
             self.syncs += 1
             ticket = self._store.begin_sync(marker=ready.marker)
             self._synced_to = ticket.transaction_no
             if self._syncs.begin(ticket):
-                self._perform(self._core.handle(trio.current_time(), LogSynced(self._synced_to)))
+                self._perform(self._told(LogSynced(self._synced_to)))
                 return
         self._deadline = ready.deadline
 

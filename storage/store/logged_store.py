@@ -7,6 +7,8 @@ by far, are never moved, and one that was written again and again is moved once.
 | rows of a generation are moved | once all its commits are durable in the log |
 | one that the newer generation wrote again, or deleted, is not | while all commits of the newer one are durable |
 | its region is written again | once what was moved is durable in the data file |
+| the older generation is gone | before the newer one's region is crowded, however large commits are |
+| a commit to a crowded region waits | for all commits before it, so that none has to be synced in its call |
 | a commit that finds no room in its region | goes to the data file, and so do others until it is durable |
 
 So after a crash the data file holds all commits up to some number, with rows of later ones at most, and the log holds
@@ -50,6 +52,7 @@ class LoggedStore:
         self._newer = RowTable(self._below, self._number)
         self._older: RowTable | None = None
         self._older_bytes = 0  # of its commits in the log
+        self._older_rows = 0  # of it that are not moved yet, at least
         self._moved = False  # rows to the data file, that nobody has synced
         self._behind = False  # commits that went to the data file are not synced
         self._free_after = 0  # commit whose acknowledgement says that what was moved is durable; 0: none
@@ -67,6 +70,11 @@ class LoggedStore:
             raise
 
     # --- writing
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the next commit is to wait until all before it are durable; see ``KeyValueStore.crowded``."""
+        return not self._direct_from and self._region.is_crowded
 
     @property
     def settings(self) -> StoreSettings:
@@ -106,7 +114,7 @@ class LoggedStore:
         self._data.require_room_for(len(rows), reclaiming=reclaiming)
         number = self._number + 1
         if not self._direct_from:
-            self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch))
+            self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch), self._region.fills(len(rows)))
         if self._direct_from or not self._region.has_room(rows):
             return self._write_directly(batch, number)
         try:
@@ -129,19 +137,28 @@ class LoggedStore:
 
     # --- from the log to the data file
 
-    def _move_some(self, most: int) -> None:
-        """Move rows of the older generation, or begin a newer one; before the next commit is written."""
+    def _move_some(self, most: int, share: float) -> None:
+        """Move rows of the older generation, or begin a newer one; before the next commit is written.
+
+        Args:
+            most: Rows.
+            share: Of the rows that are left; more than ``most`` if that are more.
+        """
         if self._older is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
                 self._older, self._newer = self._newer, RowTable(self._below, self._number)
-                self._older_bytes = self._region.used
+                self._older_bytes, self._older_rows = self._region.used, len(self._older)
                 self._region = self._ahead.region(1 - self._region.index)
             return
         if self._durable < self._older.number:
             return
         over = self._newer if self._durable == self._number else None  # else its deletions may be lost with the power
         waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
-        if not waits and self._move_rows(self._older, most, over):
+        if waits:
+            return
+        most = max(most, int(share * self._older_rows) + 1)
+        self._older_rows -= min(most, self._older_rows)
+        if self._move_rows(self._older, most, over):
             self._older = None
 
     def _move_rows(self, table: RowTable, most: int, over: RowTable | None = None) -> bool:

@@ -53,6 +53,10 @@ class KeyValueStore(Protocol):
         """Number of the newest commit, ascending by one; durable or not."""
 
     @property
+    def crowded(self) -> bool:
+        """Whether the next commit is to wait until all before it are durable: else its call may have to sync them."""
+
+    @property
     def acked_up_to(self) -> int:
         """Commit up to which the marker says that others were told."""
 

@@ -59,6 +59,8 @@ REPLAYED_ROWS = 5_000  # in one transaction, at least
 class Store:
     """One lsm-db file with its log, marker and lock; every call from one thread at a time, never after a fork."""
 
+    crowded = False  # no commit here syncs another one
+
     def __init__(self, path: Path, settings: StoreSettings) -> None:
         self.path = Path(path).absolute()
         self.settings = settings
@@ -68,8 +70,7 @@ class Store:
         self._lock_descriptor = -1
         self._marker: AckedMarker | None = None
         self._marker_synced_at = 0  # transaction_no of the last sync that covered the marker
-        self._disk_bytes = 0  # of the file system
-        self._room_left = 0  # of them free at least, as far as this store knows
+        self._disk_bytes = self._room_left = 0  # of the file system; of them free at least, as far as this store knows
         self._room_until = 0.0  # when that is not believed any more
 
     @classmethod

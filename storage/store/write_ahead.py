@@ -42,6 +42,16 @@ class LogRegion:
         self._descriptor = descriptor
         self._chain = _chain(label, index)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether less than a quarter is left: twice the largest commit, but for one whose last operation is long."""
+        return self.used > self._bytes - self._bytes // 4
+
+    def fills(self, size: int) -> float:
+        """Return which part of what is left before it is crowded so many bytes take; 1 or more: all of it."""
+        left = self._bytes - self._bytes // 4 - self.used
+        return size / left if left > size else 1.0
+
     def has_room(self, rows: bytes) -> bool:
         """Whether a commit with these rows fits."""
         return self.used + _HEAD.size + len(rows) <= self._bytes

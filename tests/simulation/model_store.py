@@ -128,6 +128,8 @@ class ModelSync:
 class ModelStore:
     """One process's hold on a ModelDisk."""
 
+    crowded = False
+
     def __init__(self, disk: ModelDisk, settings: StoreSettings) -> None:
         self.settings = settings
         self._disk: ModelDisk | None = disk

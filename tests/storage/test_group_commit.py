@@ -11,10 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from storage.store import log_syncs
+from storage.store import log_syncs, logged_store, write_ahead
 from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.group_committer import GATHERED_MAX, GroupCommitter
+from storage.store.logged_store import LoggedStore
 from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
@@ -319,6 +320,35 @@ async def test_the_thread_syncs_files_one_after_the_other(
             assert announced == sorted(set(announced)) and announced[-1] == 200
             assert store.acked_up_to == store.transaction_no
     store.close()
+
+
+async def test_no_commit_syncs_in_its_call_however_full_the_log_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small rows, then few large ones, faster than small ones are moved: a region of the log would be full."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 200_000)
+    monkeypatch.setattr(log_syncs, "WAIT_S", 0.0)  # each sync lasts as long as the loop is busy
+    store = LoggedStore.open(tmp_path / "store", "c", "n", _NO_FLOOR)
+    monkeypatch.setattr(os, "fdatasync", _refuse)
+    settings = GroupCommitSettings(delay_s=0.0, batch_ops_max=1_000, batch_bytes=1, batch_bytes_max=20_000)
+    committer = GroupCommitter(store, lambda _: None, settings)
+    rows: dict[bytes, bytes] = {}
+    async with _running(committer):
+        for number in range(60):
+            small = {b"%05d" % (number * 1_000 + at): b"x" * 10 for at in range(1_000 if number % 20 < 4 else 0)}
+            large = {b"%05d" % number: b"x" * 19_000}
+            rows |= (added := small or large)
+            committer.submit(list(added.items()))
+        with trio.fail_after(PATIENCE_S):
+            await committer.wait_durable(60)
+    monkeypatch.undo()
+    assert dict(store.scan(b"", None, len(rows) + 1)) == rows
+    store.close()
+
+
+def _refuse(_: int) -> None:
+    raise AssertionError("a sync in the loop")
 
 
 async def test_a_sync_that_fails_later_ends_the_committer(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
