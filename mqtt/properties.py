@@ -164,7 +164,7 @@ def decode_properties(
         elif kind == _PAIR:
             start = offset
             if offset < end and _PLACES[identifier] >> packet_type & 1:
-                offset, user_bytes = _plain_pairs(block, offset - 1, properties, user_bytes)
+                offset, user_bytes = _plain_pairs(block, offset - 1, properties, user_bytes, limits)
                 if offset >= start:
                     _check_users(properties, user_bytes, limits)
                     continue
@@ -208,18 +208,23 @@ def _check_users(properties: Properties, user_bytes: int, limits: Limits) -> Non
         raise RemoteProtocolError("too many user properties", ReasonCode.QUOTA_EXCEEDED)
 
 
-def _plain_pairs(block: bytes, offset: int, properties: Properties, user_bytes: int) -> tuple[int, int]:
+def _plain_pairs(
+    block: bytes, offset: int, properties: Properties, user_bytes: int, limits: Limits
+) -> tuple[int, int]:
     """Read consecutive user properties of printable text, from an identifier on; the others are read one by one.
 
-    A packet may have thousands of them, and nobody else is served meanwhile: one loop without calls.
+    A packet may have thousands of them, and nobody else is served meanwhile: one loop without calls, and none of those
+    beyond the first one that is too many.
 
     Returns:
         Position behind the last one read (``offset`` if none was), bytes of all user properties so far.
     """
     pairs: list[object] = properties.setdefault(_USER_PROPERTY, [])  # type: ignore[assignment]
-    end = len(block)
+    end, bytes_max = len(block), limits.user_properties_bytes_max
+    more = limits.user_properties_max - len(pairs)
     last, pair = b"\0", ("", "")  # whoever sends thousands repeats itself; \0 is no identifier
-    while offset + 5 <= end and block[offset] == _USER_PROPERTY:
+    while offset + 5 <= end and block[offset] == _USER_PROPERTY and more >= 0 and user_bytes <= bytes_max:
+        more -= 1
         if block.startswith(last, offset):
             pairs.append(pair)
             user_bytes += len(last) - 1

@@ -1,5 +1,7 @@
 """Round trips, splits and framing of the codec, on packets that nobody wrote by hand."""
 
+import contextlib
+import time
 from itertools import pairwise
 
 import pytest
@@ -36,6 +38,7 @@ from mqtt import (
     encode_varint,
 )
 from tests.mqtt.strategies import packets
+from tests.turn_time import assert_within, timed
 
 VERSIONS = st.sampled_from([3, 4, 5])
 
@@ -212,6 +215,26 @@ def test_user_properties_have_a_number(value: str) -> None:
         except RemoteProtocolError as error:
             found = error.reason_code
         assert found == code
+
+
+@timed
+def test_properties_beyond_their_number_are_not_read() -> None:
+    """NIST: protect. A CONNECT of 55 KB that is refused for them took 1.5 ms, and each connection may send one."""
+    pairs = [("key", "value")] * 5000
+    data = encode_packet(Publish("t", properties={PropertyId.USER_PROPERTY: pairs}), 5)
+
+    def least_s(limits: Limits) -> float:
+        found = []
+        for _ in range(5):
+            began = time.thread_time()
+            with contextlib.suppress(RemoteProtocolError):
+                StreamDecoder(5, limits).feed(data)
+            found.append(time.thread_time() - began)
+        return min(found)
+
+    all_ms = least_s(Limits()) * 1e3
+    assert_within("refused properties", least_s(Limits(user_properties_max=64)) * 1e3, all_ms / 4)
+    assert_within("refused bytes of properties", least_s(Limits(user_properties_bytes_max=500)) * 1e3, all_ms / 4)
 
 
 def test_control_characters_on_request() -> None:
