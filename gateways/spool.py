@@ -129,7 +129,7 @@ class SpoolFile:
         """
         last: dict[tuple[str, bytes], bytes | None] = {}
         for write in writes:
-            last[write.kind, write.key] = write.value if isinstance(write, Put) else None
+            last[write.kind, write.key] = write.value if type(write) is Put else None
         puts = [
             (kind, key, value, _checksum(kind, key, value)) for (kind, key), value in last.items() if value is not None
         ]

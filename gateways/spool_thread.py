@@ -92,7 +92,7 @@ class Spool:
         if not own:
             await trio.lowlevel.checkpoint()
             return
-        growth = sum(ROW_BYTES + len(each.key) + len(each.value) for each in own if isinstance(each, Put))
+        growth = sum([ROW_BYTES + len(each.key) + len(each.value) for each in own if type(each) is Put])
         commit = _Commit(own, growth, drains, time.monotonic(), trio.lowlevel.current_trio_token())
         with self._changed:
             if self._failure is not None or self._is_closing:

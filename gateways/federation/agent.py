@@ -303,10 +303,10 @@ class Agent:
         at = parts.neighbours.get(event.neighbour)
         if at is None or not at.is_linked:
             return parts.drop("no_link")
-        at.incoming.take(now, len(event.data))
-        if at.incoming.free_at() > now:
+        free_at = at.incoming.take(now, len(event.data))
+        if free_at > now:
             parts.counts["held_links"] += 1
-            parts.ready.effects.append(HoldLink(at.name, at.incoming.free_at()))
+            parts.ready.effects.append(HoldLink(at.name, free_at))
         try:
             message = decode(event.data)
         except Malformed as malformed:
@@ -315,7 +315,7 @@ class Agent:
         if isinstance(message, TopicMessage):
             if message.is_register:
                 self._keeper.received(now, at.name, message)
-            elif self.courier.received(now, at, message):
+            elif self.courier.received(now, at, message, event.data):
                 self._keeper.delivered(now, message)
             return None
         self._hear(now, at, message)
@@ -397,7 +397,7 @@ class Agent:
 
     def why(self, topic: str) -> dict[str, Any]:
         """Return which filters, cores, meshes and paths a message of a topic would take from here."""
-        ways = {each: self.courier.ways(each) for each in self.election.destinations(topic)}
+        ways = {each: self.courier.ways.to(each) for each in self.election.destinations(topic)}
         return {
             "topic": topic,
             "filters": [self._filter(state) for state in self.election.matching(topic)],

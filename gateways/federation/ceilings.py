@@ -18,11 +18,13 @@ class Ceiling:
         self._byte_s = 1.0 / bytes_per_s
         self._messages_paid = self._bytes_paid = -1e18  # when what was taken is paid for
 
-    def take(self, now: float, length: int) -> None:
-        """Note a message of so many bytes."""
-        floor = now - BURST_S
-        self._messages_paid = max(self._messages_paid, floor) + self._message_s
-        self._bytes_paid = max(self._bytes_paid, floor) + length * self._byte_s
+    def take(self, now: float, length: int) -> float:
+        """Note a message of so many bytes; return when another one may be taken."""
+        floor, messages_paid, bytes_paid = now - BURST_S, self._messages_paid, self._bytes_paid
+        messages_paid = (messages_paid if messages_paid > floor else floor) + self._message_s
+        bytes_paid = (bytes_paid if bytes_paid > floor else floor) + length * self._byte_s
+        self._messages_paid, self._bytes_paid = messages_paid, bytes_paid
+        return messages_paid if messages_paid > bytes_paid else bytes_paid
 
     def free_at(self) -> float:
         """Return when another message may be taken; a time in the past while there is room."""

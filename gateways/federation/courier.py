@@ -19,6 +19,7 @@ from gateways.federation.overlay import NOT_KEPT, Overlay
 from gateways.federation.parts import Neighbour, Parts
 from gateways.federation.passing_on import PassingOn
 from gateways.federation.rows import HOST, Rows, Stored, message_key
+from gateways.federation.ways import Ways
 from mqtt.properties import Properties, PropertyId
 
 __all__ = ["Courier"]
@@ -40,19 +41,24 @@ class _Line:
 
     Attributes:
         queue: Messages to send, and for which destinations.
-        flying: By custody number: message, destinations, and when it was sent.
+        flying: By custody number, of which none is missing up to ``sent``: message and destinations.
+        let_go: The number before the first of them.
         taken, kept: Highest number received, and the one that may be told as kept; ``told`` was.
     """
 
     def __init__(self) -> None:
         self.queue: deque[tuple[bytes, tuple[str, ...]]] = deque()
-        self.flying: dict[int, tuple[bytes, tuple[str, ...], float]] = {}
-        self.sent = self.taken = self.kept = self.told = 0
+        self.flying: dict[int, tuple[bytes, tuple[str, ...]]] = {}
+        self.sent = self.let_go = self.taken = self.kept = self.told = 0
         self.progress_at = -math.inf
 
 
 class Courier:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        ways: Of messages, from here.
+    """
 
     def __init__(
         self,
@@ -73,56 +79,38 @@ class Courier:
         self._backlog: deque[tuple[str, Captured | TopicMessage, int, int]] = deque()  # until the spool has room
         self._backlog_from: set[str] = set()
         self._backlog_at = 0.0
-        self._ways: dict[str, tuple[str, ...]] = {}
+        self.ways = Ways(parts, overlay, meshes)
         self._ways_version = (-1, -1)
         self._doubtful: deque[tuple[float, bytes]] = deque()
         self._sweep_at = 0.0
 
     # --- ways
 
-    def ways(self, destination: str) -> tuple[str, ...]:
-        """Return the neighbours that lead to an agent at the least distance, those of the mesh first."""
-        found = self._ways.get(destination)
-        if found is None:
-            hops = self._overlay.next_hops(destination)
-            behind = tuple(each for each in hops if self._meshes.is_behind(destination, each))
-            found = self._ways[destination] = (*behind, *(each for each in hops if each not in behind))
-        return found
-
-    def _split(self, message: TopicMessage, destinations: Iterable[str]) -> dict[tuple[str, str], list[str]]:
-        """Return destinations by ("to", neighbour), or by ("no", reason) where a policy forbids or no way is known."""
-        found: dict[tuple[str, str], list[str]] = {}
-        neighbours = self._parts.neighbours
-        for destination in destinations:
-            ways = self.ways(destination)
-            allowed = [each for each in ways if neighbours[each].may_have(message.topic)]
-            way = allowed[0] if allowed else "export" if ways else ""
-            found.setdefault(("to" if allowed else "no", way), []).append(destination)
-        return found
-
     def _route(self, now: float, stored: Stored, is_sure: bool = False) -> None:
         """Queue a message for the neighbours that lead to its destinations.
 
         A neighbour that had it before leads back until all have heard of a cut: the message waits for that, once.
         """
-        waiting = [each for each, at in stored.owed.items() if at is None and each != HOST]
-        for way, destinations in self._split(stored.message, waiting).items():
-            kind, name = way
-            if kind == "to" and name in stored.message.path and not is_sure:
+        message = stored.message
+        waiting = tuple([each for each, at in stored.owed.items() if at is None and each != HOST])
+        if len(waiting) == 1:
+            found: Iterable[tuple[str, str, tuple[str, ...]]] = ((*self.ways.of(message.topic, waiting[0]), waiting),)
+        else:
+            found = self.ways.split(message.topic, waiting)
+        for name, reason, destinations in found:
+            if name and name in message.path and not is_sure:
                 self._doubtful.append((now + DOUBT_S, stored.key))
-            elif kind == "to":
-                self._line(name).queue.append((stored.key, tuple(destinations)))
             elif name:
-                for destination in destinations:
-                    self._parts.drop("export")
-                    self._rows.settle(stored, destination)
+                self._line(name).queue.append((stored.key, destinations))
+            elif reason:
+                self._end(stored, destinations, reason)
 
     def _reroute(self, now: float) -> None:
         """Give every message that waits its way anew; one that is with a neighbour that is down waits."""
         up = set(self._overlay.up())
         for name, line in self._lines.items():
             line.queue.clear()
-            for key, destinations, _ in line.flying.values():
+            for key, destinations in line.flying.values():
                 stored = self._rows.stored.get(key)
                 for destination in destinations if stored is not None else ():
                     assert stored is not None
@@ -214,8 +202,8 @@ class Courier:
 
     # --- from neighbours
 
-    def received(self, now: float, at: Neighbour, message: TopicMessage) -> bool:
-        """Take a message of a neighbour; return whether it reached this agent's broker as a new one."""
+    def received(self, now: float, at: Neighbour, message: TopicMessage, data: bytes) -> bool:
+        """Take a message of a neighbour, whose bytes are ``data``; return whether it is a new one for this broker."""
         line = self._line(at.name)
         if message.path[-1] != at.name:
             self._parts.refuse(at.name, "path")
@@ -233,16 +221,17 @@ class Courier:
                 self._parts.counts["spool_full"] += 1
                 self._parts.ready.effects.append(HoldLink(at.name, now + FULL_HOLD_S))
                 return False
-        return self._take(now, at, line, message)
+        return self._take(now, at, line, message, data)
 
-    def _take(self, now: float, at: Neighbour, line: _Line, message: TopicMessage) -> bool:
+    def _take(self, now: float, at: Neighbour, line: _Line, message: TopicMessage, data: bytes = b"") -> bool:
         parts = self._parts
-        line.kept = max(line.kept, message.custody)
+        if message.custody > line.kept:
+            line.kept = message.custody
         born_ms = parts.wall_ms(now) - message.age_ms
         if not at.may_send(message.topic):
             parts.drop("import")
             return False
-        reason = self._over(now, message, born_ms)
+        reason = self._over(message, message.age_ms)
         if reason:
             parts.drop(reason)
             return False
@@ -261,9 +250,9 @@ class Courier:
                 self._deliver_now(now, message, born_ms)
             self._send_now(now, message, (each for each in message.to if each != parts.name), at.name)
             return is_new
-        stored = self._rows.stored.get(key) or Stored(key, message, born_ms, at.name)
+        stored = self._rows.stored.get(key) or Stored(key, message, born_ms, at.name, data)
         has_come_back = False
-        others = [each for each in message.to if each != parts.name]
+        others = [each for each in message.to if each != parts.name] if is_here else message.to
         for destination in others:
             at_hop = stored.owed.get(destination, HOST)
             if at_hop == HOST:
@@ -282,14 +271,13 @@ class Courier:
     def _take_back(self, stored: Stored, destination: str, neighbour: str) -> None:
         """Hold a row that came back while a neighbour has it: what that one says to have kept may be this very copy."""
         flying = self._line(neighbour).flying
-        for number, (key, destinations, when) in flying.items():
+        for number, (key, destinations) in flying.items():
             if key == stored.key and destination in destinations:
-                flying[number] = (key, tuple(each for each in destinations if each != destination), when)
+                flying[number] = (key, tuple(each for each in destinations if each != destination))
         stored.owed[destination] = None
         self._parts.counts["came_back"] += 1
 
-    def _over(self, now: float, message: TopicMessage, born_ms: int) -> str:
-        age_ms = self._parts.wall_ms(now) - born_ms
+    def _over(self, message: TopicMessage, age_ms: int) -> str:
         if message.expiry_ms and age_ms >= message.expiry_ms:
             return "expired"
         return "held_too_long" if age_ms > self._parts.hold_s * 1000 else ""
@@ -302,22 +290,22 @@ class Courier:
 
     def _send_now(self, now: float, message: TopicMessage, destinations: Iterable[str], source: str) -> None:
         """Send a message of QoS 0, which nobody keeps."""
-        for (kind, name), those in self._split(message, destinations).items():
+        for name, reason, those in self.ways.split(message.topic, destinations):
             at = self._parts.neighbours.get(name)
-            if kind == "no" or at is None or not at.is_up:
-                self._parts.drop(name or "no_way")
+            if at is None or not at.is_up:
+                self._parts.drop(name or reason or "no_way")
             elif name == source:
                 self._parts.drop("forwarded_back")
             elif at.outgoing.free_at() > now:
                 self._parts.drop("ceiling")
             else:
-                self._send(now, at, message, tuple(those), message.age_ms, 0)
+                self._send(now, at, message, those, message.age_ms, 0)
 
     def _send(
         self, now: float, at: Neighbour, message: TopicMessage, to: tuple[str, ...], age_ms: int, custody: int
-    ) -> None:
-        path = message.path if message.path[-1] == self._parts.name else (*message.path, self._parts.name)
-        at.outgoing.take(now, len(message.payload) + len(message.topic) + 100)
+    ) -> float:
+        """Send a copy; return when the neighbour may be sent another one."""
+        path, name = message.path, self._parts.name
         self._parts.send(
             at.name,
             TopicMessage(
@@ -332,27 +320,32 @@ class Courier:
                 message.is_retained,
                 message.is_register,
                 message.stamp,
-                max(0, age_ms),
+                age_ms if age_ms > 0 else 0,
                 message.expiry_ms,
                 message.properties,
                 to,
-                path,
+                path if path[-1] == name else (*path, name),
             ),
         )
+        return at.outgoing.take(now, len(message.payload) + len(message.topic) + 100)
 
     def kept(self, now: float, at: Neighbour, message: Kept) -> None:
         """Let go what a neighbour has in its spool."""
         line = self._line(at.name)
         if message.custody > line.sent:
             return self._parts.refuse(at.name, "kept")
-        while line.flying and (number := next(iter(line.flying))) <= message.custody:
-            key, destinations, _ = line.flying.pop(number)
-            line.progress_at = now
-            self._overlay.trust(now, at.name)
-            stored = self._rows.stored.get(key)
+        if message.custody <= line.let_go:
+            return None
+        line.progress_at = now
+        self._overlay.trust(now, at.name)
+        all_stored = self._rows.stored
+        for number in range(line.let_go + 1, message.custody + 1):
+            key, destinations = line.flying.pop(number)
+            stored = all_stored.get(key)
             if stored is not None:
                 for destination in destinations:
                     self._rows.settle(stored, destination)
+        line.let_go = message.custody
         return None
 
     # --- links and time
@@ -362,7 +355,7 @@ class Courier:
         if not is_resumed:
             old = self._lines.get(neighbour)
             self._lines[neighbour] = _Line()
-            for key, destinations, _ in old.flying.values() if old is not None else ():
+            for key, destinations in old.flying.values() if old is not None else ():
                 stored = self._rows.stored.get(key)
                 for destination in destinations if stored is not None else ():
                     assert stored is not None
@@ -392,7 +385,7 @@ class Courier:
         if version != self._ways_version:
             is_overlay = version[0] != self._ways_version[0]
             self._ways_version = version
-            self._ways.clear()
+            self.ways.forget()
             if is_overlay:
                 self._reroute(now)
         while self._doubtful and self._doubtful[0][0] <= now:
@@ -430,16 +423,18 @@ class Courier:
             return
         queue, flying, all_stored = line.queue, line.flying, self._rows.stored
         unkept_max, wall_ms = self._parts.settings.unkept_max, self._parts.wall_ms(now)
-        while queue and len(flying) < unkept_max and at.outgoing.free_at() <= now:
+        free_at = at.outgoing.free_at()
+        while queue and len(flying) < unkept_max and free_at <= now:
             key, wanted = queue.popleft()
             stored = all_stored.get(key)
             if stored is None:
                 continue
-            to = tuple(each for each in wanted if stored.owed.get(each, HOST) is None)
+            owed, message, age_ms = stored.owed, stored.message, wall_ms - stored.born_ms
+            to = tuple([each for each in wanted if owed.get(each, HOST) is None])
             if not to:
                 continue
-            reason = self._over(now, stored.message, stored.born_ms)
-            if not reason and len(stored.message.path) >= HOPS_MAX:
+            reason = self._over(message, age_ms)
+            if not reason and len(message.path) >= HOPS_MAX:
                 reason = "hops"
             if reason:
                 self._end(stored, to, reason)
@@ -447,12 +442,12 @@ class Courier:
             line.sent += 1
             if not flying:
                 line.progress_at = now
-            flying[line.sent] = (key, to, now)
+            flying[line.sent] = (key, to)
             for each in to:
-                stored.owed[each] = name
-            if not stored.message.expiry_ms:
-                self._passing_on.handed(now, name, stored.message, to)
-            self._send(now, at, stored.message, to, wall_ms - stored.born_ms, line.sent)
+                owed[each] = name
+            if not message.expiry_ms:
+                self._passing_on.handed(now, name, message, to)
+            free_at = self._send(now, at, message, to, age_ms, line.sent)
 
     def _end(self, stored: Stored, destinations: Iterable[str], reason: str) -> None:
         for destination in destinations:
@@ -463,8 +458,9 @@ class Courier:
 
     def _sweep(self, now: float) -> None:
         self._sweep_at = now + SWEEP_S
+        wall_ms = self._parts.wall_ms(now)
         for stored in list(self._rows.stored.values()):
-            reason = self._over(now, stored.message, stored.born_ms)
+            reason = self._over(stored.message, wall_ms - stored.born_ms)
             if reason:
                 self._end(stored, list(stored.owed), reason)
         if self._rows.forget_seen(now):

@@ -87,11 +87,15 @@ class Links:
     """
 
     def __init__(
-        self, options: LinksOptions, random: Random, put_event: Callable[[Event], None], room: Callable[[], object]
+        self,
+        options: LinksOptions,
+        random: Random,
+        put_events: Callable[[list[Event]], None],
+        room: Callable[[], object],
     ) -> None:
         """Set up; ``room`` returns None, or an awaitable that ends when the core has taken events."""
         self.counts: Counter[str] = Counter()
-        self._options, self._random, self._put_event = options, random, put_event
+        self._options, self._random, self._put_events = options, random, put_events
         self._peers: dict[str, _Peer] = {}
         self._dialled: dict[str, str] = {}  # address -> agent that answers there
         self._last_link = 0
@@ -272,7 +276,7 @@ class Links:
         policy = self._options.policies.get(name, NeighbourPolicy())
         self.counts["resumed" if is_resumed else "begun"] += 1
         say(logger, "federation.link_up", peer=name, how="goes on" if is_resumed else "begins")
-        self._put_event(LinkUp(name, hello.incarnation, is_resumed, policy, peer.link))
+        self._put_events([LinkUp(name, hello.incarnation, is_resumed, policy, peer.link)])
         try:
             await connection.run(rest)
         finally:
@@ -284,7 +288,7 @@ class Links:
         peer.connection = None
         peer.core.disconnected()
         peer.away_since = boot_time()
-        self._put_event(LinkDown(peer.name))
+        self._put_events([LinkDown(peer.name)])
 
     def _give_up(self, peer: _Peer, reason: str) -> None:
         if peer.connection is not None:
@@ -295,8 +299,10 @@ class Links:
 
     def take(self, peer: _Peer, data: bytes) -> None:
         """Hand frames to the core."""
-        for frame in peer.core.receive(data):
-            self._put_event(Received(peer.name, frame.payload))
+        frames = peer.core.receive(data)
+        if frames:
+            name = peer.name
+            self._put_events([Received(name, frame.payload) for frame in frames])
 
     async def _look(self) -> None:
         """Give up links whose connection is away too long, and cut connections that are silent."""

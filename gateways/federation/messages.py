@@ -65,6 +65,7 @@ WHY_MAX = 200
 QOS_MAX = 2
 DIGESTS_BYTES = 256 * 8  # of a filter's registers; empty where nothing is compared
 U64_MAX = (1 << 64) - 1
+KNOWN_TOPICS_MAX, KNOWN_TOPIC_MAX = 4_096, 256  # that are not checked again, and letters of one
 
 
 class Malformed(Exception):
@@ -185,7 +186,7 @@ class TopicSubscribe(Struct, frozen=True, array_like=True, tag="ts"):
     wishes: tuple[Wish, ...]
 
 
-class TopicMessage(Struct, frozen=True, array_like=True, tag="tm"):
+class TopicMessage(Struct, frozen=True, array_like=True, tag="tm", gc=False):
     """A message of a client.
 
     Attributes:
@@ -252,6 +253,8 @@ Message: TypeAlias = (
     | Kept
 )
 
+_known_names: set[str] = set()  # that are well formed: at most NAMES_MAX, and those of one message
+_known_topics: set[str] = set()
 _encoder = msgspec.msgpack.Encoder()
 _decode: Callable[[Payload], Message] = strictly(msgspec.msgpack.Decoder(Message).decode, "message")
 encode: Callable[[Message], bytes] = _encoder.encode
@@ -304,6 +307,27 @@ def _names(names: Iterable[str], count: int, most: int) -> None:
         raise Malformed("names")
     for name in names:
         _name(name)
+
+
+def _meet(names: tuple[str, ...]) -> None:
+    """Check names, and remember them: most messages have names of before."""
+    _names(names, len(names), NAMES_MAX)
+    if len(_known_names) >= NAMES_MAX:
+        _known_names.clear()
+    _known_names.update(names)
+
+
+def _topic(topic: str) -> None:
+    try:
+        validate_topic_name(topic)
+    except MqttError:
+        raise Malformed("topic") from None
+    if topic.startswith("$"):
+        raise Malformed("topic")
+    if len(_known_topics) >= KNOWN_TOPICS_MAX:
+        _known_topics.clear()
+    if len(topic) <= KNOWN_TOPIC_MAX:
+        _known_topics.add(topic)
 
 
 def _filter(topic_filter: str) -> None:
@@ -395,29 +419,25 @@ def _check_subscribe(message: TopicSubscribe) -> None:
 
 
 def _check_message(message: TopicMessage) -> None:
-    if not 1 <= message.number <= U64_MAX or not 1 <= message.incarnation <= U64_MAX:
+    number, qos, custody, to, path = message.number, message.qos, message.custody, message.to, message.path
+    if number < 1 or message.incarnation < 1 or not 0 <= message.after < number or custody < 0:
+        raise Malformed("number")  # none is above U64_MAX, because msgpack has no such numbers
+    if message.stamp < 0 or message.age_ms < 0 or message.expiry_ms < 0:
         raise Malformed("number")
-    if not 0 <= message.after < message.number or not 0 <= message.custody <= U64_MAX:
-        raise Malformed("number")
-    if not (0 <= message.stamp <= U64_MAX and 0 <= message.age_ms <= U64_MAX and 0 <= message.expiry_ms <= U64_MAX):
-        raise Malformed("number")
-    if not 0 <= message.qos <= QOS_MAX:
+    if not 0 <= qos <= QOS_MAX:
         raise Malformed("qos")
-    if (message.qos > 0 and not message.is_register) is not (message.custody > 0):
+    if (qos > 0 and not message.is_register) is not (custody > 0):
         raise Malformed("custody")
-    if not 0 < len(message.path) <= HOPS_MAX:
+    if not 0 < len(path) <= HOPS_MAX:
         raise Malformed("hops")
-    if not message.to:
+    if not to:
         raise Malformed("names")
-    _name(message.agent)
-    _names(message.to, len(message.to), NAMES_MAX)
-    _names(message.path, len(message.path), HOPS_MAX)
-    try:
-        validate_topic_name(message.topic)
-    except MqttError:
-        raise Malformed("topic") from None
-    if message.topic.startswith("$"):
-        raise Malformed("topic")
+    if message.agent not in _known_names or not _known_names.issuperset(to) or not _known_names.issuperset(path):
+        _meet((message.agent,))
+        _meet(to)
+        _meet(path)
+    if message.topic not in _known_topics:
+        _topic(message.topic)
     if message.properties:
         try:
             _, end = decode_properties(message.properties, 0, PacketType.PUBLISH)

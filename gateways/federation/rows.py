@@ -16,6 +16,7 @@ from gateways.federation.parts import Parts
 
 __all__ = ["HOST", "Rows", "Stored", "message_key"]
 
+NOBODY: frozenset[str] = frozenset()
 HOST = ""  # destination: the agent's own broker
 DIVIDER = "\0"
 HOP_BYTES_MIN = 4096
@@ -43,18 +44,32 @@ class Stored:
         source: The neighbour that it came from.
         named: Destinations in its row.
         settled: Those of them that have a row of their own, which says that they have it.
+        encoded: The message's bytes as they came, until its row is written; empty: they are made then.
     """
 
-    __slots__ = ("born_ms", "key", "length", "message", "named", "owed", "ref", "settled", "source", "written")
+    __slots__ = (
+        "born_ms",
+        "encoded",
+        "key",
+        "length",
+        "message",
+        "named",
+        "owed",
+        "ref",
+        "settled",
+        "source",
+        "written",
+    )
 
-    def __init__(self, key: bytes, message: TopicMessage, born_ms: int, source: str) -> None:
+    def __init__(self, key: bytes, message: TopicMessage, born_ms: int, source: str, encoded: bytes = b"") -> None:
         self.key, self.message, self.born_ms, self.source = key, message, born_ms, source
         self.owed: dict[str, str | None] = {}
         self.named: list[str] = []
-        self.settled: set[str] = set()
+        self.settled: frozenset[str] = NOBODY
         self.written = False  # its row, by this step or one before
         self.ref = 0
-        self.length = ROW_BYTES + len(message.payload) + 2 * len(message.topic) + len(message.properties)
+        self.length = length = ROW_BYTES + len(message.payload) + 2 * len(message.topic) + len(message.properties)
+        self.encoded = encoded if len(encoded) < length + ROW_BYTES else b""  # others may have added what nobody reads
 
 
 class Rows:
@@ -102,7 +117,7 @@ class Rows:
                 continue
             destination = key[id_length:].decode()
             known.owed.pop(destination, None)
-            known.settled.add(destination)
+            known.settled |= {destination}
         for stored in [each for each in self.stored.values() if not each.owed]:
             self._end(stored)
         seen = sorted((_u64.unpack(value)[0], key) for key, value in rows.get("seen", ()))
@@ -117,7 +132,7 @@ class Rows:
         if stored.key not in self.stored:
             self._hold(stored)
         elif destination in stored.settled:
-            stored.settled.discard(destination)
+            stored.settled -= {destination}
             self._parts.delete("settled", stored.key + destination.encode())
         stored.owed[destination] = None
         if destination not in stored.named:
@@ -137,7 +152,7 @@ class Rows:
         elif stored.key in self._changed:
             stored.named.remove(destination)
         else:
-            stored.settled.add(destination)
+            stored.settled |= {destination}
             self._parts.put("settled", stored.key + destination.encode(), b"")
 
     def write(self) -> None:
@@ -145,8 +160,8 @@ class Rows:
         for key, stored in self._changed.items():
             names = DIVIDER.join(stored.named).encode()
             head = _head.pack(stored.born_ms, stored.ref, len(names))
-            self._parts.put("message", key, b"".join((head, names, encode(stored.message))))
-            stored.written = True
+            self._parts.put("message", key, b"".join((head, names, stored.encoded or encode(stored.message))))
+            stored.written, stored.encoded = True, b""
         self._changed.clear()
 
     def _end(self, stored: Stored) -> None:

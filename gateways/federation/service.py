@@ -133,7 +133,7 @@ class _Process:
         options = LinksOptions(
             identity, link_contexts(files), settings.neighbours, settings.accept, _policies(settings), settings.hello_s
         )
-        self.links = Links(options, random, self.turns.put_event, self.turns.room)
+        self.links = Links(options, random, self.turns.put_events, self.turns.room)
         self.turns.host, self.turns.links = self.host, self.links
 
     def _is_new(self) -> bool:

@@ -67,6 +67,11 @@ class Turns:
         self._events.append(event)
         self._stirred.set()
 
+    def put_events(self, events: list[Event]) -> None:
+        """Take several, in their order."""
+        self._events += events
+        self._stirred.set()
+
     def hold(self, rows: list[Write], then: Callable[[], None]) -> None:
         """Take rows of the broker's sessions for the next transaction, and what leaves after it."""
         self._rows += rows
@@ -94,8 +99,12 @@ class Turns:
             await self._commit([*ready.writes, *rows])
             for call in held:
                 call()
+            assert self.links is not None
             for effect in ready.effects:
-                self._finish(effect)
+                if type(effect) is Send:  # most of them
+                    self.links.send(effect)
+                else:
+                    self._finish(effect)
             self._taken.set()
             self._taken = trio.Event()
             await trio.lowlevel.checkpoint()
@@ -104,6 +113,8 @@ class Turns:
         """Perform the effects at the broker: what they write joins this transaction, what they send waits for it."""
         assert self.host is not None
         for effect in ready.effects:
+            if type(effect) is Send:
+                continue
             match effect:
                 case AckHost(ref):
                     self.host.acknowledge(ref)
@@ -115,8 +126,6 @@ class Turns:
     def _finish(self, effect: Effect) -> None:
         assert self.links is not None
         match effect:
-            case Send():
-                self.links.send(effect)
             case HoldLink(neighbour, until):
                 self.links.hold(neighbour, until)
             case CloseLink(neighbour, reason):

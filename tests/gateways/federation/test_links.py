@@ -30,7 +30,7 @@ class Site:
         self.events: list[Event] = []
         identity = NodeIdentity("f", "m", TIER_FEDERATE, 7)
         options = LinksOptions(identity, link_contexts(files), (), accept, {}, hello_s)
-        self.links = Links(options, Random(1), self.events.append, lambda: None)
+        self.links = Links(options, Random(1), self.events.extend, lambda: None)
         self.port = 0
 
     def named(self, kind: type[Event]) -> list[Any]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.federation.events import AgentSettings, Ready
+from gateways.federation.events import AgentSettings, Ready, Received
+from gateways.federation.messages import encode
 from gateways.federation.parts import Parts
 from gateways.federation.rows import HOST, Rows, Stored, message_key
 from gateways.spool_rows import Put
 from tests.fuzz.federation_target import topic_message
+from tests.gateways.federation.test_hostile import One
 
 Disk = dict[str, dict[bytes, bytes]]
 NAMES = (HOST, "x", "y", "z")
@@ -97,3 +100,16 @@ def test_the_disk_knows_what_the_agent_knows(steps: list[list[tuple[bool, int, s
             keeping.rows.settle(stored, name)
     keeping.step()
     assert not any(keeping.disk.values()) and not keeping.rows.length
+
+
+def test_what_a_neighbour_adds_to_a_message_is_not_stored() -> None:
+    """A row has the bytes of a message as they came, but not a megabyte behind them that nobody reads or counts."""
+    one = One()
+    sound = encode(topic_message(to=("y",)))
+    fields = msgspec.msgpack.decode(encode(topic_message(number=2, custody=2, to=("y",))))
+    one.give(Received("b", sound), Received("b", msgspec.msgpack.encode([*fields, b"x" * 1_000_000])))
+    rows = one.disk["message"]
+    assert len(rows) == 2 and sum(len(value) for value in rows.values()) < 1_000
+    assert any(value.endswith(sound) for value in rows.values())
+    one.start()
+    assert [each.message.number for each in one.agent.rows.stored.values()] == [1, 2]
