@@ -37,7 +37,7 @@ class Node:
         self.rounds: list[float] = []  # s of processor, of each turn of the desk
         self._worked = 0.0
         hosted: dict[int, Any] = {number: _partition(number, sessions // PARTITIONS) for number in partitions}
-        shown = Shown(name, hosted, lambda: ClusterMap(""), lambda _: 1_000)
+        shown = Shown(name, hosted, lambda: ClusterMap(""), lambda _: 1_000, lambda: 1_000)
         self.count = sum(len(one.partition.sessions) for one in hosted.values())
         self._answers: list[Seen] = []
         clocks = Clocks(time.perf_counter, lambda: self._worked)

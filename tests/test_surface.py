@@ -27,6 +27,7 @@ WITHOUT_READER = {
     "open_pushes": "a door of the loop (ADR 8): the same for pushes",
     "pack_owner_epoch": "half of a format: exports keep the number packed",
     "seekable": "PyArrow calls it",
+    "spawn_app": "anycorn calls it",
     "user_line": "a line of the file of SCRAM users, which an operator makes by the command in README",
     "verify_manifest": "an export read by our own reader; jobs/verify_manifest.py is the one that needs no StrataMQ",
     "wants_turn": "the loop as shells of tests drive it; the real one reads the fields",
