@@ -208,9 +208,7 @@ def _check_users(properties: Properties, user_bytes: int, limits: Limits) -> Non
         raise RemoteProtocolError("too many user properties", ReasonCode.QUOTA_EXCEEDED)
 
 
-def _plain_pairs(
-    block: bytes, offset: int, properties: Properties, user_bytes: int, limits: Limits
-) -> tuple[int, int]:
+def _plain_pairs(block: bytes, offset: int, properties: Properties, user_bytes: int, limits: Limits) -> tuple[int, int]:
     """Read consecutive user properties of printable text, from an identifier on; the others are read one by one.
 
     A packet may have thousands of them, and nobody else is served meanwhile: one loop without calls, and none of those
