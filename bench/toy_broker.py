@@ -193,8 +193,8 @@ class ToyHandler:
         if self.subscriptions.pop(conn, None):
             self.hot.drop_routes()
 
-    def accepted(self, listener: object, fd: int, address: str) -> None:
-        del address
+    def accepted(self, listener: object, fd: int, address: str, port: int) -> None:
+        del address, port
         assert self.attach is not None
         self.attach(listener, fd)
 

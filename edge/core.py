@@ -108,7 +108,7 @@ class EdgeCore:
         utc: Callable[[], float] = lambda: 0.0,
         rules: RuleBook | None,
         new_client_id: Callable[[], str] | None = None,
-        accept: Callable[[object, int, str], None] = lambda *_: None,
+        accept: Callable[[object, int, str, int], None] = lambda *_: None,
         relinked: Callable[[], None] = lambda: None,
     ) -> None:
         self.ledger: EdgeLedger | None = None
@@ -290,10 +290,10 @@ class EdgeCore:
         self.node.wake()
         self.memory.exceeded()
 
-    def accepted(self, listener: object, fd: int, address: str) -> None:
+    def accepted(self, listener: object, fd: int, address: str, port: int) -> None:
         """A new socket: the service attaches or refuses it."""
         self.node.wake()
-        self._accept(listener, fd, address)
+        self._accept(listener, fd, address, port)
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
         """A client publishes to a topic of which the loop keeps no decision."""

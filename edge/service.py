@@ -284,15 +284,15 @@ class EdgeService:
 
     # --- sockets
 
-    def accept(self, listener: object, fd: int, address: str) -> None:
+    def accept(self, listener: object, fd: int, address: str, port: int = 0) -> None:
         """Take a connection that the kernel accepted, or close it; None as listener is that of the links."""
         if listener is None:
             self._accept_link(fd, int(boot_time() * NS))
         else:
             assert isinstance(listener, Listener)
-            self._take_client(listener, fd, address)
+            self._take_client(listener, fd, address, port)
 
-    def _take_client(self, listener: Listener, fd: int, address: str, waited_s: float = 0.0) -> bool:
+    def _take_client(self, listener: Listener, fd: int, address: str, port: int, waited_s: float = 0.0) -> bool:
         """Take a client's connection, or close it; ``waited_s``: since it came, elsewhere."""
         core = self.core
         now_ns = int(boot_time() * NS)
@@ -325,7 +325,7 @@ class EdgeService:
         client = Client(conn, listener.policy, stream_filter, first_bytes)
         conn.context = client
         core.clients.adopt(client)
-        client.seat = seat
+        client.seat, client.port = seat, port
         return True
 
     def _count(self, what: str) -> None:
@@ -347,7 +347,7 @@ class EdgeService:
         listener = next(each for each in self._listening if each.policy.name == name)
         self.core.node.wake()
         address = "" if listener.front_door is not None else peer_of(fd)
-        if self._take_client(listener, fd, address, waited_s):
+        if self._take_client(listener, fd, address, 0, waited_s):
             self._loop.share(fd)  # the balancer's copy stays open until it has read the answer
 
     def _admit(self, listener: Listener, address: str) -> tuple[str, Seat | None]:

@@ -36,6 +36,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     number: int = 0  # of the connection
     address: tuple[str, int] | None = None  # what a PROXY header said
     seat: "Seat | None" = None  # its place at the listener; None: not taken yet, or a loop without sockets
+    port: int = 0  # at the other end of its socket, 0: not known
     phase: str = Phase.NEW
     connect: Connect | None = None
     authentication: Authentication | None = None  # if CONNECT named a method

@@ -71,30 +71,32 @@ def bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
         return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
 
 
-def accept_one(fd: cython.int, listener: socket.socket) -> tuple[int, str]:
+def accept_one(fd: cython.int, listener: socket.socket) -> tuple[int, str, int]:
     """Accept one connection.
 
     Returns:
-        A descriptor that does not block and the address at its other end, "" if that is no IP address. In place of the
-        descriptor ``NONE_WAITS`` without one to take, -1 where none can be had.
+        A descriptor that does not block, and address and port at its other end, "" if that is no IP address. In place
+        of the descriptor ``NONE_WAITS`` without one to take, -1 where none can be had.
     """
     if cython.compiled:  # pragma: no cover
         text: cython.char[64]  # INET6_ADDRSTRLEN is 46
-        taken: cython.int = accept_from(fd, text)
+        port: cython.int = 0
+        taken: cython.int = accept_from(fd, text, cython.address(port))
         if taken >= 0:
-            return taken, cython.cast(bytes, text).decode("ascii")
+            return taken, cython.cast(bytes, text).decode("ascii"), port
         if errno in (EAGAIN, EINTR, ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE):
-            return NONE_WAITS, ""
-        return -1, ""
+            return NONE_WAITS, "", 0
+        return -1, "", 0
     else:
         try:
             accepted, peer = listener.accept()
         except (BlockingIOError, ConnectionError, InterruptedError):
-            return NONE_WAITS, ""
+            return NONE_WAITS, "", 0
         except OSError:
-            return -1, ""
+            return -1, "", 0
         accepted.setblocking(False)
-        return accepted.detach(), peer[0] if isinstance(peer, tuple) else ""
+        host, port = peer[:2] if isinstance(peer, tuple) else ("", 0)
+        return accepted.detach(), host, port
 
 
 def half_close(fd: cython.int) -> cython.bint:

@@ -65,8 +65,8 @@ class Handler(Protocol):
     def closed(self, conn: Conn, why: int) -> None:
         """The connection is gone (``Closed``); called once per attached connection, links included."""
 
-    def accepted(self, listener: object, fd: int, address: str) -> None:
-        """A new socket and the address at its other end: the core calls ``hot.attach`` or closes ``fd``."""
+    def accepted(self, listener: object, fd: int, address: str, port: int) -> None:
+        """A new socket, with address and port at its other end: the core calls ``hot.attach`` or closes ``fd``."""
 
     def secured(self, conn: Conn) -> None:
         """The TLS handshake of a link is done, nothing was read yet. The core may ``close`` it for its certificate."""

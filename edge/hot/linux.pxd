@@ -89,21 +89,25 @@ cdef extern from *:
     #include <netinet/in.h>
     #include <sys/socket.h>
     #define ADDRESS_BYTES INET6_ADDRSTRLEN
-    /* Accept a socket that does not block, and write its peer's address as text; "" where it is no IP address. */
-    static __attribute__((unused)) int accept_from(int fd, char *text) {
+    /* Accept a socket that does not block, and write its peer's address as text, "" where it is no IP address, and port. */
+    static __attribute__((unused)) int accept_from(int fd, char *text, int *port) {
         union { struct sockaddr any; struct sockaddr_in four; struct sockaddr_in6 six; } peer;
         socklen_t size = sizeof peer;
         int taken = accept4(fd, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         text[0] = 0;
-        if (taken >= 0 && peer.any.sa_family == AF_INET)
+        *port = 0;
+        if (taken >= 0 && peer.any.sa_family == AF_INET) {
             inet_ntop(AF_INET, &peer.four.sin_addr, text, ADDRESS_BYTES);
-        else if (taken >= 0 && peer.any.sa_family == AF_INET6)
+            *port = ntohs(peer.four.sin_port);
+        } else if (taken >= 0 && peer.any.sa_family == AF_INET6) {
             inet_ntop(AF_INET6, &peer.six.sin6_addr, text, ADDRESS_BYTES);
+            *port = ntohs(peer.six.sin6_port);
+        }
         return taken;
     }
     """
     int ADDRESS_BYTES
-    int accept_from(int fd, char* text)
+    int accept_from(int fd, char* text, int* port)
 
 
 cdef extern from *:

@@ -461,7 +461,7 @@ class Sockets:
         accepted: cython.int
         listener, owner = self.listeners[fd]
         for _ in range(self.accepts_max):
-            accepted, address = accept_one(fd, listener)
+            accepted, address, port = accept_one(fd, listener)
             if accepted == NONE_WAITS:
                 return
             if accepted < 0:  # no descriptors left: the backlog keeps them until the next sweep
@@ -469,7 +469,7 @@ class Sockets:
                 self.epoll.unregister(fd)
                 self.paused.append(fd)
                 return
-            self.hot.handler.accepted(owner, accepted, address)
+            self.hot.handler.accepted(owner, accepted, address, port)
 
     def sweep_sockets(self, now_ns: cython.longlong) -> None:
         """Once a second: lingering sockets, listeners that ran out of descriptors."""

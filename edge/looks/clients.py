@@ -193,8 +193,10 @@ class ClientTable:
         if client.address is not None:
             host, port = client.address
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        known = self._peer_name(client.conn.fd) if client.conn.fd >= 0 else ""
-        return known or (client.seat.address if client.seat is not None else "")
+        host = client.seat.address if client.seat is not None else ""
+        if host and client.port:
+            return f"[{host}]:{client.port}" if ":" in host else f"{host}:{client.port}"
+        return (self._peer_name(client.conn.fd) if client.conn.fd >= 0 else "") or host
 
     def utc_of(self, at: float) -> int:
         """Return a time of the node in UTC, milliseconds."""

@@ -13,11 +13,13 @@ from typing import Any
 
 __all__ = [
     "NEVER",
+    "TIME_US",
     "age_of",
     "cell_maker",
     "duration",
     "fields_of",
     "heading",
+    "is_time",
     "iso",
     "plain_name",
     "plain_row",

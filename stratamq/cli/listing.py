@@ -4,6 +4,7 @@ Reads the options that all lists have, asks page after page, prints the rows tha
 left out: rows behind ``--limit``, and nodes that did not answer.
 """
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ MERGED_MAX = 100_000  # rows that are put together from parts
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 APART_S = 1.0  # two questions, of which a rate is made
 OF_OTHERS = ("session", "sessions")  # kinds whose ``node`` is another one than the node that answers
+LONG = ("clients", "sessions", "subscriptions")  # kinds of which there are tens of thousands of rows
 SUMMED = ("members", "online", "queued", "delivered", "redispatched")
 GREATEST = ("oldest_s", "queued_most")
 
@@ -161,6 +163,9 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
     while True:
         began = time.monotonic()
         page = with_cluster(options, lambda cluster: _ask(cluster, noun, look, wanted), look.timeout_s)
+        if look.everything and not (columns or sort or wanted.best or look.watch) and _goes_straight(noun, options):
+            _print_lines(noun, page)
+            return end_partial(page.partial, page.restarted, required=look.required)
         rows = _merged([row_of(noun.what, node, row) for node, row in page.rows], noun)
         if rates is not None:
             columns = rates.columns(columns)
@@ -185,12 +190,29 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
         pause(began, look.every_s)
 
 
+def _goes_straight(noun: Noun, options: Options) -> bool:
+    """Return whether rows become lines without a mapping of each: those of long lists, which hold no bytes."""
+    return noun.what in LONG and options.output is OutputFormat.JSONL
+
+
+def _print_lines(noun: Noun, page: "Listed") -> None:
+    from stratamq.cli.row_lines import row_lines
+    from wire.messages.look_kinds import LOOK_KINDS
+
+    if page.rows:
+        typer.echo(row_lines(LOOK_KINDS[noun.what].row, page.rows, names_node=noun.what not in OF_OTHERS))
+
+
 async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> "Listed":
     """Ask page after page, until there are as many rows as are wanted."""
     from admin.queries import EVERY_ROW, walk
 
     if look.everything and not noun.merges:
-        return await walk(cluster, noun.what, wanted._replace(limit=EVERY_ROW))
+        gc.disable()  # nothing of so many rows is garbage yet
+        try:
+            return await walk(cluster, noun.what, wanted._replace(limit=EVERY_ROW))
+        finally:
+            gc.enable()
     left = MERGED_MAX if noun.merges else look.limit
     pages: list[Listed] = []
     while left > 0:
