@@ -27,10 +27,10 @@ __all__ = ["WebSocketServer"]
 
 HANDSHAKE_BYTES_MAX = 16 * 1024
 CONTROL_RATE = 10.0  # control frames a second, pings and pongs together: beyond it the connection ends
-CONTROL_BURST = 100  # of them at once, as from a client that slept
+CONTROL_BURST = 20  # of them at once, as behind a network that stood still
 FRAGMENTS_MAX = 256  # of one message that are short on average; a stream may be one message of long ones
 FRAGMENT_BYTES = 1024
-TINY_FRAMES_MAX = 256  # data frames of a byte or none, beyond those of other sizes: no packet is so short
+TINY_FRAMES_MAX = 64  # data frames of a byte or none, beyond those of other sizes: no packet is so short
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 
 

@@ -89,21 +89,21 @@ def test_ping_is_answered_and_a_flood_ends_the_connection(kind: type) -> None:
     assert server.receive(browser.connection.send(Ping(payload=b"p"))) == b""
     (event,) = browser.events(server.take_output())
     assert isinstance(event, Pong) and event.payload == b"p"
-    results = [server.receive(browser.connection.send(kind()) + browser.message(b"\xc0\x00")) for _ in range(100)]
-    assert results[98:] == [b"\xc0\x00", None]
+    results = [server.receive(browser.connection.send(kind()) + browser.message(b"\xc0\x00")) for _ in range(20)]
+    assert results[18:] == [b"\xc0\x00", None]
     last = browser.events(server.take_output())[-1]
     assert isinstance(last, CloseConnection) and last.code == 1008
 
 
 def test_control_frames_at_their_rate_are_no_flood() -> None:
-    """Ten a second for ever, and a hundred at once from a client that slept."""
+    """Ten a second for ever, and twenty at once behind a network that stood still."""
     moments = itertools.count()
     server, browser = opened(lambda: next(moments) / 20)
     for _ in range(500):
         assert server.receive(browser.connection.send(Ping())) == b""
-    slept, other = opened()
-    for _ in range(100):
-        assert slept.receive(other.connection.send(Ping())) == b""
+    late, other = opened()
+    for _ in range(20):
+        assert late.receive(other.connection.send(Ping())) == b""
 
 
 def test_close_is_answered() -> None:
