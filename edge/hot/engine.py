@@ -74,6 +74,9 @@ class Engine(Peering):
                     if not conn.hearing and not conn.closed and (conn.parked == 0 or not conn.partial):
                         self.forget(conn, BY_PEER)
                 mark_dirty(self, conn)
+            # Half of a turn is for what comes now: else each takes one event, and others wait for seconds behind
+            # clients whose every message has thousands of copies.
+            self.turn_bytes = min(self.turn_bytes, self.turn_bytes_max // 2)
 
     def read_paced(self) -> None:
         """Go on with the clients whose publish rate has recovered."""
