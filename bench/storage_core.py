@@ -15,7 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from storage.core import BatchSynced, FrameArrived, Tick
+from storage.core import FrameArrived, Tick
+from storage.ready import BatchSynced
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage, PushAck, decode_pushes, encode_message, encode_push_ack
 from wire.messages.frames import FrameKind

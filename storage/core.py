@@ -7,7 +7,6 @@ joins. The core orders a turn: events, map, timers, slices, then one operation f
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from storage.hosting.early_requests import EarlyRequests
@@ -30,8 +29,9 @@ from storage.incoming.publishing import Publishing
 from storage.incoming.requests import Requests
 from storage.looks.operators import Operators
 from storage.looks.sources import storage_sources
+from storage.ready import BatchSynced, Event, Ready
 from storage.state.ledger import PartitionLedger
-from storage.state.partition import Output, Reads
+from storage.state.partition import Reads
 from storage.state.settings import PartitionSettings
 from wire.decoding import Unreadable
 from wire.links.allowed import TIER, kinds_from
@@ -41,7 +41,6 @@ from wire.messages.control import decode_control, decode_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
-from wire.messages.orders import OrderNode
 from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
 from wire.messages.retained import RetainedNone
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
@@ -57,30 +56,6 @@ SYNC_REST_S = 0.001  # after one while something is synced: that thread gets no 
 STOP_S = 3.5  # from the order to stop to the end, when others do not take over
 CROWDED_S = 1.0  # after a full window was seen: acknowledgements are waited for
 LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSynced:
-    """Every batch up to this number is on disk."""
-
-    batch: int
-
-
-Event = FrameArrived | LinkUp | LinkDown | BatchSynced | Tick
-
-
-@dataclass(slots=True)
-class Ready:
-    """Work for the shell: commit and sync the writes as batch ``commit``; send now what ``sends`` holds."""
-
-    batch: int = 0  # its number; 0: nothing to write
-    writes: list[tuple[bytes, bytes | None]] = field(default_factory=list)
-    sends: list[Output] = field(default_factory=list)
-    next_deadline: float = float("inf")
-    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
-    orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, what it passed on)
-    ended: bool = False  # this incarnation is dead in the map: start anew
-    stopped: bool = False  # the orderly stop is over: end the process
 
 
 class StorageCore:
@@ -135,6 +110,7 @@ class StorageCore:
         self._slice_at = float("-inf")
         self._goes_on = False  # the turn under way has more events
         self._steps = 0  # that partitions took in this turn, on their way to serving
+        self.copies_max = 1 << 60  # of messages in one go; what is left of the events goes back
 
     @property
     def map(self) -> ClusterMap:
@@ -189,14 +165,19 @@ class StorageCore:
         begun, self._goes_on = self._goes_on, goes_on
         calm = not begun and self._begin(now) and not events
         self._turn.now = now
-        for event in events:
-            self._take(event, now)
+        self._publishing.copies_left = self.copies_max
+        left: list[Event] = []
+        for place, event in enumerate(events):
+            rest = self._take(event, now)
             while self._moved:  # at once: what comes next in this turn may not overtake what waited
                 number = self._moved.pop(0)
                 self._partitions.here(number)
                 self._take_up_early(number)
+            if self._publishing.copies_left <= 0:
+                left = [*rest, *events[place + 1 :]]
+                break
         if goes_on:
-            return Ready(next_deadline=now)
+            return Ready(next_deadline=now, left=left)
         if now >= self._next_look:
             calm = False
             self._look(now)
@@ -211,7 +192,7 @@ class StorageCore:
             self._turn.sends.extend(self._reports.send(now, loading=self.loading))
         self.operators.turn(now)
         self.placements.users.turn(self._turn)
-        return self._ready(now)
+        return self._ready(now, left)
 
     def _begin(self, now: float) -> bool:
         """Begin a turn; return whether it looks at nothing of itself."""
@@ -227,15 +208,17 @@ class StorageCore:
             self._next_sweep = now + SWEEP_S
         return not self._sweeps
 
-    def _take(self, event: Event, now: float) -> None:
+    def _take(self, event: Event, now: float) -> list[Event]:
+        """Take an event; return what is left of a frame of messages, if copies of others have used up this go."""
         if isinstance(event, FrameArrived):
-            self._frame(event.peer, event.kind, event.payload)
+            return self._frame(event.peer, event.kind, event.payload)
         elif isinstance(event, BatchSynced):
             self._synced(event.batch)
         elif isinstance(event, LinkUp):
             self._link(event.peer, now, up=True)
         elif isinstance(event, LinkDown):
             self._link(event.peer, now, up=False)
+        return []
 
     def _look(self, now: float) -> None:
         self._next_look = now + LOOK_S
@@ -279,9 +262,9 @@ class StorageCore:
 
     # --- frames
 
-    def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+    def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> list[Event]:
         if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
-            return  # what a peer sends behind a broken frame is void
+            return []  # what a peer sends behind a broken frame is void
         try:
             if kind not in self._kinds.get(peer.tier, ()):
                 self._turn.condemn(peer, f"frame kind {kind}", TIER)
@@ -290,7 +273,8 @@ class StorageCore:
             elif kind == FrameKind.CONTROLS:
                 self._controls(peer, payload)
             elif kind == FrameKind.PUBLISH:
-                self._publishing.frame(peer, payload)
+                end = self._publishing.frame(peer, payload)
+                return [FrameArrived(peer, kind, payload[end:])] if end < len(payload) else []
             elif kind == FrameKind.PUSH_ACK:
                 self._requests.push_acks(peer, payload)
             else:
@@ -298,6 +282,7 @@ class StorageCore:
         except Unreadable as error:
             self._turn.count("frames_unreadable")
             self._turn.condemned[peer] = str(error)
+        return []
 
     def _controls(self, peer: PeerKey, payload: bytes) -> None:
         for message in decode_controls(payload):
@@ -392,9 +377,9 @@ class StorageCore:
 
     # --- the end of a turn
 
-    def _ready(self, now: float) -> Ready:
+    def _ready(self, now: float, left: list[Event]) -> Ready:
         turn, batches = self._turn, self._batches
-        ready = Ready(ended=self._over, stopped=self.stop.ended)
+        ready = Ready(ended=self._over, stopped=self.stop.ended, left=left)
         ready.condemned, ready.orders = turn.take_condemned(), turn.take_orders()
         fenced = not self.lease.has_lease(now)
         active = self._partitions.active

@@ -21,12 +21,13 @@ from conf.errors import UserError
 from conf.events import say
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
-from storage.core import BatchSynced, Event, FrameArrived, LinkDown, LinkUp, Ready, StorageCore, Tick
+from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore, Tick
 from storage.export.export_desk import ExportDesk
 from storage.hosting.live_copies import LiveCopies
 from storage.looks.shown import Shown
 from storage.partition_families import expose_partitions
 from storage.progress_log import ProgressLog
+from storage.ready import BatchSynced, Event, Ready
 from storage.state.ledger import PartitionLedger
 from storage.state.settings import PartitionSettings
 from storage.store.aside_stores import AsideStores
@@ -43,7 +44,7 @@ from storage.store.log_syncs import LogSyncs
 from storage.store.logged_store import LoggedStore
 from storage.store.put_aside import quarantine
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from storage.turn_events import TurnEvents
+from storage.turn_events import COPIES_MAX, TurnEvents
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
 from wire.messages.control import decode_control, encode_control
@@ -223,6 +224,7 @@ class StorageService:
                     ledger=self._partition_ledger,
                     room=self._room,
                 )
+                self.core.copies_max = COPIES_MAX
                 self._progress = ProgressLog(
                     self.core.lease, self.core.placements, self.core.figures, self._config.node.seeds
                 )
@@ -359,6 +361,7 @@ class StorageService:
         while ready is None or (self._events.goes_on and boot_time() < others_at):
             events = self._events.take(own=self._committer.congested) or [Tick()]
             ready = self.core.handle(boot_time(), events, goes_on=self._events.goes_on)
+            self._events.put_back(ready.left)
         if self._events.own or (self._events and not self._committer.congested):
             self._wake.set()
         return ready

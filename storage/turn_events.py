@@ -8,12 +8,12 @@ Each edge and each storage node has a lane (``wire/node/lanes.py``): behind an e
 waits that edge alone. Ends of syncs go first, and what routers send comes next.
 """
 
-from storage.core import BatchSynced, Event
+from storage.ready import BatchSynced, Event
 from wire.messages.batches import only_pubacks, publish_records, push_ack_records
 from wire.messages.control import count_of_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER
-from wire.node.events import FrameArrived
+from wire.node.events import FrameArrived, LinkDown, LinkUp
 from wire.node.lanes import Lanes, LinkReading
 
 __all__ = ["TurnEvents"]
@@ -26,6 +26,8 @@ ACK_WEIGHT = 7
 SYNCED_WEIGHT = 200  # of a batch that is on disk: its rows leave the memory of what is not
 SHORT_BYTES = 1_000  # of a frame that is not looked into: its records are estimated
 RECORD_BYTES = 100
+# Of messages in one go of the core, plain ones among them: how many receivers one has is not known before it is taken.
+COPIES_MAX = WEIGHT_MAX // MESSAGE_WEIGHT + 1
 
 RECORDS = {
     FrameKind.PUBLISH: (publish_records, MESSAGE_WEIGHT),
@@ -49,6 +51,19 @@ class TurnEvents(Lanes):
         super().__init__(_weigh, (TIER_EDGE, TIER_ROUTER), links)
         self.goes_on = self.pressing = False
         self._weight = 0  # of the core's turn
+        self._left: dict[str, list[Event]] = {}  # was taken from a lane, and put back: by node, whose turn it is first
+        self._others_next = False
+
+    def __bool__(self) -> bool:
+        return bool(self._left) or super().__bool__()
+
+    @property
+    def octets(self) -> int:
+        """Bytes of what waits."""
+        left = sum(
+            len(event.payload) for some in self._left.values() for event in some if isinstance(event, FrameArrived)
+        )
+        return super().octets + left
 
     def append(self, event: Event) -> bool:
         """Add the newest one of its peer; return whether that is not read any more from here on."""
@@ -65,14 +80,29 @@ class TurnEvents(Lanes):
         Args:
             own: Only of what routers sent, and of this node.
         """
-        taken, left = self.next_events(WEIGHT_MAX, own=own)
-        self._weight += WEIGHT_MAX - left
+        taken: list[Event] = []
+        if own or not self._left or self._others_next:
+            taken, left = self.next_events(WEIGHT_MAX, own=own, skips=self._left.__contains__ if self._left else None)
+            self._weight += WEIGHT_MAX - left
+            self._others_next = self._others_next and own
+        if not (taken or own) and self._left:
+            taken, _ = self.next_events(WEIGHT_MAX, own=True)
+            taken += self._left.pop(next(iter(self._left)))
+            self._weight += WEIGHT_MAX
+            self._others_next = True
         self.goes_on = self._weight < TURN_WEIGHT and (self.own if own else bool(self))
         if not self.goes_on:
             self._weight = 0
         if not self:
             self.pressing = False
         return taken
+
+    def put_back(self, left: list[Event]) -> None:
+        """Keep what a go had no time for: of each node it comes before what waits in its lane, others in between."""
+        for event in left:
+            assert isinstance(event, FrameArrived | LinkUp | LinkDown), "what is no peer's is never left"
+            self._left.setdefault(event.peer.node, []).append(event)
+            self.pressing = True
 
 
 def _weigh(event: Event, begin: int, left: int) -> tuple[int, int]:

@@ -302,21 +302,24 @@ class HostedPartition:
                 return
             self._taken[edge] = self.owners.claimed(edge, incarnation, self._claimed.pop(edge))
 
-    def publish(self, message: PublishMessage, peer: PeerKey) -> None:
-        """Take one message: into the store of retained ones when it is retained, into the queues of its subscribers."""
+    def publish(self, message: PublishMessage, peer: PeerKey) -> int:
+        """Take one message: into the store of retained ones when it is retained, into the queues of its subscribers.
+
+        Return how many queues those are.
+        """
         partition = self.partition
         if self.publishers.hear(message.session, message.owner_epoch, partition.now, self._map().lease_s):
             partition.count("superseded")
             self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
-            return
+            return 0
         kept = message.retain and not message.share and self._retains(message.topic)
         if kept and not self.delivery.origins.is_repeat(message, peer.node, peer.incarnation):
             refusal = self.retained.refusal(message)
             if refusal:
                 self.delivery.acknowledge(message, peer.node, refusal)
-                return
+                return 0
             self.retained.store(message, peer.incarnation)
-        self.delivery.publish(message, peer.node, peer.incarnation)
+        return self.delivery.publish(message, peer.node, peer.incarnation)
 
     def _retains(self, topic: bytes) -> bool:
         return self._map().partition_for(topic.decode()) == self.partition.number

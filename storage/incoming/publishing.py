@@ -53,17 +53,27 @@ class Publishing:
         self._peer: PeerKey | None = None  # whose frame is being taken
         self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
 
-    def frame(self, peer: PeerKey, payload: bytes) -> None:
-        """Take the messages of one PUBLISH frame.
+    @property
+    def copies_left(self) -> int:
+        """Copies of messages that may still be made in this go, about."""
+        return self._taker.left
+
+    @copies_left.setter
+    def copies_left(self, copies: int) -> None:
+        """Begin a go."""
+        self._taker.left = copies
+
+    def frame(self, peer: PeerKey, payload: bytes) -> int:
+        """Take the messages of one PUBLISH frame, at least the first; return where those begin that are left.
 
         Raises:
             Unreadable: It is none; nothing of it was taken.
         """
         if peer.tier == TIER_STORAGE:
             self._passed_on(peer, decode_publish(payload))
-        else:
-            self._peer = peer
-            self._taker.take(payload, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
+            return len(payload)
+        self._peer = peer
+        return self._taker.take(payload, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
 
     def _lane(self, number: int) -> PlainLane | None:
         """Return the lane of a partition that takes plain messages now: there is room, and no ledger."""
@@ -85,7 +95,7 @@ class Publishing:
             self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
         else:  # what ``_at`` would come to, for nearly all messages
             self._partitions.touch(number, hosted)
-            self._take(hosted, record, peer)
+            self._taker.left -= self._take(hosted, record, peer)
 
     def _run(self) -> None:
         self._turn.count("runs_refused")  # runs are for edges
@@ -145,13 +155,16 @@ class Publishing:
                 hosted.publishers.refused(record.session, record.owner_epoch, self._turn.now)
             self._refuse(record, number, peer)
 
-    def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> None:
-        """Hand a message to its partition, unless the disk is full; one that stands already is acknowledged again."""
+    def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> int:
+        """Hand a message to its partition, unless the disk is full; return how many copies it has there.
+
+        One that stands already is acknowledged again.
+        """
         if self._is_short(hosted) and self._refuse_for_room(hosted, record, peer):
             self._turn.count("refused_store_full")
             self._answer(record, hosted.partition.number, peer, ReasonCode.SERVER_BUSY)
-        else:
-            hosted.publish(record, peer)
+            return 0
+        return hosted.publish(record, peer)
 
     def _is_short(self, hosted: HostedPartition) -> bool:
         """Whether the disk is full, or was so lately that what follows a refused message may still come."""

@@ -62,13 +62,13 @@ class Delivery:
 
     # --- in
 
-    def publish(self, message: PublishMessage, node: str, incarnation: int) -> None:
-        """Take one message from an edge; the acknowledgement leaves when it is committed."""
+    def publish(self, message: PublishMessage, node: str, incarnation: int) -> int:
+        """Take one message from an edge, acknowledged when it is committed; return how many copies were made."""
         partition = self._partition
         if self.origins.is_repeat(message, node, incarnation):
             partition.count("repeats")
             self.acknowledge(message, node, ReasonCode.SUCCESS)
-            return
+            return 0
         targets = list(self.targets.of(message))
         refusal = self._refusal(message, targets)
         if refusal:
@@ -77,7 +77,7 @@ class Delivery:
             reason = "queue_full" if targets else "no_subscriber_took"
             partition.note("refused", reason, topic=message.topic, origin=origin)
             self.acknowledge(message, node, refusal)
-            return
+            return 0
         if message.qos:
             self.origins.remember(message, node, incarnation)
         self._told = self._traced(message, incarnation)
@@ -92,6 +92,7 @@ class Delivery:
                 partition.tell_committed(message.topic, self._told)
             self._told = None
         self.acknowledge(message, node, ReasonCode.SUCCESS)
+        return len(targets)
 
     def _traced(self, message: PublishMessage, incarnation: int) -> Origin | None:
         """Return the origin of a message of which a trace is told."""

@@ -68,6 +68,7 @@ cdef class PublishTaker:
     cdef object lane_of
     cdef object others
     cdef object runs
+    cdef public long long left
     cdef dict lanes
     cdef list pool
     cdef Octets scratch

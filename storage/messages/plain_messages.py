@@ -99,6 +99,9 @@ class PublishTaker:
         lane_of: Returns the lane of a partition that takes messages now, None otherwise.
         others: Takes what is not plain: a record, one of its partitions, the partition_epoch that its edge knew.
         runs: Is told of records that are for edges.
+
+    Attributes:
+        left: Copies that may still be made before a frame is left; ``others`` takes from it what it makes.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class PublishTaker:
         self.lane_of = lane_of
         self.others = others
         self.runs = runs
+        self.left = 1 << 60
         self.lanes: dict[int, PlainLane | None] = {}
         self.pool: list[Octets] = []
         self.scratch = Octets()
@@ -118,8 +122,8 @@ class PublishTaker:
         self.now = 0.0
         self.lease_s = 0.0
 
-    def take(self, payload: bytes, node: str, incarnation: int, now: float, lease_s: float) -> None:
-        """Take the messages of a frame, all of them or none.
+    def take(self, payload: bytes, node: str, incarnation: int, now: float, lease_s: float) -> int:
+        """Take the messages of a frame, the first at least; return where those begin that no copies were left for.
 
         Args:
             payload: Of the frame.
@@ -129,7 +133,7 @@ class PublishTaker:
             lease_s: The cluster's.
 
         Raises:
-            Unreadable: The payload ends inside a record, or a record is none.
+            Unreadable: The payload ends inside a record, or a record is none; nothing was taken.
         """
         data: cython.p_uchar = payload
         at: cython.Py_ssize_t = 0
@@ -150,10 +154,14 @@ class PublishTaker:
             else:
                 take_record(self, payload, at, stop)
             at = stop
+            self.left -= 1
+            if self.left <= 0:
+                break
         for lane in self.lanes.values():
             if lane is not None:
                 close_lane(self, lane)
         self.lanes.clear()
+        return int(at)
 
 
 def open_lane(taker: PublishTaker, lane: PlainLane) -> None:

@@ -4,7 +4,8 @@ them."""
 import random
 from dataclasses import dataclass
 
-from storage.core import BatchSynced, FrameArrived, LinkDown, LinkUp, Ready, StorageCore
+from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore
+from storage.ready import BatchSynced, Ready
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
@@ -34,6 +35,8 @@ class DiskKnobs:
 
 class StorageProcess(LinkProcess):
     """One storage node over its lives."""
+
+    copies_max = 3  # of messages in one go: more are common here
 
     tier = TIER_STORAGE
 
@@ -94,6 +97,7 @@ class StorageProcess(LinkProcess):
             self.disk.kill()
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
             self.core = begin()
+        self.core.copies_max = self.copies_max
         self.begin_links(incarnation, random.Random(seed))
 
     def kill(self, *, power: bool = False) -> None:
@@ -144,6 +148,7 @@ class StorageProcess(LinkProcess):
             self._put_aside()
             self.failed()
             return
+        self._events.put_back(ready.left)
         self.disk.admitted = self.disk.admitted or self.core.lease.active
         if not self.stops_here("read", lambda: self._end_turn(ready)):
             self._end_turn(ready)

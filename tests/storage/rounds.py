@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from storage.core import Event, Ready, StorageCore
+from storage.core import StorageCore
+from storage.ready import Event, Ready
 from tests.memory import without_collector
 
 __all__ = ["middle_round_ms", "timed_rounds"]

@@ -4,8 +4,9 @@ import random
 from collections.abc import Iterable
 from typing import Protocol
 
-from storage.core import Ready
+from storage.ready import Ready
 from storage.state.settings import PartitionSettings
+from storage.turn_events import COPIES_MAX
 from tests.simulation.model_store import ModelSync
 from tests.simulation.process import World
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
@@ -31,6 +32,8 @@ class Around(Protocol):
 
 class StorageNode(StorageProcess):
     """One storage node over its lives; the cluster carries its frames."""
+
+    copies_max = COPIES_MAX
 
     def __init__(self, world: World, around: Around, name: str, settings: PartitionSettings, seed: int) -> None:
         super().__init__(world, name, [], settings, DISK, f"{seed}/disk/{name}", 0.0)

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from storage.core import Event, Ready, StorageCore
+from storage.core import StorageCore
 from storage.hosting import figures, hosted_partition
+from storage.ready import Event, Ready
 from storage.state.durable_sessions import DurableSession
 from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster

@@ -2,7 +2,7 @@
 
 import random
 
-from storage.core import BatchSynced, Event
+from storage.ready import BatchSynced, Event
 from storage.turn_events import (
     ACK_WEIGHT,
     MESSAGE_WEIGHT,
@@ -314,3 +314,32 @@ def test_a_full_lane_of_pubacks_does_not_rest() -> None:
         assert not events.pressing
         events.append(frame)
     assert events.pressing
+
+
+def test_what_is_put_back_is_first_of_its_peer_and_others_come_in_between() -> None:
+    """Its order stays, and a peer with much of it waits for the others in turn."""
+    events, more = TurnEvents(), [FrameArrived(EDGE, FrameKind.PUBLISH, bytes([number])) for number in range(4)]
+    others = [FrameArrived(OTHER, FrameKind.PUBLISH, bytes([number])) for number in range(2)]
+    sent = FrameArrived(ROUTER, FrameKind.CONTROL, b"")
+    events.append(more[0])
+    assert events.take() == more[:1] and not events.goes_on
+    events.put_back([more[0], LinkDown(EDGE)])
+    assert events and events.pressing and events.octets >= 1
+    for event in (more[1], others[0], sent):
+        events.append(event)
+    assert events.take() == [sent, more[0], LinkDown(EDGE)] and events.goes_on
+    events.put_back([more[0], LinkDown(EDGE)])
+    events.append(others[1])
+    assert events.take() == others, "nothing of a peer of which something was put back"
+    assert events.take() == [more[0], LinkDown(EDGE)]
+    assert events.take() == [more[1]]
+    assert not events and not events.pressing
+
+
+def test_what_is_put_back_waits_while_the_disk_is_behind() -> None:
+    """Only what routers sent is taken then."""
+    events, message = TurnEvents(), FrameArrived(EDGE, FrameKind.PUBLISH, b"")
+    events.put_back([message])
+    events.append(FrameArrived(ROUTER, FrameKind.CONTROL, b""))
+    assert events.take(own=True) == [FrameArrived(ROUTER, FrameKind.CONTROL, b"")] and not events.goes_on
+    assert events.take() == [message]

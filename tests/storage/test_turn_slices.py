@@ -99,6 +99,28 @@ def test_many_sessions_save_their_acknowledgements_at_once(monkeypatch: pytest.M
 
 
 @timed
+def test_messages_with_a_hundred_receivers_come_in_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many receivers a message has is seen when it is taken: what is too much for a go is left for later ones."""
+    cluster = Cluster(partitions=1)
+    edge, other = cluster.edges["e1"], cluster.edges["e2"]
+    clients = opened(edge, 100)
+    for client in clients:
+        edge.subscribe(client, "all", settle=False)
+    cluster.settle()
+    for number in range(160):
+        edge.publish(PublishMessage(0, b"all", b"%d" % number, 1), 0)
+    other.open("late", settle=False)
+    with timed_rounds(monkeypatch) as found:
+        cluster.settle()
+    assert len(other.answers(SessionOpened)) == 1
+    for client in clients:
+        received = [int(push.payload) for push in client.received]
+        assert received == list(range(len(received))) and received
+    print(f"{sorted(found)[-5:]} ms")
+    assert_within("messages with 100 receivers", max(found), ROUND_MS)
+
+
+@timed
 def test_a_window_of_large_messages_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MB enter the window of a client that comes back."""
     cluster = Cluster(partitions=1)
