@@ -3,7 +3,7 @@
     python -m bench.federation                        all of it, with our timers; takes a quarter of an hour
     python -m bench.federation --timers paper         the paper's: hello 5 s, everything periodic else 20 s
     python -m bench.federation --only overlay first   overlay | first | contention | idle | stretch | growth | rate |
-                                                      relayed | faults
+                                                      relayed | floor | faults
     python -m bench.federation --only faults --system star    ours | star | ring
     python -m bench.federation --only faults --system ring --inflight 20    Mosquitto's own bound; otherwise none
     python -m bench.federation --only faults --fault both     none | broker | agent | both | frozen | cut |
@@ -11,7 +11,8 @@
 
 Each row has its bar, and "missed" where it does not hold; the exit code is 1 then. *star* and *ring* are brokers that
 Mosquitto's own bridges join, in the same faults (``bench/federation_faults.py``). *growth* counts on the clock of the
-simulation. *rate* and *relayed* are a line of three agents (``bench/federation_rates.py``).
+simulation. *rate* and *relayed* are a line of three agents (``bench/federation_rates.py``); *floor* is the cheapest
+program that could stand in the middle of *relayed* (``bench/federation_floor.py``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.federation_faults import FAULTS, INFLIGHT, SYSTEMS, faults
+from bench.federation_floor import relayed_floor
 from bench.federation_rates import NAMES as LINE
 from bench.federation_rates import PAYLOAD_BYTES, through_a_line
 from tests.gateways.federation.federation_simulation import FederationSimulation, make_graph
@@ -40,7 +42,7 @@ TIMERS: dict[str, dict[str, Any]] = {
 }
 CONTROL = ("hl", "hb", "fd", "rc", "ca", "tc", "rt", "ts", "tu")
 OF_THE_GRID = ("overlay", "first", "contention", "stretch", "idle")
-FIGURES = (*OF_THE_GRID, "growth", "rate", "relayed", "faults")
+FIGURES = (*OF_THE_GRID, "growth", "rate", "relayed", "floor", "faults")
 START_S = 120.0
 IDLE_S = 20.0
 TIMES = 5
@@ -220,6 +222,13 @@ def relayed(count: int, table: Table) -> None:
     table.row(what, "60 us", f"{spent[LINE[1]]:.0f} us ({found:,.0f} a second on the clock)", spent[LINE[1]] <= 60)
 
 
+def floor(count: int, table: Table) -> None:
+    """Measure the cheapest program in the middle."""
+    found, spent = relayed_floor(count, PAYLOAD_BYTES)
+    what = "the same of the cheapest program: frames over TLS, rows in a synced transaction, frames over TLS"
+    table.row(what, "stated", f"{spent:.0f} us ({found:,.0f} a second on the clock)")
+
+
 def _us(spent: dict[str, float]) -> str:
     roles = zip(("origin", "passes on", "delivers"), spent.values(), strict=True)
     return "processor us per message: " + ", ".join(f"{role} {each:.0f}" for role, each in roles)
@@ -255,6 +264,8 @@ def main() -> int:
         rate(given.messages, table)
     if "relayed" in given.only:
         relayed(given.messages, table)
+    if "floor" in given.only:
+        floor(given.messages, table)
     if "faults" in given.only:
         for system in given.system or SYSTEMS:
             names, settings = given.fault or list(FAULTS), TIMERS[given.timers]

@@ -1,0 +1,31 @@
+"""``stratamq federate`` of an agent that keeps the messages of others and passes none on; else it is as any other."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterable
+
+import msgspec
+
+from gateways.federation.agent import Agent
+from gateways.federation.events import Event, Ready, Received
+from gateways.federation.messages import TopicMessage, decode, encode
+
+take = Agent.handle
+
+
+def withholding(self: Agent, now: float, events: Iterable[Event] = ()) -> Ready:
+    """Take what came, each message for one to this agent alone."""
+    return take(self, now, [_for_one_alone(self.name, event) for event in events])
+
+
+def _for_one_alone(name: str, event: Event) -> Event:
+    message = decode(event.data) if isinstance(event, Received) else None
+    if isinstance(event, Received) and isinstance(message, TopicMessage) and not message.is_register:
+        return Received(event.neighbour, encode(msgspec.structs.replace(message, to=(name,))))
+    return event
+
+
+if __name__ == "__main__":
+    Agent.handle = withholding  # type: ignore[method-assign]
+    runpy.run_module("stratamq", run_name="__main__", alter_sys=True)
