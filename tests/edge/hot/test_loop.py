@@ -303,12 +303,13 @@ def test_without_descriptors_a_listener_rests_until_the_next_sweep(hot: Any) -> 
 
 
 def test_a_new_socket_comes_with_the_address_at_its_other_end(hot: Any, tmp_path: Path) -> None:
-    """Of both families; a local socket has none."""
+    """Of both families, with its port; a local socket has none."""
     edge = Edge(hot, -1)
-    seen: list[tuple[object, str]] = []
+    seen: list[tuple[object, str, int]] = []
+    ports: list[int] = []
 
-    def note(listener: object, fd: int, address: str) -> None:
-        seen.append((listener, address))
+    def note(listener: object, fd: int, address: str, port: int) -> None:
+        seen.append((listener, address, port))
         os.close(fd)
 
     def reached(count: int) -> bool:
@@ -326,8 +327,9 @@ def test_a_new_socket_comes_with_the_address_at_its_other_end(hot: Any, tmp_path
             edge.loop.listen(listener, name)
         with socket.socket(listener.family) as ours:
             ours.connect(listener.getsockname())
+            ports.append(ours.getsockname()[1] if name != "local" else 0)
             _turn_until(edge, partial(reached, count))
-    assert seen == [(None, "127.0.0.1"), ("six", "::1"), ("local", "")]
+    assert seen == [(None, "127.0.0.1", ports[0]), ("six", "::1", ports[1]), ("local", "", 0)]
     edge.loop.close()
     for listener in listeners.values():
         listener.close()
