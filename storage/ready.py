@@ -1,4 +1,4 @@
-"""What goes in and out of a turn of a storage node's core: its events, and the work that it asks of its shell."""
+"""Events of a turn of a storage node's core, and the work that it asks of its shell."""
 
 from dataclasses import dataclass, field
 
