@@ -33,7 +33,7 @@ cdef object write_copy(
 cdef object deliver_local(HotState hot, Conn publisher, Route route, Packet packet)
 cdef bint deliver_to(HotState hot, Conn conn, Packet packet, int qos, bint retain, bytes identifiers) except -1
 cdef Py_ssize_t _payload_at(bytes encoded, Py_ssize_t at, bint five) except -1
-cdef int take_identifier(Outbound outbound, int state) except -1
+cdef int take_identifier(Outbound outbound, int state, long long now_ns) except -1
 cdef bint free_identifier(Outbound outbound, int packet_identifier) except -1
 cdef int state_of(Outbound outbound, int packet_identifier) except -1
 cdef object set_state(Outbound outbound, int packet_identifier, int state)

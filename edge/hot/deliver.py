@@ -282,9 +282,7 @@ def deliver_to(
         hot.dropped_pending += 1
         note_drop(hot, conn, "window", packet.topic, packet)
         return False
-    identifier: cython.int = take_identifier(outbound, qos)
-    if outbound.trips.packet == 0:
-        begin_trip(outbound.trips, identifier, hot.now_ns)
+    identifier: cython.int = take_identifier(outbound, qos, hot.now_ns)
     write_copy(hot, conn, packet, qos, retain, False, identifier, identifiers)
     hot.turn_bytes += size
     if qos == 1:
@@ -391,10 +389,7 @@ def _send_pending(
     at: cython.Py_ssize_t = reserve(out, len(encoded))
     append_bytes(out, encoded)
     qos: cython.int = (encoded[0] >> 1) & 3
-    identifier: cython.int = take_identifier(outbound, qos)
-    if outbound.trips.packet == 0:
-        begin_trip(outbound.trips, identifier, hot.now_ns)
-    put16(out, at + identifier_at, identifier)
+    put16(out, at + identifier_at, take_identifier(outbound, qos, hot.now_ns))
     if expiry_at > 0:
         put32(out, at + expiry_at, left)  # the remaining time [MQTT-3.3.2-6]
     hot.turn_bytes += len(encoded)
@@ -413,10 +408,10 @@ def _payload_at(encoded: bytes, at: cython.Py_ssize_t, five: cython.bint) -> cyt
     return stop + read_varint(encoded, at, stop)
 
 
-def take_identifier(outbound: Outbound, state: cython.int) -> cython.int:
+def take_identifier(outbound: Outbound, state: cython.int, now_ns: cython.longlong) -> cython.int:
     """Give the next free packet identifier, counting up from 1; there is one while inflight is below the window.
 
-    ``state``: 1 waits for PUBACK, 2 for PUBREC, 3 (later) for PUBCOMP.
+    ``state``: 1 waits for PUBACK, 2 for PUBREC, 3 (later) for PUBCOMP. ``now_ns``: when it is written.
     """
     identifier: cython.int = outbound.next_identifier
     states: bytearray = outbound.states
@@ -429,6 +424,8 @@ def take_identifier(outbound: Outbound, state: cython.int) -> cython.int:
     outbound.inflight += 1
     assert outbound.inflight <= outbound.window, "more packets than the client's window"
     outbound.next_identifier = identifier + 1 if identifier < 65_535 else 1
+    if outbound.trips.packet == 0:
+        begin_trip(outbound.trips, identifier, now_ns)
     return identifier
 
 
