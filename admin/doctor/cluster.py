@@ -51,7 +51,9 @@ def _reach(seen: Examined) -> Said:
         gossip, state = row.get("gossip"), row.get("state")
         if state == "unknown":
             yield WARN, row["node"], f"gossip knows it as {gossip}, the map does not"
-        elif gossip is not None and gossip != "alive" and state not in ("dead", "left"):
+        elif state == "dead":
+            yield FAIL, row["node"], "is dead: its lease ended and nobody hears it"
+        elif gossip is not None and gossip != "alive" and state != "left":
             yield WARN, row["node"], f"gossip says {gossip}, the map says {state}"
     for node, row in seen.sight.stats.items():
         if row.ready is False and not row.draining:

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 BASE = "/api/v1"
 BODY_BYTES_MAX = 64 * 1024
+NO_BODY = "a body in JSON is missing"
 PUBLIC = "public"  # of a handler that asks nobody's name
 
 
@@ -203,6 +204,10 @@ def _first_problem(error: BaseException) -> Problem | None:
 def _line(error: HTTPException) -> str:
     """Return what is wrong in one line; Litestar names the parameters in ``extra``."""
     extra = error.extra if isinstance(error.extra, list) else []
-    parts = [f"{one.get('key', 'body')}: {one.get('message', '')}" for one in extra if isinstance(one, dict)]
+    parts = [
+        NO_BODY if one.get("message") == repr(one.get("key")) else f"{one.get('key', 'body')}: {one.get('message', '')}"
+        for one in extra
+        if isinstance(one, dict)
+    ]
     text = "; ".join(parts) or error.detail
     return "".join(letter if letter.isprintable() else "?" for letter in text[:512])

@@ -44,4 +44,16 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
                 }
                 later = LATER if method != "get" else {}
                 operations[method].setdefault("responses", {}).update(told | later | BY_SERVER)
+                _free_body(operations[method], schema["components"]["schemas"])
     return schema
+
+
+def _free_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Say that a body may be absent whose every member may be."""
+    body = operation.get("requestBody")
+    if body is None:
+        return
+    of = next(iter(body["content"].values()))["schema"]
+    choices = [one for one in of.get("oneOf", of.get("anyOf", [of])) if "$ref" in one]
+    if choices and not any(schemas[one["$ref"].rpartition("/")[2]].get("required") for one in choices):
+        body["required"] = False

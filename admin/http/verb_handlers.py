@@ -50,8 +50,10 @@ def _handler(row: VerbPath, carry: Carry) -> HTTPRouteHandler:
     parameters: dict[str, tuple[Any, Any]] = {"request": (Request[Any, Any, Any], NONE)}
     types = {field.name: field.type for field in msgspec.structs.fields(verb.arguments)}
     parameters |= {name: (_parameter(types.get(name, NodeName)), NONE) for name in in_path}
-    if body is not None:
+    if body is not None and any(field.required for field in fields):
         parameters["data"] = (Annotated[body, Body()], NONE)
+    elif body is not None:  # every argument has a default: a call without a body means these
+        parameters["data"] = (Annotated[body | None, Body()], None)
     else:
         parameters |= {field.name: _query(field) for field in fields}
     if verb.changes:

@@ -7,7 +7,7 @@ import typer
 
 from stratamq.cli.asking import Options
 from stratamq.cli.listing import add_list
-from stratamq.cli.output import print_result
+from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.showing import api_path
 from stratamq.cli.tiers import ConfigOption, SetOption
 from stratamq.cli.verbs import asks
@@ -74,7 +74,10 @@ def diff(options: Options, nodes: NamesArgument = None, tier: TierOption = "edge
         {"setting": name} | {node: found.get(name, ("", ""))[0] for node, found in running.items()} for name in names
     ]
     differing = [row for row in rows if len({row[node] for node in running}) > 1]
-    print_result(differing, options.output)
+    if not differing and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
+        typer.echo("no setting differs")
+    else:
+        print_result(differing, options.output)
     if differing:
         raise typer.Exit(ExitCode.FAILED)
 

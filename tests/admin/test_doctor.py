@@ -68,6 +68,8 @@ WRONG = [
     (examined(silent=["e1"]), {"reachability": FAIL}),
     (examined(status={"nodes": [{"node": "e1", "state": "active", "gossip": "dead"}], "stores_aside": 0}),
      {"reachability": WARN}),
+    (examined(status={"nodes": [{"node": "e1", "state": "dead", "gossip": "dead"}], "stores_aside": 0}),
+     {"reachability": FAIL}),
     (examined(stats=row(ready=False, why_not_ready=["lease"])), {"reachability": FAIL}),
     (examined(stats=row(ready=False, draining=True)), {}),
     (examined(leader=""), {"leader": FAIL}),

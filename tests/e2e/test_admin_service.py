@@ -323,6 +323,19 @@ def test_each_path_describes_its_problems(place: Place) -> None:
             assert operation["responses"][status]["content"].keys() == {"application/problem+json"}, operation
 
 
+def test_a_body_may_be_absent_whose_members_may_be(place: Place) -> None:
+    """The description says which; of another one the answer says what is missing."""
+    with place.client(place.token("bodies", "admin")) as client:
+        assert client.post("/ring/rebalance", params={"dry_run": True}).status_code == 200
+        refused = client.post("/bans")
+        assert refused.status_code == 400 and refused.json()["detail"] == "a body in JSON is missing"
+        described = client.get("/openapi.json").json()["paths"]
+        wanted = {path: described[f"/api/v1{path}"]["post"]["requestBody"]["required"] for path in ("/bans", "/traces")}
+        assert wanted == {"/bans": True, "/traces": True}
+        assert described["/api/v1/ring/rebalance"]["post"]["requestBody"]["required"] is False
+    place.cluster.admin("token", "revoke", "bodies")
+
+
 def test_another_address_than_loopback_wants_tls(place: Place) -> None:
     config = place.cluster.data / "admin" / "admin.toml"
     refused = place.cluster.command("admin", "--config", str(config), "--set", "admin.bind=0.0.0.0")
