@@ -8,7 +8,7 @@ from edge.hot.notes cimport note_drop, note_drops
 from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
 from edge.hot.picks cimport drop_pick, keep_pick
 from edge.hot.records cimport record_of
-from edge.hot.round_trips cimport begin_trip
+from edge.hot.round_trips cimport RoundTrips
 from edge.hot.state cimport Conn, HotState, Kept, Outbound, Packet, Route, Sub
 from edge.hot.traces cimport trace_drained, trace_waiting, trace_written
 

@@ -10,6 +10,7 @@ from collections import deque
 import cython
 
 from edge.hot.buffers import Buffer
+from edge.hot.round_trips import RoundTrips
 from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, Waiting
 
 if not cython.compiled:
@@ -22,7 +23,6 @@ if not cython.compiled:
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
     from edge.hot.picks import drop_pick, keep_pick
     from edge.hot.records import record_of
-    from edge.hot.round_trips import begin_trip
     from edge.hot.traces import trace_drained, trace_waiting, trace_written
 
 __all__: list[str] = []
@@ -424,8 +424,10 @@ def take_identifier(outbound: Outbound, state: cython.int, now_ns: cython.longlo
     outbound.inflight += 1
     assert outbound.inflight <= outbound.window, "more packets than the client's window"
     outbound.next_identifier = identifier + 1 if identifier < 65_535 else 1
-    if outbound.trips.packet == 0:
-        begin_trip(outbound.trips, identifier, now_ns)
+    trips: RoundTrips = outbound.trips
+    if trips.packet == 0:  # here and not in a call: it would cost the messages that are not acknowledged as well
+        trips.packet = identifier
+        trips.since_ns = now_ns
     return identifier
 
 

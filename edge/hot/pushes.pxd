@@ -12,7 +12,7 @@ from edge.hot.layout cimport (
 from edge.hot.notes cimport note_drop
 from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.hot.batches cimport push_acks_of
-from edge.hot.round_trips cimport begin_trip, end_trip
+from edge.hot.round_trips cimport RoundTrips, end_trip
 from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
 from edge.hot.traces cimport trace_acked, trace_written
 

@@ -10,6 +10,7 @@ from collections import deque
 import cython
 
 from edge.hot.buffers import Buffer
+from edge.hot.round_trips import RoundTrips
 from edge.hot.state import Conn, HotState, Outbound, Packet, Peer
 
 if not cython.compiled:
@@ -47,7 +48,7 @@ if not cython.compiled:
     )
     from edge.hot.notes import note_drop
     from edge.hot.output import answer_unknown, note_high, pending_output, write_short
-    from edge.hot.round_trips import begin_trip, end_trip
+    from edge.hot.round_trips import end_trip
     from edge.hot.traces import trace_acked, trace_written
 
 __all__: list[str] = []
@@ -199,8 +200,9 @@ def _push(
         send_push_ack(hot, conn, partition_epoch, session_seq, 4 if packet.qos == 1 else 5, PACKET_TOO_LARGE)
         return
     pushes[identifier] = (session_seq, partition_epoch, packet.qos)
-    if outbound.trips.packet == 0:
-        begin_trip(outbound.trips, identifier, hot.now_ns)
+    trips: RoundTrips = outbound.trips
+    if trips.packet == 0:
+        trips.packet, trips.since_ns = identifier, hot.now_ns
     write_copy(hot, conn, packet, packet.qos, flags & RETAIN_FLAG != 0, flags & PUSH_DUP_FLAG != 0, identifier, b"")
     hot.turn_bytes += size
     if packet.qos == 1:

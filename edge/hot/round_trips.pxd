@@ -10,5 +10,4 @@ cdef class RoundTrips:
     cdef long long since_ns
 
 
-cdef object begin_trip(RoundTrips trips, int packet_identifier, long long now_ns)
 cdef object end_trip(RoundTrips trips, long long now_ns)

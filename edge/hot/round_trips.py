@@ -21,7 +21,7 @@ class RoundTrips:
     """The round trips of one connection.
 
     Attributes:
-        packet: Identifier of the packet that is timed, 0: none.
+        packet: Identifier of the packet that is timed, 0: none. Whoever writes one then sets it, and ``since_ns``.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,6 @@ class RoundTrips:
     def counted(self) -> list[int]:
         """Return the number in each bucket."""
         return [self.counts[bucket] for bucket in range(BUCKETS)]
-
-
-def begin_trip(trips: RoundTrips, packet_identifier: cython.int, now_ns: cython.longlong) -> None:
-    """Time a packet that is written now."""
-    trips.packet = packet_identifier
-    trips.since_ns = now_ns
 
 
 def end_trip(trips: RoundTrips, now_ns: cython.longlong) -> None:
