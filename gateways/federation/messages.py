@@ -430,7 +430,7 @@ def _check_message(message: TopicMessage) -> None:
         raise Malformed("custody")
     if not 0 < len(path) <= HOPS_MAX:
         raise Malformed("hops")
-    if not to:
+    if not 0 < len(to) <= NAMES_MAX:  # also of names that are known: there may be a million times one
         raise Malformed("names")
     if message.agent not in _known_names or not _known_names.issuperset(to) or not _known_names.issuperset(path):
         _meet((message.agent,))

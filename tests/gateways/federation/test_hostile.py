@@ -144,6 +144,13 @@ UNREADABLE: list[tuple[str, bytes, str]] = [
 ]
 
 
+def test_names_that_are_known_are_counted_as_well() -> None:
+    """A neighbour names one agent a million times: its message is none."""
+    decode(encode(topic_message(to=("y",))))
+    with pytest.raises(Malformed, match="names"):
+        decode(encode(topic_message(to=("y",) * 4097)))
+
+
 @pytest.mark.parametrize(("data", "reason"), [each[1:] for each in UNREADABLE], ids=[each[0] for each in UNREADABLE])
 def test_what_cannot_be_read_closes_the_link(data: bytes, reason: str) -> None:
     """Counted by its reason, and nothing of it is kept."""
