@@ -13,6 +13,7 @@ from edge.looks.windows import in_flight, oldest_unacknowledged, round_trip_p99_
 from edge.node.node import NS, EdgeNode
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.held_live import HeldMessages
+from wire.looks.moments import Moments
 from wire.looks.ordered_keys import OrderedKeys
 from wire.looks.source import Ask, Columns, LookRefused, Place, Source
 from wire.messages.look_rows_clients import SeenClient
@@ -54,7 +55,7 @@ class ClientTable:
         self._clients = clients
         self._held = held
         self._rights = rights
-        self._utc_ms = utc_ms
+        self._moments = Moments(utc_ms)
         self._peer_name = peer_name
         self._traced = traced
         self._keys: OrderedKeys[int] = OrderedKeys(clients.numbers)
@@ -200,7 +201,7 @@ class ClientTable:
 
     def utc_of(self, at: float) -> int:
         """Return a time of the node in UTC, milliseconds."""
-        return self._utc_ms() - int((self._node.now - at) * 1000)
+        return self._moments.utc_of(at * 1000, self._node.now * 1000)
 
     def _utc_of_ns(self, at_ns: int) -> int | None:
         return self.utc_of(at_ns / NS) if at_ns else None

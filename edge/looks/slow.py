@@ -3,7 +3,7 @@
 A walk passes all connections, a bounded number at a look; whoever asks keeps the largest figures.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from conf.drop_reasons import REASON_OF, REASONS
@@ -31,7 +31,7 @@ class _Slow(NamedTuple):
     since_ms: int | None
 
 
-def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable, utc_ms: Callable[[], int]) -> dict[str, Source]:
+def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable) -> dict[str, Source]:
     """Return the looks at slow clients and at drops."""
 
     def measured(client: Client, by: str) -> _Slow | None:
@@ -44,7 +44,7 @@ def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable, utc_ms: Callab
             value, unit = in_flight(conn) / conn.window if kept_here else 0.0, "ratio"
         else:
             value, unit = (hot.now_ns - since_ns) / NS if since_ns else 0.0, "s"
-        since_ms = utc_ms() - (hot.now_ns - since_ns) // 1_000_000 if since_ns else None
+        since_ms = table.utc_of(since_ns / NS) if since_ns else None
         return _Slow(value, client.number, client, by, unit, since_ms) if value > 0 else None
 
     def slow(ask: Ask) -> Iterator[tuple[Place, Any]]:

@@ -62,6 +62,6 @@ def edge_sources(
         **table.sources(),
         **subscription_sources(node, table, local),
         **routes.sources(),
-        **slow_sources(node, hot, table, utc_ms),
+        **slow_sources(node, hot, table),
         **join_journal(node, hot, utc_ms),
     }

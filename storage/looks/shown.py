@@ -6,6 +6,7 @@ from storage.hosting.hosted_partition import HostedPartition
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import STATE_RELEASED, Entry, decode_entry, outline_entry
+from wire.looks.moments import Moments
 from wire.looks.ordered_keys import OrderedKeys
 from wire.looks.origins import origin_text
 from wire.looks.source import LookRefused
@@ -37,7 +38,7 @@ class Shown:
         self._hosted = hosted
         self.map = cluster_map
         self.served_ms = served_ms
-        self._utc_ms = utc_ms
+        self._moments = Moments(utc_ms)
         self._sessions: dict[int, OrderedKeys[int]] = {}  # by partition
 
     def from_partition(self, number: int) -> Iterator[HostedPartition]:
@@ -130,7 +131,9 @@ class Shown:
 
     def utc_of(self, hosted: HostedPartition, served_ms: int) -> int:
         """Return a moment of a partition's served clock in UTC, milliseconds; too late if nobody served meanwhile."""
-        return self._utc_ms() - max(0, self.served_ms(hosted.partition.number) - served_ms)
+        number = hosted.partition.number
+        now_ms = self.served_ms(number)
+        return self._moments.utc_of(min(served_ms, now_ms), now_ms, number)
 
     def oldest_s(self, hosted: HostedPartition) -> float | None:
         """Return the age of the oldest queued message of a partition, None where nothing is queued."""
