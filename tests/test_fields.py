@@ -39,10 +39,10 @@ WITHOUT_READER = {
 
 
 class Source(NamedTuple):
-    """One file: the words in it, its attributes as (name, of which variable), and what its variables are."""
+    """One file: the words in it, of which variables it reads an attribute, by name, and what its variables are."""
 
     words: frozenset[str]
-    loads: frozenset[tuple[str, str]]
+    loads: Mapping[str, Set[str]]
     types: Mapping[str, frozenset[str]]
 
 
@@ -54,13 +54,15 @@ class Product:
         self._holders: dict[str, set[str]] = {}
         self._types: dict[str, set[str]] = {}  # of a variable, in all files together
         for path, text in files.items():
-            tree = ast.parse(text)
-            for name, words in _holding(tree):
+            nodes = list(ast.walk(ast.parse(text)))
+            for name, words in _holding(nodes):
                 for word in words:
                     self._holders.setdefault(word, set()).add(name)
             if path != CODEC:
-                loads = frozenset(_loads(tree))
-                self.sources.append(Source(frozenset(WORD.findall(text)), loads, _types(tree)))
+                loads: dict[str, set[str]] = {}
+                for name, of in _loads(nodes):
+                    loads.setdefault(name, set()).add(of)
+                self.sources.append(Source(frozenset(WORD.findall(text)), loads, _types(nodes)))
                 for variable, said in self.sources[-1].types.items():
                     self._types.setdefault(variable, set()).update(said)
 
@@ -68,10 +70,12 @@ class Product:
         """Return those of a class's fields that nothing reads."""
         named = {kind} | self._holders.get(kind, set())
         near = [source for source in self.sources if source.words & named]
+        wanted = set(fields)
         read = {
             name
             for source in near
-            for name, of in source.loads
+            for name in wanted & source.loads.keys()
+            for of in source.loads[name]
             if _may_be(source.types.get(of) or (kind not in source.words and self._types.get(of)), kind, named)
         }
         return tuple(field for field in fields if field not in read)
@@ -81,9 +85,9 @@ def _may_be(said: Set[str] | bool | None, kind: str, named: set[str]) -> bool:
     return not isinstance(said, Set) or bool(said & (WIDE | named | {kind}))
 
 
-def _loads(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _loads(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield each attribute that is loaded, and the variable or attribute that it is one of; "" for an expression."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             base = node.value
             yield node.attr, (base.id if isinstance(base, ast.Name) else getattr(base, "attr", "")).lstrip("_")
@@ -91,10 +95,10 @@ def _loads(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield from ((name, "") for name in node.kwd_attrs)
 
 
-def _types(tree: ast.AST) -> dict[str, frozenset[str]]:
+def _types(nodes: list[ast.AST]) -> dict[str, frozenset[str]]:
     """Return the classes that a file says a variable to be: in annotations, or by making one."""
     found: dict[str, set[str]] = {"self": set()}
-    for node in ast.walk(tree):
+    for node in nodes:
         target: ast.expr | None = None
         words: set[str] = set()
         if isinstance(node, ast.arg) and node.annotation is not None:
@@ -112,14 +116,14 @@ def _types(tree: ast.AST) -> dict[str, frozenset[str]]:
     return {name: frozenset(words) for name, words in found.items()}
 
 
-def _holding(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
+def _holding(nodes: list[ast.AST]) -> Iterator[tuple[str, set[str]]]:
     """Yield classes, functions and names of unions, with the classes that they have, return, or mean."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
-            said = [each.annotation for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
-            arguments = [each.annotation for each in ast.walk(node) if isinstance(each, ast.arg)]
-            made = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
-            yield node.name, _words([*said, *arguments, *node.bases, *made])
+            inside = list(ast.walk(node))
+            said = [each.annotation for each in inside if isinstance(each, ast.AnnAssign | ast.arg)]
+            made = [each.func for each in inside if isinstance(each, ast.Call)]
+            yield node.name, _words([*said, *node.bases, *made])
         elif isinstance(node, ast.FunctionDef):
             yield node.name, _words([node.returns])
         elif (

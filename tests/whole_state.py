@@ -1,12 +1,13 @@
 """The whole state of a core as one value: two of them are equal exactly when nothing at all has changed.
 
 Objects are walked by their fields, each once (later visits give its number, so cycles end and sharing shows). Functions
-count by name and their bound arguments, for they are what a core will do later.
+count by name and their bound arguments, for they are what a core will do later. How objects of a type are walked is
+found once: one core has thousands of them, and is walked for each cell of a table.
 """
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -14,63 +15,89 @@ from typing import Any
 __all__ = ["whole_state"]
 
 PLAIN = (int, float, str, bytes, bool, type(None), Enum, type, ModuleType)
+Parts = Callable[[Any], Iterable[object]]
 
 
-def whole_state(root: object, without: Callable[[object, str], bool]) -> list[object]:
-    """Return all that can be reached from an object; ``without`` says which fields and whole objects do not count."""
+def whole_state(root: object, without: Set[str] = frozenset(), skipped: tuple[type, ...] = ()) -> list[object]:
+    """Return all that can be reached from an object, but for fields of some names and objects of some types."""
     seen: dict[int, int] = {}
     kept: list[object] = []  # or an address could be given again
     out: list[object] = []
     waiting: list[object] = [root]
+    ways: dict[type, Parts | None] = dict.fromkeys(skipped, _nothing)
     while waiting:
         item = waiting.pop()
-        if without(item, ""):
+        kind = type(item)
+        if kind not in ways:
+            ways[kind] = _nothing if issubclass(kind, skipped) else _way(kind, without)
+        parts_of = ways[kind]
+        if parts_of is None:
+            out.append(repr(item) if kind is float else item)  # nan is no other than nan
+        elif parts_of is _nothing:
             continue
-        if isinstance(item, PLAIN):
-            out.append(repr(item) if isinstance(item, float) else item)  # nan is no other than nan
-            continue
-        if id(item) in seen:
+        elif id(item) in seen:
             out.append(("again", seen[id(item)]))
-            continue
-        seen[id(item)] = len(seen)
-        kept.append(item)
-        parts = list(_parts(item, without))
-        out.append((type(item).__qualname__, len(parts)))
-        waiting.extend(reversed(parts))
+        else:
+            seen[id(item)] = len(seen)
+            kept.append(item)
+            parts = list(parts_of(item))
+            out.append((kind.__qualname__, len(parts)))
+            parts.reverse()
+            waiting += parts
     return out
 
 
-def _parts(item: Any, without: Callable[[object, str], bool]) -> Iterator[object]:
-    if isinstance(item, bytearray | memoryview):
-        yield bytes(item)
-    elif isinstance(item, Mapping):
-        for key, value in item.items():
-            yield key
-            yield value
-    elif isinstance(item, list | tuple | deque):
-        yield from item
-    elif isinstance(item, set | frozenset):
-        yield from sorted(item, key=repr)
-    elif isinstance(item, functools.partial):
-        yield from (item.func, item.args, item.keywords)
-    elif isinstance(item, MethodType):
-        yield from (item.__func__.__qualname__, item.__self__)
-    elif isinstance(item, FunctionType | BuiltinFunctionType):
-        yield item.__qualname__
-    else:
-        yield from _fields(item, without)
+def _nothing(_: object) -> Iterable[object]:
+    return ()
 
 
-def _fields(item: Any, without: Callable[[object, str], bool]) -> Iterator[object]:
-    names = list(getattr(item, "__dict__", ()))
-    for kind in type(item).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
+def _way(kind: type, without: Set[str]) -> Parts | None:
+    """Return how an object of a type is walked, None: it is its own value."""
+    if issubclass(kind, PLAIN):
+        return None
+    for kinds, way in _WAYS:
+        if issubclass(kind, kinds):
+            return way
+    return functools.partial(_fields, _slots(kind, without), without)
+
+
+def _pairs(item: Mapping[object, object]) -> Iterator[object]:
+    for pair in item.items():
+        yield from pair
+
+
+def _bound(item: MethodType) -> Iterable[object]:
+    return item.__func__.__qualname__, item.__self__
+
+
+_WAYS: tuple[tuple[type | tuple[type, ...], Parts], ...] = (
+    ((bytearray, memoryview), lambda item: (bytes(item),)),
+    (Mapping, _pairs),
+    ((list, tuple, deque), iter),
+    ((set, frozenset), lambda item: sorted(item, key=repr)),
+    (functools.partial, lambda item: (item.func, item.args, item.keywords)),
+    (MethodType, _bound),
+    ((FunctionType, BuiltinFunctionType), lambda item: (item.__qualname__,)),
+)
+
+
+def _slots(kind: type, without: Set[str]) -> tuple[str, ...]:
+    """Return the fields of a type that stand in slots."""
+    names: list[str] = []
+    for each in kind.__mro__:
+        slots = each.__dict__.get("__slots__", ())
         names += [slots] if isinstance(slots, str) else list(slots)
         if not slots:  # a compiled class has its public fields so
-            names += [name for name, field in kind.__dict__.items() if isinstance(field, GetSetDescriptorType)]
-    for name in names:
-        if name.startswith("__") or without(item, name):
-            continue
+            names += [name for name, field in each.__dict__.items() if isinstance(field, GetSetDescriptorType)]
+    return tuple(name for name in names if not name.startswith("__") and name not in without)
+
+
+def _fields(slots: tuple[str, ...], without: Set[str], item: Any) -> Iterator[object]:
+    for name, value in getattr(item, "__dict__", {}).items():
+        if name not in without and not name.startswith("__"):
+            yield name
+            yield value
+    for name in slots:
         try:
             value = object.__getattribute__(item, name)
         except AttributeError:  # a slot that is not set

@@ -226,7 +226,7 @@ class Matrix:
 
     def _state(self, core: Any) -> list[object]:
         counts = {name: count for name, count in core.counts.items() if not name.startswith(REFUSALS)}
-        return [counts, *whole_state(core, lambda item, name: name in HIDDEN or isinstance(item, Counts))]
+        return [counts, *whole_state(core, HIDDEN, (Counts,))]
 
 
 class _OneFrame(LinkCore):
