@@ -21,10 +21,14 @@ class Moments:
         self._utc_ms = utc_ms
         self._ahead: dict[int, int] = {}  # by clock, as many as partitions at most
 
-    def utc_of(self, then_ms: float, now_ms: float, clock: int = 0) -> int:
-        """Return a moment of a clock that shows ``now_ms`` now, in milliseconds since the epoch."""
+    def ahead(self, now_ms: float, clock: int = 0) -> int:
+        """Return how far UTC is ahead of a clock that shows ``now_ms`` now, milliseconds."""
         measured = self._utc_ms() - int(now_ms)
         kept = self._ahead.get(clock)
         if kept is None or abs(measured - kept) > SLACK_MS:
             kept = self._ahead[clock] = measured
-        return int(then_ms) + kept
+        return kept
+
+    def utc_of(self, then_ms: float, now_ms: float, clock: int = 0) -> int:
+        """Return a moment of a clock that shows ``now_ms`` now, in milliseconds since the epoch."""
+        return int(then_ms) + self.ahead(now_ms, clock)
