@@ -48,10 +48,13 @@ class ClientPackets:
 
     def take(self, conn: Conn, first_byte: int, body: bytes) -> None:
         """Take a packet that the loop does not handle."""
-        self._node.wake()
         client = conn.context
         assert isinstance(client, Client)
         kind = first_byte >> 4
+        if client.phase == Phase.NEW or (kind == 14 and client.is_plain):
+            self._node.wake_lightly()  # those parts wake the others where more than a claim comes of it
+        else:
+            self._node.wake()
         if client.version == 3 and kind in (8, 10):
             first_byte &= 0xF7  # MQTT 3.1 sets DUP on a repeated SUBSCRIBE or UNSUBSCRIBE
         try:

@@ -113,7 +113,7 @@ class EdgeCore:
     ) -> None:
         self.ledger: EdgeLedger | None = None
         self._accept, self._relinked = accept, relinked
-        self._next_tick = self._next_sweep = self._next_look = 0.0  # look: at parts other than the route cache
+        self._next_tick = self._next_sweep = self._next_look = 0.0  # look: at more than crowds need
         counts = Counts()
         hot = self.hot = Engine(self, identity.incarnation, hot_limits)
         hot.origin_prefix = f"{identity.node}/{identity.incarnation}/".encode()
@@ -268,7 +268,7 @@ class EdgeCore:
 
     def miss(self, conn: Conn, topic: bytes) -> None:
         """A topic without a cached Route."""
-        self.node.wake_routes()
+        self.node.wake_lightly()
         self.publishing.miss(conn, topic)
 
     def fenced(self, conn: Conn) -> None:
@@ -292,7 +292,7 @@ class EdgeCore:
 
     def accepted(self, listener: object, fd: int, address: str, port: int) -> None:
         """A new socket: the service attaches or refuses it."""
-        self.node.wake()
+        self.node.wake_lightly()
         self._accept(listener, fd, address, port)
 
     def authorize(self, conn: Conn, topic: bytes) -> int:
@@ -307,11 +307,15 @@ class EdgeCore:
 
     def closed(self, conn: Conn, why: int) -> None:
         """A connection is gone."""
-        self.node.wake()
         client = conn.context
         if not isinstance(client, Client):
+            self.node.wake()
             self.links.dropped(conn)
             return
+        if client.is_plain:
+            self.node.wake_lightly()
+        else:
+            self.node.wake()
         if not self.clients.remove(client):
             return
         if client.subscriptions:
@@ -394,7 +398,7 @@ class EdgeCore:
     def turn_end(self, now_ns: int) -> None:
         """Before the flush of a turn: batched requests leave, the lease is renewed, timers run."""
         now = now_ns / NS
-        if self.hot.turn_end_ns and now < self._next_look and self._routes_go_on(now_ns, now):
+        if self.hot.turn_end_ns and now < self._next_look and self._crowds_go_on(now_ns, now):
             return
         self.figures.begin(now)
         if self.stopping.step(now):
@@ -435,23 +439,26 @@ class EdgeCore:
         # A node that nobody asks anything sleeps: a look at timers costs a wake-up with cold caches.
         self._next_tick = min(now + TICK_S if self._waits() else self._next_sweep, self.figures.next_deadline())
 
-    def _routes_go_on(self, now_ns: int, now: float) -> bool:
-        """Look at the route cache alone: in a turn topics were missed or answered, and nothing else happened.
+    def _crowds_go_on(self, now_ns: int, now: float) -> bool:
+        """Look at claims and at the route cache alone: nothing but ``wake_lightly`` was called in this turn.
 
-        False if whom that told of a Route has work for another part.
+        False if other parts have to be looked at, because of what these two did.
         """
+        if self.stopping.order.begun:
+            return False
         self.hot.turn_end_ns = now_ns
+        self.connecting.claim_waiting(now)
         self.cache.flush(now)
         if not self.hot.turn_end_ns:
             return False
-        if self.cache.waits:
+        if self.cache.waits or len(self.requests):
             self._next_tick = min(self._next_tick, now + TICK_S)
             self._next_look = min(self._next_look, self._next_tick)
         self._wait_for_look(now_ns)
         return True
 
     def _wait_for_look(self, now_ns: int) -> None:
-        deadline = min(self._next_look, self.cache.next_deadline())
+        deadline = min(self._next_look, self.cache.next_deadline(), self.connecting.next_deadline())
         self.hot.turn_end_ns = now_ns if self.cache.busy else int(deadline * NS)
 
     @property
@@ -479,14 +486,13 @@ class EdgeCore:
 
     def next_deadline(self) -> float:
         """Return when ``turn_end`` wants to be called next."""
-        return min(self.cache.next_deadline(), self._others_deadline())
+        return min(self.cache.next_deadline(), self.connecting.next_deadline(), self._others_deadline())
 
     def _others_deadline(self) -> float:
-        """Return when a part other than the route cache has something to do."""
+        """Return when a part other than claims and the route cache has something to do."""
         return min(
             self._next_tick,
             self.lease.next_deadline(),
-            self.connecting.next_deadline(),
             self._fence.next_deadline(),
             self.access.next_deadline(),
             self.operators.next_deadline(),

@@ -35,13 +35,14 @@ from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
 from wire.messages.running_traces import RunningTrace
-from wire.messages.sessions import KickSession, PollClaims, SessionExpired, SessionOpened
+from wire.messages.sessions import KickSession, PollClaims, SessionClosed, SessionExpired, SessionOpened
 from wire.messages.wills import FireWill
 from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["NodeMessages"]
 
 WITH_CONTROL = frozenset((FrameKind.CONTROL, FrameKind.CONTROLS))
+OF_CROWDS = frozenset((SessionOpened, SessionClosed))  # ``Connecting`` wakes the other parts where they are concerned
 OF_PRIMARIES = frozenset(message for message, cell in CELLS.items() if cell.rule is Rule.PRIMARY)
 
 
@@ -138,7 +139,7 @@ class NodeMessages:
     def from_router(self, node: str, message: Control) -> None:
         """Take a message of a router."""
         if isinstance(message, Resolved):
-            self._node.wake_routes()
+            self._node.wake_lightly()
             self._routes.cache.resolved(message)
             return
         self._node.wake()
@@ -161,7 +162,10 @@ class NodeMessages:
 
     def from_storage(self, node: str, message: Control) -> None:
         """Take a message of a storage node."""
-        self._node.wake()
+        if type(message) in OF_CROWDS:
+            self._node.wake_lightly()
+        else:
+            self._node.wake()
         if type(message) in OF_PRIMARIES and not self._is_primary(node, message):
             self._misplaced(node, message)  # a primary repeats what this edge's map is too old for
             return

@@ -90,6 +90,11 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
         return self.connect is None and self.owner_epoch > 0
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its end concerns its partition alone: no stored session, will, filter, or login under way."""
+        return not (self.session or self.has_will or self.subscriptions or self.login is not None)
+
+    @property
     def owner(self) -> str:
         """User that its session belongs to, "" for an anonymous one."""
         return self.principal.user if self.principal is not None else ""

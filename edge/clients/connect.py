@@ -142,6 +142,8 @@ class Connecting:
             return
         client.enter(Phase.AUTHENTICATING)
         self._logins.begin(client, self._let_in)
+        if client.phase != Phase.OPENING:
+            self._node.wake()
 
     # --- answers of logins
 
@@ -380,6 +382,8 @@ class Connecting:
             self._clients.refuse(client, answer.reason_code)
             return
         self._opened(client, answer)
+        if client.phase != Phase.OPEN or client.session:
+            self._node.wake()
 
     def _opened(self, client: Client, answer: SessionOpened) -> None:
         """Write CONNACK, unless the client is not let in any more."""

@@ -323,6 +323,7 @@ class Logins:
             self._ends[client.number] = principal.expires_at_utc
             heapq.heappush(self._next_ends, (principal.expires_at_utc, client.number))
             self._look_at = 0.0
+            self._node.wake()
         login.go_on(client)
 
     def _refuse(self, client: Applicant, refused: Refused, *, guessed: bool = True) -> None:

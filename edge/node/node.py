@@ -146,7 +146,7 @@ class EdgeNode:
         """Have ``turn_end`` called at the end of this turn: something changed that it looks at."""
         self._loop.turn_end_ns = 0
 
-    def wake_routes(self) -> None:
-        """Likewise, for the route cache alone: topics were missed or answered."""
+    def wake_lightly(self) -> None:
+        """Likewise, for what comes in crowds alone: topics were missed or answered, plain connections came or went."""
         if self._loop.turn_end_ns:
             self._loop.turn_end_ns = 1
