@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 OPEN_DOOR = object()  # login of a client of whom nothing is judged, until CONNACK is written
 LOOK_S = 1.0  # between looks at the wall clock for principals that end: it may be set
+RENEWAL_NS = 250_000_000  # of a connection's rate: a renewal runs the chain and compiles rules
+RENEWED_FILTER_NS = 2_000_000  # and for each of its filters, which are judged: 20 us, 150 by many rules
 NAMES = {  # of counters, by the code of the refusal
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: "bad_credentials",
     ReasonCode.NOT_AUTHORIZED: "not_authorized",
@@ -75,6 +77,7 @@ class Applicant(Protocol):
     principal: Principal | None
     client_id: str
     login: object
+    subscriptions: dict[str, Any]
 
     @property
     def was_open(self) -> bool:
@@ -213,6 +216,7 @@ class Logins:
         login = client.login
         ticket = login.ticket if isinstance(login, _Login) else None
         if code == ReasonCode.RE_AUTHENTICATE and client.connect is None:
+            self._loop.charge(client.conn, 1, RENEWAL_NS + len(client.subscriptions) * RENEWED_FILTER_NS)
             self._renew(client, data)
         elif code != ReasonCode.CONTINUE_AUTHENTICATION or ticket is None or not isinstance(ticket.job, Challenge):
             raise RemoteProtocolError("AUTH out of turn [MQTT-4.12.0-3]")
@@ -324,6 +328,7 @@ class Logins:
             heapq.heappush(self._next_ends, (principal.expires_at_utc, client.number))
             self._look_at = 0.0
             self._node.wake()
+            self._forget_former_ends()
         login.go_on(client)
 
     def _refuse(self, client: Applicant, refused: Refused, *, guessed: bool = True) -> None:
@@ -440,6 +445,11 @@ class Logins:
             desk = self._desks.get(login.ticket.job.kind)
             if desk is not None:
                 desk.withdraw(client.number)
-        if self._ends.pop(client.number, None) is not None and len(self._next_ends) > 2 * len(self._ends) + 64:
+        if self._ends.pop(client.number, None) is not None:
+            self._forget_former_ends()
+
+    def _forget_former_ends(self) -> None:
+        """Keep no more of them than of those that count: a client may renew for as long as it likes."""
+        if len(self._next_ends) > 2 * len(self._ends) + 64:
             self._next_ends = [(end, number) for number, end in self._ends.items()]
             heapq.heapify(self._next_ends)

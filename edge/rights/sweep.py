@@ -3,15 +3,16 @@
 New decisions follow new rules at once; this finds what was granted before. A pass is not begun anew while it runs: when
 it ends, the rules of its beginning are in force everywhere here, and the next pass begins if they moved meanwhile.
 Clients that were given other rights of their own are judged between, without a pass, and so are the filters that a
-stored session brings along from earlier connections. A judgement is over when no output of before is left at the
-client, if something was taken from it; who does not read that within a second is closed, and gets nothing more
-(schedule A2).
+stored session brings along from earlier connections. Of each turn's filters a pass gets half at least, and a client
+with many filters is judged over several turns: whoever renews or resumes without end holds up neither loop nor pass.
+A judgement is over when no output of before is left at the client, if something was taken from it; who does not read
+that within a second is closed, and gets nothing more (schedule A2).
 Decision: docs/adr/0034-access.md, schedules A1 and A6 of docs/revocation.md.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from access.rules.rules import Grant
@@ -23,6 +24,7 @@ __all__ = ["FILTERS_OF_TURN", "Output", "Subscriber", "Sweep"]
 
 CLIENTS_OF_TURN = 200
 FILTERS_OF_TURN = 250  # 5 to 10 us each: half of the 5 ms that a turn may take
+FILTERS_OF_SINGLE = FILTERS_OF_TURN // 2  # of clients that are judged without a pass
 GROUPS_AT_ONCE = 32  # of one client that is resumed
 LATE_READER = "late_reader"
 DRAIN_S = 1.0  # for output of before the step, at a client from which it took something
@@ -65,6 +67,28 @@ class _Draining(NamedTuple):
 C = TypeVar("C", bound=Subscriber)
 
 
+class _Look(Generic[C]):
+    """A client whose filters are being judged."""
+
+    __slots__ = ("before", "client", "has_lost", "left", "renewal", "since")
+
+    def __init__(self, client: C, since: int, renewal: int = 0, spared: Collection[str] = ()) -> None:
+        self.client = client
+        self.since = since  # the changes by which it was judged before
+        self.renewal = renewal  # 0: of a pass
+        self.begin(spared)
+
+    def begin(self, spared: Collection[str] = ()) -> None:
+        """Begin anew, with the filters of now."""
+        self.left = deque(name for name in self.client.subscriptions if name not in spared)
+        self.before = set(self.client.partial)
+        self.has_lost = False
+
+    def take(self, most: int) -> list[str]:
+        """Return the next filters."""
+        return [self.left.popleft() for _ in range(min(most, len(self.left)))]
+
+
 class Sweep(Generic[C]):
     """Passes over the clients of one edge.
 
@@ -99,9 +123,13 @@ class Sweep(Generic[C]):
         self._drop = drop
         self.left = left
         self._left: list[C] | None = None
+        self._look: _Look[C] | None = None  # of the pass, under way
+        self._resuming: _Look[C] | None = None
+        self._renewing: dict[int, _Look[C]] = {}  # by number of the connection
         self._draining: list[_Draining] = []
         self._begun = 0
         self._renewals = 0  # ``ClientRights.renewals`` that were judged
+        self._seen = 0  # and those that were taken
         self._now = 0.0
         self.judged = 0
 
@@ -118,8 +146,8 @@ class Sweep(Generic[C]):
 
     @property
     def _has_work(self) -> bool:
-        renewed = self._renewals != self._rights.renewals
-        return bool(self._left or self._rights.resumed) or renewed or self._is_next_due
+        single = self._renewing or self._resuming or self._rights.resumed or self._seen != self._rights.renewals
+        return bool(self._left or self._look or single) or self._is_next_due
 
     @property
     def _is_next_due(self) -> bool:
@@ -131,47 +159,69 @@ class Sweep(Generic[C]):
             return
         self._now = now
         self._drain(now)
-        if self._renewals != self._rights.renewals:
-            renewals = self._rights.renewals
-            for renewed in self._rights.take_renewed():
-                if renewed.conn.closed:
-                    self.left(cast(C, renewed))
-                else:
-                    self._judge(cast(C, renewed), self._rights.changes - 1, renewals)
-            self._renewals = renewals
-        clients, filters = self._judge_resumed()
+        self._take_renewed()
+        clients, filters = self._judge_renewed()
+        clients, filters = self._judge_resumed(clients, filters)
         if self._is_next_due:
             self._begun = self._rights.changes
             self._left = list(self._clients())
-        while self._left and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_TURN:
-            client = self._left.pop()
+        while (self._left or self._look) and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_TURN:
+            look = self._look or _Look(cast("list[C]", self._left).pop(), self.judged)
             clients += 1
-            if client.conn.closed:
-                self.left(client)
-            else:
-                filters += len(client.subscriptions)
-                self._judge(client, self.judged)
-        if self._left is not None and not self._left and all(one.renewal for one in self._draining):
+            filters += self._judge(look, FILTERS_OF_TURN - filters)
+            self._look = look if look.left else None
+        if self._left is not None and not (self._left or self._look) and all(one.renewal for one in self._draining):
             self._left = None
             self.judged = self._begun
 
-    def _judge_resumed(self) -> tuple[int, int]:
-        """Judge filters of stored sessions that were resumed; return how many clients and filters that were."""
+    def _take_renewed(self) -> None:
+        """Note whose rights are others; one that waits is judged anew at its place."""
+        if self._seen == self._rights.renewals:
+            return
+        self._seen = self._rights.renewals
+        for renewed in self._rights.take_renewed():
+            client = cast(C, renewed)
+            waiting = self._renewing.get(client.conn.number)
+            if waiting is not None and waiting.client is client:
+                waiting.begin()
+            else:
+                self._renewing[client.conn.number] = _Look(client, self._rights.changes - 1, self._seen)
+
+    def _judge_renewed(self) -> tuple[int, int]:
+        """Judge clients that were given other rights; return how many clients and filters that were."""
         clients = filters = 0
-        resumed = self._rights.resumed
-        while resumed and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_TURN:
-            resumed_client, taken = resumed.popleft()
-            client = cast(C, resumed_client)
+        while self._renewing and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_SINGLE:
+            number = next(iter(self._renewing))
+            look = self._renewing[number]
             clients += 1
-            if client.conn.closed:
-                self.left(client)
+            filters += self._judge(look, FILTERS_OF_SINGLE - filters)
+            if look.left:
+                break
+            del self._renewing[number]
+            following = next(iter(self._renewing.values()), None)
+            if following is None:
+                self._renewals = self._seen
+            elif following.renewal > look.renewal:
+                self._renewals = look.renewal
+        return clients, filters
+
+    def _judge_resumed(self, clients: int, filters: int) -> tuple[int, int]:
+        """Judge filters of stored sessions that were resumed; return how many clients and filters the turn has then."""
+        resumed = self._rights.resumed
+        while (self._resuming or resumed) and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_SINGLE:
+            look = self._resuming
+            if look is None:
+                client, taken = resumed.popleft()
+                look = _Look(cast(C, client), 0, spared=frozenset(taken))
+            clients += 1
+            if look.client.conn.closed:
+                self._resuming = None
+                self.left(look.client)
                 continue
-            filters += len(client.subscriptions)
-            refused = [name for name in self._refused(client) if name not in taken]
-            if refused or client.partial:
-                self._rights.judge_deliveries(client)
-            if refused:
-                self._revoke(client, refused)
+            names = look.take(FILTERS_OF_SINGLE - filters)
+            filters += len(names)
+            self.judge_some(look.client, names)
+            self._resuming = look if look.left else None
         return clients, filters
 
     def take_groups(self, client: C) -> list[str]:
@@ -199,35 +249,48 @@ class Sweep(Generic[C]):
             else:
                 self._drop(cast(C, one.client), LATE_READER)
 
-    def _judge(self, client: C, since: int, renewal: int = 0) -> None:
-        """Judge a client by the rules of now; ``since``: the changes by which it was judged before."""
+    def _judge(self, look: _Look[C], most: int) -> int:
+        """Judge some filters of a client by the rules of now; return how many. Behind the last one it is judged."""
+        client = look.client
+        if client.conn.closed:
+            look.left.clear()
+            self.left(client)
+            return 0
         self._rebound(client)
-        before = set(client.partial)
-        refused = self._refused(client)
-        if client.partial != before or (client.partial and renewal):
+        names = look.take(most)
+        has_lost = self.judge_some(client, names)
+        look.has_lost = look.has_lost or has_lost
+        if not look.left:
+            self._judged_whole(look)
+        return len(names)
+
+    def _judged_whole(self, look: _Look[C]) -> None:
+        """Put what was found into force; wait for the output of before if something was taken."""
+        client = look.client
+        if client.partial != look.before or (client.partial and look.renewal):
             self._output.refresh_routes()  # those that were made meanwhile have it where it may be no more
-        if client.session or refused or client.partial:
+        if client.session or client.partial:
             self._rights.judge_deliveries(client)  # what waits for it was let through by other rules
-        if refused or client.partial or (client.session and self._rights.may_have_lost(client, since)):
+        lost = look.has_lost or client.partial
+        if lost or (client.session and self._rights.may_have_lost(client, look.since)):
             mark = self._output.output_mark(client.conn)
             if mark > self._output.written_to(client.conn):
-                self._draining.append(_Draining(client, mark, self._now + DRAIN_S, renewal))
-        if refused:
-            self._revoke(client, refused)
+                self._draining.append(_Draining(client, mark, self._now + DRAIN_S, look.renewal))
 
-    def judge_some(self, client: C, names: Collection[str]) -> None:
-        """Judge some of an open client's filters that it had before, and take those that are not granted."""
+    def judge_some(self, client: C, names: Iterable[str]) -> bool:
+        """Judge some of an open client's filters, and take those that are granted no more; return whether any was."""
         held = client.subscriptions
         refused = self._refused(client, [held[name] for name in names if name in held])
         if refused or client.partial:
             self._rights.judge_deliveries(client)
         if refused:
             self._revoke(client, refused)
+        return bool(refused)
 
-    def _refused(self, client: C, some: Collection[Subscription] | None = None) -> list[str]:
-        """Return the filters of a client that are granted no more, and note those that are in part; None: of all."""
+    def _refused(self, client: C, some: Iterable[Subscription]) -> list[str]:
+        """Return the filters that are granted no more, and note those that are in part."""
         refused = []
-        for subscription in client.subscriptions.values() if some is None else some:
+        for subscription in some:
             name = subscription.topic_filter
             grant = self._rights.grant(client, name, subscription.qos)
             if grant is Grant.REFUSED:

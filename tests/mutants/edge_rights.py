@@ -21,9 +21,9 @@ from tests.mutants.seeded import SeededBug
 __all__ = ["EDGE_RIGHTS"]
 
 
-def _forgets(sweep: Any) -> tuple[int, int]:
+def _forgets(sweep: Any, clients: int, filters: int) -> tuple[int, int]:
     sweep._rights.resumed.clear()
-    return 0, 0
+    return clients, filters
 
 
 def _by_an_older_view(self: AbsentUsers, away: Any, then: Any) -> bool:
@@ -91,8 +91,8 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a sweep takes no filter",
-        "edge/rights/sweep.py Sweep._judge",
-        lambda patch: patch.setattr(Sweep, "_judge", lambda *_: None),
+        "edge/rights/sweep.py Sweep._refused",
+        lambda patch: patch.setattr(Sweep, "_refused", lambda *_: []),
         partial(_S.test_filters_that_new_rules_do_not_grant_are_taken, durable=False),
         "test_filters_that_new_rules_do_not_grant_are_taken",
     ),

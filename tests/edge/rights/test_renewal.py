@@ -1,10 +1,12 @@
 """An open client that proves itself again (AUTH 0x19) has the rights of that proof, and not of its CONNECT."""
 
 import dataclasses
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from access.identity.principal import Allow, Answer, Credentials, Job, Moment, Pass
+from edge.rights.sweep import FILTERS_OF_TURN
 from mqtt.packets import Auth, Connect
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
@@ -77,3 +79,94 @@ def test_a_renewal_as_another_ends_the_connection() -> None:
         edge, tokens, session = come()
         tokens.now = replace(tokens.now, **change)
         assert renew(edge, session) == [0x87] and session.closed
+
+
+def test_renewals_without_end_wait_for_their_turn() -> None:
+    """Each runs the chain, compiles rules and has all filters judged: four a second, a second's worth at once."""
+    edge, _, session = come()
+    for _ in range(200):
+        session.send(Auth(0x19, METHOD))
+    answered = []
+    for _ in range(10):
+        edge.turn(0.1)
+        answered.append(sum(isinstance(packet, Auth) for packet in session.read()))
+    assert 4 <= sum(answered) <= 9
+    assert not session.closed
+
+
+def test_who_renews_often_leaves_no_ends_behind() -> None:
+    """The clock looks at the last proof of a client; former ones are forgotten."""
+    edge, tokens, session = come()
+    for number in range(200):
+        tokens.now = replace(tokens.now, expires_at_utc=1e12 + number)
+        assert renew(edge, session) == [0]
+        edge.turn(1.0)
+    assert edge.core.logins.ends <= 70
+
+
+def with_many_filters(edge: Edge, session: Session) -> None:
+    for first in range(0, 900, 100):
+        session.subscribe(*(f"more/{first + number}" for number in range(100)))
+    edge.turn()
+    session.read()
+
+
+def turns_until(edge: Edge, session: Session, is_over: Callable[[], bool]) -> int:
+    """Return how many turns that took; none takes more filters than a turn may judge."""
+    for turns in range(100):
+        if is_over():
+            return turns
+        before = len(session.client.subscriptions)
+        edge.turn()
+        session.read()
+        assert before - len(session.client.subscriptions) <= FILTERS_OF_TURN
+    raise AssertionError("not over")
+
+
+def test_many_filters_of_one_client_are_judged_over_several_turns() -> None:
+    """Behind a renewal, and in a pass; a pass goes on beside renewals, and what was given counts when all is judged."""
+    edge, tokens, session = come()
+    with_many_filters(edge, session)
+    tokens.now = replace(tokens.now, roles=("narrow",))
+    session.send(Auth(0x19, METHOD))
+    given = edge.core.rights.renewals
+    turns = turns_until(edge, session, lambda: edge.core.sweep.has_judged(0, given))
+    assert set(session.client.subscriptions) == {"down/a"} and turns > 3
+
+
+def test_a_pass_judges_many_filters_of_one_client_over_several_turns() -> None:
+    edge, _, session = come()
+    with_many_filters(edge, session)
+    edge.core.replace_rules(book(roles(wide={"subscribe": ["down/#"]})))
+    turns = turns_until(edge, session, lambda: edge.core.sweep.judged == edge.core.rights.changes)
+    assert set(session.client.subscriptions) == {"down/a"} and turns > 3
+
+
+def test_renewals_hold_up_no_pass() -> None:
+    """Of a turn's filters a pass gets half."""
+    edge, tokens, session = come()
+    with_many_filters(edge, session)
+    other = edge.client("other", properties=METHOD)
+    other.subscribe("more/a")
+    edge.core.replace_rules(book(roles(wide={"subscribe": ["down/#"]})))
+    for _ in range(40):
+        edge.core.logins.give(session.client, tokens.now)
+        edge.turn()
+        session.read()
+        other.read()
+    assert edge.core.sweep.judged == edge.core.rights.changes
+
+
+def test_a_client_that_is_given_other_rights_while_it_waits_is_judged_by_those() -> None:
+    """At its place: the rights that it was given first are in force when it was judged, by whatever it has then."""
+    edge, tokens, session = come()
+    with_many_filters(edge, session)
+    tokens.now = replace(tokens.now, roles=("narrow",))
+    session.send(Auth(0x19, METHOD))
+    first = edge.core.rights.renewals
+    edge.turn()
+    assert not edge.core.sweep.has_judged(0, first)
+    edge.core.logins.give(session.client, tokens.now)
+    edge.turn()
+    turns_until(edge, session, lambda: edge.core.sweep.has_judged(0, first))
+    assert set(session.client.subscriptions) == {"down/a"}

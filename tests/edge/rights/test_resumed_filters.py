@@ -1,8 +1,11 @@
 """Filters that a stored session holds from earlier connections: told at the resume, judged, and taken as others are."""
 
+import itertools
+
 import pytest
 
 from edge.clients.client import Client
+from edge.rights.sweep import FILTERS_OF_TURN
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_sweep import ALL, LESS, turns
@@ -82,6 +85,17 @@ def test_many_that_come_again_at_once_are_judged_in_slices(count: int) -> None:
         rounds += 1
         assert before - len(edge.core.rights.resumed) <= 200
     assert rounds >= count // 200
+
+
+def test_many_filters_of_one_that_comes_again_are_judged_over_several_turns() -> None:
+    edge = ruled(roles(device=LESS))
+    client = resumed(edge, "down/a", *(f"more/{number}" for number in range(900))).client
+    taken = []
+    for _ in range(20):
+        taken.append(len(client.subscriptions))
+        edge.turn()
+    assert set(client.subscriptions) == {"down/a"}
+    assert max(before - after for before, after in itertools.pairwise(taken)) <= FILTERS_OF_TURN
 
 
 def _with_filters(edge: Edge, name: str) -> Client:
