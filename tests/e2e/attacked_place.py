@@ -12,8 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from tests.e2e.extra_edge import ExtraEdge
 from tests.e2e.local_cluster import LocalCluster
 from tests.turn_time import assert_within
 
-__all__ = ["DRIPPING", "LATE_S", "MIB", "Outcome", "Place", "p99_ms"]
+__all__ = ["DRIPPING", "LATE_S", "MIB", "Attackers", "Honest", "Outcome", "Place", "p99_ms"]
 
 MIB = 1024 * 1024
 LATE_S = 60.0  # for which attackers are waited for on a machine that is busy
@@ -62,26 +61,70 @@ def p99_ms(times_s: list[float]) -> float:
     return sorted(times_s)[len(times_s) * 99 // 100] * 1e3
 
 
+class Attackers:
+    """Attackers of one kind in a process of their own, which waits until ``go``.
+
+    Args:
+        kind: Of ``attackers.py``.
+        ports: Where they attack, by the listeners' names.
+        count: So many.
+        seconds: After half of it break those that leave wills.
+    """
+
+    def __init__(self, kind: str, ports: dict[str, int], count: int, seconds: float) -> None:
+        command = [sys.executable, "-m", "tests.e2e.attackers", kind, json.dumps(ports), str(count), str(seconds)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._timer = threading.Timer(seconds + 2 * LATE_S, self._process.kill)
+        assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
+
+    def __enter__(self) -> "Attackers":
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self.leave()
+        with self._process:  # waited for
+            pass
+
+    def go(self) -> None:
+        """Attack."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def seen(self) -> Counter[str]:
+        """Return how often they saw each outcome so far."""
+        self.go()
+        assert self._process.stdout is not None
+        return Counter(json.loads(self._process.stdout.readline()))
+
+    def leave(self) -> None:
+        """Let all of them end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
 class Place:
     """The cluster and its edge."""
 
     def __init__(self, cluster: LocalCluster, edge: ExtraEdge) -> None:
         self.cluster, self.edge = cluster, edge
         self.ports = {name: edge.port(name) for name in ("plain", "tls", "ws", "rated")}
-        self.dripping = self._begin("drip_later", DRIPPING, 14.0)
-        assert self.dripping.stdout is not None and self.dripping.stdout.readline() == "ready\n"
-        _go(self.dripping)
+        self.dripping = Attackers("drip_later", self.ports, DRIPPING, 14.0)
+        self.dripping.go()
 
     def dripped(self) -> Counter[str]:
         """Wait until each connection whose PUBLISH drips has ended; return what was seen."""
         deadline = time.monotonic() + LATE_S
-        while (seen := _asked(self.dripping))["publish ended"] < DRIPPING and time.monotonic() < deadline:
+        while (seen := self.dripping.seen())["publish ended"] < DRIPPING and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         return seen
-
-    def _begin(self, kind: str, count: int, seconds: float) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "tests.e2e.attackers", kind, json.dumps(self.ports), str(count), str(seconds)]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def _resident(self) -> int:
         status = Path(f"/proc/{self.edge.process}/status").read_text()
@@ -115,28 +158,25 @@ class Place:
         """Let so many attack for so long, and until they met what is waited for; honest clients come meanwhile."""
         before = self._counts()
         outcome = Outcome()
-        with self._begin(kind, count, seconds) as attackers, _ends(attackers, seconds):
-            assert attackers.stdin is not None and attackers.stdout is not None
-            assert attackers.stdout.readline() == "ready\n"
-            with Honest(self.ports[port], outcome) as honest:
-                honest.serve(min(3.0, seconds / 4))
-                resident, cpu_s, outcome.calm_ms = self._resident(), self._cpu_s(), outcome.p99_ms
-                outcome.trips_s.clear()
-                _go(attackers)
-                began = time.monotonic()
-                try:
-                    honest.serve(seconds)
-                    while outcome.took_s < seconds + LATE_S:
-                        outcome.growth, outcome.cpu_s = self._resident() - resident, self._cpu_s() - cpu_s
-                        outcome.seen = _asked(attackers)
-                        outcome.events, outcome.took_s = self._since(before), time.monotonic() - began
-                        if until(outcome):
-                            break
-                        honest.serve(LOOK_S)
-                    attackers.stdin.close()
-                    honest.serve(0.1)  # still, when they have gone
-                except OSError as error:
-                    raise AssertionError(f"the honest pair: {error}\n{self._told(before)}") from error
+        with Attackers(kind, self.ports, count, seconds) as attackers, Honest(self.ports[port], outcome) as honest:
+            honest.serve(min(3.0, seconds / 4))
+            resident, cpu_s, outcome.calm_ms = self._resident(), self._cpu_s(), outcome.p99_ms
+            outcome.trips_s.clear()
+            attackers.go()
+            began = time.monotonic()
+            try:
+                honest.serve(seconds)
+                while outcome.took_s < seconds + LATE_S:
+                    outcome.growth, outcome.cpu_s = self._resident() - resident, self._cpu_s() - cpu_s
+                    outcome.seen = attackers.seen()
+                    outcome.events, outcome.took_s = self._since(before), time.monotonic() - began
+                    if until(outcome):
+                        break
+                    honest.serve(LOOK_S)
+                attackers.leave()
+                honest.serve(0.1)  # still, when they have gone
+            except OSError as error:
+                raise AssertionError(f"the honest pair: {error}\n{self._told(before)}") from error
         p50, slowest = statistics.median(outcome.trips_s) * 1e3, max(outcome.connects_s) * 1e3
         print(
             f"{kind}: {dict(outcome.seen)} within {outcome.took_s:.1f} s,"
@@ -193,26 +233,3 @@ class Honest:
             tried_s = time.monotonic() - began
             self._outcome.refused.append(f"{type(error).__name__} {error} behind {tried_s:.2f} s, at {began:.1f}")
         self._outcome.connects_s.append(time.monotonic() - began)
-
-
-def _go(attackers: "subprocess.Popen[str]") -> None:
-    assert attackers.stdin is not None
-    attackers.stdin.write("\n")
-    attackers.stdin.flush()
-
-
-def _asked(attackers: "subprocess.Popen[str]") -> Counter[str]:
-    """Return how often the attackers saw each outcome so far."""
-    _go(attackers)
-    assert attackers.stdout is not None
-    return Counter(json.loads(attackers.stdout.readline()))
-
-
-@contextmanager
-def _ends(process: "subprocess.Popen[str]", seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds + 2 * LATE_S, process.kill)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -96,7 +96,6 @@ def attacked(bounds: dict[str, Any]) -> Iterator[Place]:
             place = Place(cluster, edge)
             yield place
             place.dripping.kill()
-            place.dripping.wait()
 
 
 def sizes(short: tuple[int, float], long: tuple[int, float]) -> pytest.MarkDecorator:

@@ -18,9 +18,9 @@ from mqtt.properties import PropertyId
 from tests.clients.blocking import BlockingClient
 from tests.clients.http_child import HttpChild, http_child
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
+from tests.e2e.flooded_logins import beside, logged_in, p99_of_pair
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_login import TIMEOUT_S, code, come
-from tests.e2e.test_login_figures import beside, logged_in, p99_of_pair
 from tests.patience import PATIENCE_S
 
 ANSWERS = """
