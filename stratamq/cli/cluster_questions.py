@@ -32,11 +32,10 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     """
     import trio
 
-    from admin.api_links import ApiLinks
     from admin.links import open_links
     from admin.queries import Cluster
     from conf.errors import ExitCode, UserError
-    from stratamq.cli.api_asking import api_of, refuse_show
+    from stratamq.cli.api_asking import refuse_show
     from wire.links.operator_access import find_access
 
     if not 0 < timeout_s <= TIMEOUT_S_MAX:
@@ -44,6 +43,9 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     refuse_show(options)
 
     async def run_by_api() -> T:
+        from admin.api_links import ApiLinks  # its HTTP takes a tenth of the start of a command that asks nodes
+        from stratamq.cli.api_asking import api_of
+
         async with trio.open_nursery() as nursery:
             service = ApiLinks(nursery, api_of(options))
             await service.read_map()

@@ -16,6 +16,7 @@ import typer
 from conf.errors import ExitCode, UserError
 from conf.private_files import keep_private
 from stratamq.cli.output import printable
+from stratamq.cli.plain_values import read_plainly
 
 __all__ = ["ROOMS", "application", "main"]
 
@@ -98,6 +99,7 @@ def every_command(
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     keep_private()
+    read_plainly()
     try:
         words = sys.argv[1:] if arguments is None else arguments
         app = application(words[0] if words else "")
