@@ -5,7 +5,7 @@ until a bound is reached, and tells where to go on. Decision: docs/adr/0093-look
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ __all__ = ["LookDesk"]
 WAITING_MAX = 64  # looks, those that wait for news among them
 NOT_READY = 4
 NEWS_S = 0.1  # between two times that news are looked for
+WHOLE_FROM = 6  # columns that are asked for: from here on a row that is made at once, and cut, is the cheaper one
 LOOKED_EVERY = 8  # rows between two looks at the clock
 PATTERN_MAX = 1_024  # characters, of one that does not mean itself
 TEXT_MAX = 4_096  # characters of one value: a client ID may have 65 535
@@ -225,7 +226,7 @@ class LookDesk:
         look, bounds, conditions = waiting.look, self._bounds, waiting.conditions
         columns = waiting.source.columns
         shown = [(name, columns[name]) for name in look.columns or columns if name in columns]
-        whole = waiting.source.whole if not look.columns else None
+        whole, unwanted = _whole_row(waiting)
         until = self._clocks.work() + self._pace.longest_s(bounds.seconds)
         rows: list[bytes] = []
         visited = size = 0
@@ -236,7 +237,7 @@ class LookDesk:
             if thing is not None and (
                 not conditions or all(_meets(column(thing), judge) for column, judge in conditions)
             ):
-                row, was_cut = _packed(thing, shown, TEXT_MAX, whole)
+                row, was_cut = _packed(thing, shown, TEXT_MAX, whole, unwanted)
                 if len(row) > bounds.reply_bytes:
                     row, was_cut = _packed(thing, shown, SHORT_TEXT_MAX)
                 if rows and size + len(row) > bounds.reply_bytes:
@@ -282,6 +283,15 @@ class LookDesk:
         self._tell(node, seen)
 
 
+def _whole_row(waiting: _Waiting) -> tuple[Callable[[Any], msgspec.Struct] | None, list[str]]:
+    """Return what makes a row at once, and the columns in it that nobody asked for; None where a few are read each."""
+    look, source = waiting.look, waiting.source
+    if source.whole is None or 0 < len(look.columns) < WHOLE_FROM:
+        return None, []
+    unwanted = [name for name in columns_of(look.what) if name not in look.columns] if look.columns else []
+    return source.whole(), unwanted
+
+
 def _meets(value: object, judge: Callable[[str], bool]) -> bool:
     if value is None:
         return False
@@ -297,10 +307,15 @@ def _packed(
     shown: list[tuple[str, Callable[[Any], object]]],
     text_max: int,
     whole: Callable[[Any], msgspec.Struct] | None = None,
+    unwanted: Iterable[str] = (),
 ) -> tuple[bytes, bool]:
     """Return a row, and whether a text of it was cut."""
-    if whole is not None and len(packed := _encoder.encode(whole(thing))) <= text_max:
-        return packed, False
+    if whole is not None:
+        made = whole(thing)
+        for name in unwanted:
+            setattr(made, name, None)
+        if len(packed := _encoder.encode(made)) <= text_max:
+            return packed, False
     row = {name: value for name, column in shown if (value := column(thing)) is not None}
     packed = _encoder.encode(row)
     if len(packed) <= text_max:  # so is each text in it

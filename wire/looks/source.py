@@ -107,7 +107,8 @@ class Source:
         total: How many things there are, where that is counted anyway.
         newest: Place of the newest thing; for kinds that may wait for news.
         note: Goes with each answer.
-        whole: Makes the row of all columns at once, equal to that of the columns; for kinds with many rows.
+        whole: Returns, for one look, what makes the row of all columns at once, equal to that of the columns; for kinds
+            with many rows.
     """
 
     walk: Callable[[Ask], Iterable[tuple[Place, Any]]]
@@ -115,4 +116,4 @@ class Source:
     total: Callable[[], int] | None = None
     newest: Callable[[Ask], int] | None = None
     note: str = ""
-    whole: Callable[[Any], msgspec.Struct] | None = None
+    whole: Callable[[], Callable[[Any], msgspec.Struct]] | None = None
