@@ -162,7 +162,11 @@ def duration(seconds: float) -> str:
     """Return a duration in its two greatest units."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
-    whole = int(seconds)
+    return _whole_seconds(int(seconds))
+
+
+@lru_cache(4096)
+def _whole_seconds(whole: int) -> str:
     parts: list[str] = []
     for unit, of in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         amount, whole = divmod(whole, of)

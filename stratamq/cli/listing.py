@@ -20,7 +20,7 @@ from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, with_cluster
 from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption
 from stratamq.cli.nouns import NOUNS, Noun
-from stratamq.cli.output import OutputFormat, print_result, print_table
+from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table
 from stratamq.cli.verbs import options_of, signed
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, clear, pause
 
@@ -301,14 +301,14 @@ def _in_order(rows: list[dict[str, Any]], name: str, descending: bool) -> list[d
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
     now = time.time()
-    makers = [(name, cells.cell_maker(name, now)) for name in columns]
-    lines = [[make(row.get(name)) for name, make in makers] for row in rows]
-    if "expires_in_s" in columns:
-        at = columns.index("expires_in_s")
-        for row, line in zip(rows, lines, strict=True):
-            if row.get("online") and row.get("expires_in_s") == cells.NEVER:
-                line[at] = None  # its time begins when it goes
-    print_table([cells.heading(name) for name in columns], lines)
+    table = []
+    for name in columns:
+        values = [row.get(name) for row in rows]
+        if name == "expires_in_s":  # the time of a session begins when its client goes
+            away = [cells.NEVER if row.get("online") else None for row in rows]
+            values = [None if value == never else value for value, never in zip(values, away, strict=True)]
+        table.append(cells_of(cells.cell_maker(name, now), values))
+    print_table([cells.heading(name) for name in columns], table)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat, page: "Listed") -> None:

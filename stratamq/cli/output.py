@@ -12,7 +12,7 @@ import enum
 import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -22,10 +22,11 @@ from stratamq.cli.cells import iso
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["OutputFormat", "OutputOption", "print_result", "print_table", "printable", "render", "table_of"]
+__all__ = ["OutputFormat", "OutputOption", "cells_of", "print_result", "print_table", "printable", "render", "table_of"]
 
 FLAT = {str, int, float, bool, type(None)}
 FLAT_OR_LIST = FLAT | {list}
+ONE_OF = ({str}, {int}, {bool})  # types of values that are equal only if their cells are
 PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
 
 
@@ -51,10 +52,17 @@ def print_result(result: object, output: OutputFormat) -> None:
         typer.echo(render(result, output))
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows of cells as one table."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    _print_blocks([_Block([printable(head).upper() for head in heads], cells)])
+def print_table(heads: Sequence[str], columns: Sequence[Sequence[str]]) -> None:
+    """Print columns of cells as one table."""
+    _print_blocks([_Block([printable(head).upper() for head in heads], [*zip(*columns, strict=True)])])
+
+
+def cells_of(make: Callable[[Any], object], values: Sequence[Any]) -> list[str]:
+    """Return the cells of a column: what is made of its values, each of those made once."""
+    if {*map(type, values)} - {type(None)} in ONE_OF:
+        made = {value: _cell(make(value)) for value in {*values}}
+        return [made[value] for value in values]
+    return [_cell(make(value)) for value in values]
 
 
 def _print_blocks(blocks: "Sequence[_Block | str]") -> None:
@@ -182,7 +190,7 @@ class _Block(NamedTuple):
     """A table before it is drawn; ``heads`` are none for facts, whose names are the first column."""
 
     heads: list[str]
-    rows: list[list[str]]
+    rows: Sequence[Sequence[str]]
     width: int = 0  # of the first column, at least
 
 
@@ -191,13 +199,17 @@ def _text(block: "_Block | str") -> str:
     if isinstance(block, str):
         return block
     lines = [block.heads, *block.rows] if block.heads else block.rows
-    sizes = [[len(cell) if cell.isascii() else _wide(cell) for cell in line] for line in lines]
-    widths = [max(column) for column in zip(*sizes, strict=True)]
-    widths[:1] = [max(widths[0], block.width)] if widths else []
-    return "\n".join(
-        "  ".join(cell + " " * (width - size) for cell, width, size in zip(line, widths, of, strict=True)).rstrip()
-        for line, of in zip(lines, sizes, strict=True)
-    )
+    padded: list[list[str]] = []
+    for number, column in enumerate(zip(*lines, strict=True)):
+        least = 0 if number else block.width
+        if all(map(str.isascii, column)):
+            width = max(least, max(map(len, column)))
+            padded.append([cell.ljust(width) for cell in column])
+        else:
+            sizes = [_wide(cell) for cell in column]
+            width = max(least, max(sizes))
+            padded.append([cell + " " * (width - size) for cell, size in zip(column, sizes, strict=True)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
 def _wide(cell: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratamq.cli.output import OutputFormat, print_result, render
+from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table, render
 from stratamq.cli.progress import progress_bar
 
 ROOT = Path(__file__).parent.parent.parent
@@ -117,3 +117,15 @@ def test_a_moment_is_a_date_in_a_table_and_a_number_in_json() -> None:
     rows = {"tokens": [{"token": "ci", "made_utc": 1_795_743_493.5, "until_utc": None}]}
     assert render(rows, OutputFormat.TABLE).splitlines()[1].split() == ["ci", "2026-11-27T01:38:13.500Z", "-"]
     assert '"made_utc": 1795743493.5' in render(rows, OutputFormat.JSON)
+
+
+def test_values_that_are_equal_and_look_unlike_have_cells_of_their_own() -> None:
+    """Cells are made once for each value of a column."""
+    for values in ([1, True, None, "1", 1.0], [True, False, True], ["a", "", None, "a"], [[1], [1]], [2, 2, 3]):
+        assert cells_of(lambda value: value, values) == [cells_of(lambda one: one, [value])[0] for value in values]
+    assert cells_of(lambda value: value, [1, True, None]) == ["1", "yes", "-"]
+
+
+def test_columns_stand_below_their_heads_whatever_their_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["client_id", "n"], [["日本", "plain", "a"], ["1", "22", "333"]])
+    assert capsys.readouterr().out.splitlines() == ["CLIENT_ID  N", "日本       1", "plain      22", "a          333"]
