@@ -8,18 +8,18 @@ from collections.abc import Callable, Generator, Mapping
 from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.metrics import Histogram, Metrics
 from storage.hosting.figures import Figures
-from storage.hosting.hosted_partition import FILL_BOUNDS, HostedPartition
+from storage.hosting.hosted_partition import FILL_BOUNDS, HostedPartition, Told
 from storage.looks.copies import lag_ops
 from storage.looks.shown import Shown
 from storage.state.timers import EndSession
 
 __all__ = ["expose_partitions"]
 
-AT_ONCE = 8  # partitions, some 10 us
+AT_ONCE = 8  # partitions that are read anew, some 10 us
 
 
 class _Found:
-    """Figures that one walk found; of partitions that serve, if nothing else is said."""
+    """Figures that walks found; of partitions that serve, if nothing else is said."""
 
     def __init__(self) -> None:
         self.online = self.sessions = self.queued = self.retained = 0  # of all partitions whose primary this node is
@@ -29,6 +29,26 @@ class _Found:
         self.queued_bytes = self.retained_bytes = self.subscriptions = self.ending = 0
         self.fullest = 0.0
         self.fills = Histogram(FILL_BOUNDS)
+
+    def add(self, told: Told, sign: int) -> None:
+        """Add a partition, or take away what was added of it."""
+        tally = told.tally
+        if told.sessions:
+            self.sessions += sign * told.sessions
+            self.online += sign * tally.online
+            self.queued += sign * tally.queued
+        self.retained += sign * told.retained
+        if not told.serving:
+            return
+        self.retained_bytes += sign * told.retained_bytes
+        self.ending += sign * told.ending
+        if told.sessions:
+            self.queued_bytes += sign * tally.queue_bytes
+            self.subscriptions += sign * tally.subscriptions
+        if sign > 0:
+            self.epochs[told.key], self.lags[told.key] = told.epoch, told.lag
+        else:
+            del self.epochs[told.key], self.lags[told.key]
 
 
 class _Walk:
@@ -43,53 +63,85 @@ class _Walk:
         self._shown = shown
         self._figures = figures
         self._keys: dict[int, tuple[str, ...]] = {}  # labels, made once
+        self._found = _Found()  # sums over what is told
+        self._told: dict[int, Told] = {}  # by partition
+        self._queues: set[int] = set()  # partitions of which something is queued
 
     def steps(self) -> Generator[None, None, _Found]:
-        """Return what there is; others may have their turn at each step."""
+        """Return what there is; others may have their turn at each step.
+
+        A partition that nothing happened to since the walk before is not read again.
+        """
         for _ in self._figures.count():
             yield
-        found = _Found()
-        for place, number in enumerate(self._shown.numbers()):
+        left = AT_ONCE
+        for number in self._shown.numbers():
             hosted = self._shown.hosted_now(number)
             if hosted is None:  # it has left meanwhile
                 continue
-            sessions = len(hosted.partition.sessions)
-            if sessions:
-                found.sessions += sessions
-                found.online += hosted.tally.online
-                found.queued += hosted.tally.queued
-            if hosted.retained.payload_bytes:  # a retained message has some
-                found.retained += len(hosted.retained)
-            if hosted.serving:
-                self._take(found, hosted)
-            if place % AT_ONCE == AT_ONCE - 1:
+            told = hosted.told if not hosted.changed else None
+            if told is not None and self._told.get(number) is told:
+                continue
+            self._put(number, told or self._tell(hosted))
+            left -= 1
+            if left <= 0:
+                left = AT_ONCE
                 yield
-        return found
+        for number in self._told.keys() - set(self._shown.numbers()):
+            self._put(number, None)
+        self._add_queues()
+        return self._found
 
-    def _take(self, found: _Found, hosted: HostedPartition) -> None:
-        partition = hosted.partition
+    def _put(self, number: int, told: Told | None) -> None:
+        """Have a partition counted as it is told, None for one that has left."""
+        before = self._told.pop(number, None)
+        if before is not None:
+            self._found.add(before, -1)
+            self._queues.discard(number)
+        if told is not None:
+            self._told[number] = told
+            self._found.add(told, 1)
+            if told.sessions and told.serving and (told.ages or told.tally.fill):
+                self._queues.add(number)
+
+    def _add_queues(self) -> None:
+        """Show ages and fills of what is queued, which no sum has."""
+        found = self._found
+        found.oldest_s, found.fullest, found.fills = {}, 0.0, Histogram(FILL_BOUNDS)
+        for number in sorted(self._queues):
+            hosted, told = self._shown.hosted_now(number), self._told[number]
+            oldest_s = self._shown.oldest_s(hosted) if told.ages and hosted is not None else None
+            if oldest_s is not None:
+                found.oldest_s[told.key] = oldest_s
+            tally = told.tally
+            if tally.fill:
+                found.fullest = max(found.fullest, tally.fill)
+                found.fills.counts = [one + more for one, more in zip(found.fills.counts, tally.fills, strict=True)]
+                found.fills.total += tally.fill_sum
+
+    def _tell(self, hosted: HostedPartition) -> Told:
+        """Return what is shown of a partition; it is kept while nothing happens to it."""
+        partition, tally = hosted.partition, hosted.tally
         key = self._keys.get(partition.number)
         if key is None:
             key = self._keys[partition.number] = (str(partition.number),)
-        found.epochs[key] = float(partition.epoch)
-        found.lags[key] = float(lag_ops(hosted))
-        found.retained_bytes += hosted.retained.payload_bytes
-        if partition.work:
-            found.ending += sum(isinstance(one, EndSession) for one in partition.work)
-        if partition.sessions:
-            self._take_sessions(found, hosted, key)
-
-    def _take_sessions(self, found: _Found, hosted: HostedPartition, key: tuple[str, ...]) -> None:
-        tally = hosted.tally
-        oldest_s = self._shown.oldest_s(hosted) if hosted.partition.ages else None
-        if oldest_s is not None:
-            found.oldest_s[key] = oldest_s
-        found.queued_bytes += tally.queue_bytes
-        found.subscriptions += tally.subscriptions
-        if tally.fill:
-            found.fullest = max(found.fullest, tally.fill)
-            found.fills.counts = [one + more for one, more in zip(found.fills.counts, tally.fills, strict=True)]
-            found.fills.total += tally.fill_sum
+        lag = lag_ops(hosted)
+        ending = sum(isinstance(one, EndSession) for one in partition.work) if partition.work else 0
+        told = Told(
+            key,
+            hosted.serving,
+            float(partition.epoch),
+            float(lag),
+            len(partition.sessions),
+            tally,
+            len(hosted.retained) if hosted.retained.payload_bytes else 0,  # a retained message has some
+            hosted.retained.payload_bytes,
+            ending,
+            bool(partition.sessions and partition.ages),
+        )
+        if not (lag or ending or hosted.changed):  # acknowledgements, slices of work, a count that is not done
+            hosted.told = told
+        return told
 
 
 def expose_partitions(

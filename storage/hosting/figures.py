@@ -67,8 +67,10 @@ class Figures:
         for what, amount in self._left.items():
             counts[what] = counts.get(what, 0) + amount
         for hosted in self._hosted.values():
-            for what, amount in hosted.partition.counts.items():
-                counts[what] = counts.get(what, 0) + amount
+            own = hosted.partition.counts
+            if own:
+                for what, amount in own.items():
+                    counts[what] = counts.get(what, 0) + amount
         return counts
 
     def count(self) -> Iterator[int]:

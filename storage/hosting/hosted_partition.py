@@ -58,7 +58,7 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
 from wire.messages.sessions import Claim, Claims, CloseSession, PollClaims
 
-__all__ = ["HostedPartition", "Phase", "TakeUp", "Tally"]
+__all__ = ["HostedPartition", "Phase", "TakeUp", "Tally", "Told"]
 
 POLL_AGAIN_S = 0.2  # the first time; each time twice as long, for many partitions ask at once
 POLL_AGAIN_MAX_S = 1.6
@@ -101,6 +101,21 @@ class Tally(NamedTuple):
     queue_bytes: int = 0
 
 
+class Told(NamedTuple):
+    """What a page of figures shows of a partition."""
+
+    key: tuple[str, ...]  # its labels
+    serving: bool
+    epoch: float
+    lag: float
+    sessions: int
+    tally: Tally
+    retained: int  # messages
+    retained_bytes: int
+    ending: int  # sessions whose rows are not all deleted yet
+    ages: bool  # something is queued, and grows older
+
+
 class HostedPartition:
     """One partition at its primary."""
 
@@ -130,6 +145,7 @@ class HostedPartition:
         self.tally = Tally(0, 0, 0, 0, 0.0)
         self._size = (0, 0)
         self.changed = True  # since it was counted
+        self.told: Told | None = None  # kept until it is counted again
         self.phase = Phase.LOADING
         self.serving = False  # the last phase; asked several times for each message
         self.served_from_ms = 0  # the served clock when it began
@@ -167,6 +183,7 @@ class HostedPartition:
         assert phase == self.phase + 1, f"from {self.phase.name} to {phase.name}"
         self.phase = phase
         self.serving = phase is Phase.SERVING
+        self.told = None
         self.served_from_ms = self.partition.served_ms
 
     def _renumber(self, first: int) -> Iterator[int]:
@@ -185,7 +202,7 @@ class HostedPartition:
 
         Those that come meanwhile are counted next time, for they change the partition.
         """
-        self.changed = False
+        self.changed, self.told = False, None
         online = queued = keys = size = subscribed = queue_bytes = 0
         fill = 0.0
         fills = Histogram(FILL_BOUNDS)
@@ -211,6 +228,7 @@ class HostedPartition:
         told = tuple(fills.counts), fills.total, queue_bytes
         self.tally = tally = Tally(online, queued, keys, size, fill, subscribed, *told)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
+        self.told = None
         yield len(sessions) % COUNTED_AT_ONCE
 
     @property

@@ -105,6 +105,7 @@ class Placements:
         self._request = 0
         self._sizes: dict[int, tuple[int, int]] = {}  # partition -> keys, bytes
         self._measured = 0  # looks so far
+        self._counted = 0, (0, 0)  # map epoch, copies that are made and that are whole
 
     # --- links
 
@@ -411,9 +412,12 @@ class Placements:
 
     def catching_up(self) -> tuple[int, int]:
         """Return how many copies here are still being made, and how many are whole or served."""
-        here = [placement for placement in self._map().partitions if self._node in placement.joining]
-        done = [placement for placement in self._map().partitions if self._node in placement.in_sync]
-        return len(here), len(done)
+        cluster_map = self._map()
+        if cluster_map.epoch != self._counted[0]:
+            here = sum(self._node in placement.joining for placement in cluster_map.partitions)
+            done = sum(self._node in placement.in_sync for placement in cluster_map.partitions)
+            self._counted = cluster_map.epoch, (here, done)
+        return self._counted[1]
 
     def describe(self, numbers: Iterable[int]) -> dict[str, str]:
         """Say what this node's copies of partitions are worth, by number."""

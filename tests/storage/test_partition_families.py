@@ -14,6 +14,7 @@ from storage.state.rows import decode_entry, encode_entry
 from storage.store.record import decode_record, encode_record
 from tests.storage.requests import message, retained
 from tests.storage.storage_cluster import Cluster, with_edge
+from tests.storage.test_replication_random import Chaos
 
 BUDGET = 1_000
 
@@ -122,3 +123,69 @@ def test_a_look_counts_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyP
         for _ in core.figures.count():
             pass
     assert [core.partitions[number].changed for number in (1, 2, 3)] == [False] * 3
+
+
+class Watched(Chaos):
+    """Faults at every step, and a page of each node that stands all the time."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, lossy=False)
+        self.pages: dict[str, Page] = {}
+        self.cores: dict[str, StorageCore] = {}
+        self.compared = 0
+
+    def run(self) -> None:
+        """Compare pages while messages, connections and faults come and go."""
+        for _ in range(300):
+            if self.rng.random() < 0.4:
+                self.publish()
+            if self.rng.random() < 0.1:
+                text = "x" * self.rng.randrange(3)
+                topic = f"kept/{self.rng.randrange(4)}"
+                self.edge.publish(retained(topic, text), self.cluster.map.partition_for(topic))
+            if self.rng.random() < 0.1:
+                self.edge.open(f"c{self.rng.randrange(9)}", "many/#", settle=False)
+            if self.rng.random() < 0.03:
+                self.fault()
+            self.client_acknowledges()
+            self.recover()
+            self.cluster.step()
+            if self.rng.random() < 0.5:
+                self.compare()
+
+    def compare(self) -> None:
+        """Compare the page of each node that stands with one that reads everything anew."""
+        for name, node in self.cluster.nodes.items():
+            if self.cores.get(name) is not node.core:
+                self.cores[name], self.pages[name] = node.core, Page(self.cluster, name)
+            found = {**self.pages[name](), "queue_fill_ratio": None}
+            found = {family: {**shown} if isinstance(shown, dict) else shown for family, shown in found.items()}
+            anew = {**self.fresh(name)(), "queue_fill_ratio": None}
+            assert found == anew
+            self.pages[name]()  # what it keeps now is what it shows next time
+            self.compared += len(anew["partition_epoch"])
+
+    def fresh(self, name: str) -> Page:
+        """Return a page that has read nothing, of partitions that keep nothing of what was read."""
+        for hosted in self.cores[name].partitions.values():
+            hosted.told = None
+        return Page(self.cluster, name)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_page_that_stands_shows_what_a_new_one_does(seed: int) -> None:
+    """Partitions that nothing happened to are not read again."""
+    watched = Watched(seed)
+    watched.run()
+    assert watched.compared > 100
+
+
+def test_a_partition_that_changed_is_read_before_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sessions are counted at a later look, where many have changed."""
+    cluster, edge = with_edge(partitions=3)
+    page = Page(cluster)
+    assert page()["retained_messages"] == page()["retained_messages"] == 0
+    monkeypatch.setattr(figures, "COUNTED_PER_LOOK", 0)
+    edge.publish(retained("kept/1", "12345"), cluster.map.partition_for("kept/1"))
+    cluster.settle()
+    assert page()["retained_messages"] == 1

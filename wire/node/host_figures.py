@@ -26,27 +26,29 @@ def open_files_max() -> int:
 
 def disk_bytes(folder: Path) -> int | None:
     """Return the size of the disk that holds a folder, None if it cannot be asked."""
-    return _blocks(folder, "f_blocks")
+    return _disk(folder)[0]
 
 
 def disk_free_bytes(folder: Path) -> int | None:
     """Return what this process may still write there."""
-    return _blocks(folder, "f_bavail")
+    return _disk(folder)[1]
 
 
-def _blocks(folder: Path, blocks: str) -> int | None:
+def _disk(folder: Path) -> tuple[int | None, int | None]:
+    """Return the size of a folder's disk, and what this process may still write there."""
     try:
         found = os.statvfs(folder)
     except OSError:
-        return None
-    return int(getattr(found, blocks)) * found.f_frsize
+        return None, None
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 def register_host_figures(metrics: Metrics, folder: Path) -> None:
     """Show them; a figure that the system does not give has no series."""
+    disk = metrics.shared(lambda: _disk(folder))
     shown = {
-        "disk_bytes": ("Size of the disk that holds the node's data.", lambda: disk_bytes(folder)),
-        "disk_free_bytes": ("Room on it.", lambda: disk_free_bytes(folder)),
+        "disk_bytes": ("Size of the disk that holds the node's data.", lambda: disk()[0]),
+        "disk_free_bytes": ("Room on it.", lambda: disk()[1]),
         "open_files": ("Files that the process has open, sockets included.", open_files),
         "open_files_max": ("Files that it may open.", open_files_max),
     }
