@@ -27,6 +27,11 @@ __all__ = ["ClusterOf", "refused", "row_handlers", "rows_of_page"]
 LIMIT_MAX = 1_000
 PATTERN_MAX = 65_535
 BEST = "The rows with the greatest of this column, of all nodes, and no cursor; empty: in the order of the nodes."
+TAKES = {  # conditions that are no column
+    "payload": "`head` or `full`: rows with what a message carries; wants the role operator.",
+    "matches": "Rows whose topic meets this topic filter.",
+    "by": "What clients are measured by: age, window, unsent, queued or bytes.",
+}
 NONE = inspect.Parameter.empty
 
 
@@ -96,7 +101,8 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
     for name in names:
         if name == "node":
             continue
-        text = f"Rows whose {name} is this; `*` and `?` stand for any letters and any letter."
+        text = TAKES.get(name) if name in kind.takes else None
+        text = text or f"Rows whose {name} is this; `*` and `?` stand for any letters and any letter."
         bounds = Parameter(query=name, max_length=PATTERN_MAX, description=text)
         parameters[f"is_{name}"] = (Annotated[str, bounds], "")  # some names of columns are Litestar's own
     parameters |= {

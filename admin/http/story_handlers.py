@@ -31,7 +31,7 @@ Topic = Annotated[str, Parameter(min_length=1, max_length=65_535, description="A
 Name = Annotated[str, Parameter(max_length=65_535)]
 Limit = Annotated[int, Parameter(ge=1, le=1_000)]
 Payload = Annotated[
-    Literal["none", "head"], Parameter(description="head: the first 64 bytes; wants the role operator.")
+    Literal["none", "head"], Parameter(description="head: the first 256 bytes; wants the role operator.")
 ]
 
 

@@ -128,7 +128,8 @@ class ClientTable:
 
         A call for each column takes three times as long.
         """
-        name, now, utc_ms = self._node.name, self._node.now, self._utc_ms()
+        name, now = self._node.name, self._node.now
+        ahead_ms = self._moments.ahead(now * 1000)
         address_of = self._address
 
         def row(client: Client) -> SeenClient:
@@ -151,7 +152,7 @@ class ClientTable:
                 client.policy.name,
                 2 * silence_ns // (3 * NS) if version else None,
                 client.expiry_s,
-                utc_ms - int((now - client.opened_at) * 1000) if client.opened_at else None,
+                int(client.opened_at * 1000) + ahead_ms if client.opened_at else None,
                 inflight,
                 None if session else waiting,
                 oldest_s,

@@ -6,8 +6,12 @@ import pytest
 
 from mqtt.properties import PropertyId, encode_properties
 from tests.storage.storage_cluster import Cluster, with_edge
+from wire.looks.desk import LookDesk
+from wire.looks.pace import LookBounds
 from wire.looks.source import Ask
 from wire.messages.batches import PublishMessage
+from wire.messages.look_kinds import rows_of
+from wire.messages.looks import Look, Seen
 from wire.messages.sessions import Subscription
 
 SHARE = b"g/a"
@@ -67,3 +71,47 @@ def test_a_group_counts_its_copies_and_says_whether_one_member_is_behind() -> No
     cluster.settle()
     (row,) = shown(cluster, "shares")
     assert (row["members"], row["delivered"], row["redispatched"], row["skew"]) == (1, 4, 2, None)
+
+
+HEAD = {"payload": "head"}
+OF_QUEUE, OF_RETAINED = {"client_id": "alice"}, {"topic": "a/b"}
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "columns", "role", "shown", "error"),
+    [
+        ("queue", OF_QUEUE, [], "viewer", None, ""),
+        ("queue", OF_QUEUE, [], "admin", None, ""),
+        ("queue", OF_QUEUE | HEAD, [], "operator", b"secret", ""),
+        ("queue", OF_QUEUE | HEAD, [], "viewer", None, "payloads want the role operator"),
+        ("queue", OF_QUEUE | HEAD, ["seq"], "operator", None, ""),
+        ("queue", OF_QUEUE | HEAD, ["payload"], "operator", b"secret", ""),
+        ("queue", OF_QUEUE, ["payload"], "viewer", None, "the column payload wants the condition payload"),
+        ("queue", OF_QUEUE, ["payload"], "operator", None, "the column payload wants the condition payload"),
+        ("retained", {}, [], "viewer", None, ""),
+        ("retained", OF_RETAINED, [], "admin", None, ""),
+        ("retained", OF_RETAINED | HEAD, [], "operator", b"secret", ""),
+        ("retained", OF_RETAINED | HEAD, ["payload"], "viewer", None, "payloads want the role operator"),
+        ("retained", HEAD, [], "operator", None, "payloads are shown of one topic at a time"),
+        ("retained", {}, ["payload"], "viewer", None, "the column payload wants the condition payload"),
+    ],
+)
+def test_a_payload_is_shown_to_operators_that_ask_for_it(
+    what: str, where: dict[str, str], columns: list[str], role: str, shown: bytes | None, error: str
+) -> None:
+    """NIST: protect. Neither a list nor a named column gives what a message carries to a viewer."""
+    cluster, edge = with_edge(partitions=1)
+    edge.subscribe(edge.open("alice"), Subscription("a/#", 1))
+    edge.publish(PublishMessage(0, b"a/b", b"secret", 1, True), 0)
+    cluster.settle()
+    answers: list[Seen] = []
+    sources = cluster.primary(0).core.operators.desk.kinds()
+    bounds = LookBounds(500, 1.0, 32 * 1024)
+    desk = LookDesk("s", "storage", bounds, sources, lambda _, seen: answers.append(seen), lambda: 1)
+    desk.ask(0.0, "asker", role, Look(1, what, where=where, columns=columns, role=role))
+    desk.turn(0.0)
+    (answer,) = answers
+    assert (error in answer.error) and (bool(error) == bool(answer.error))
+    if not error:
+        (row,) = rows_of(what, answer)
+        assert row.payload == shown

@@ -27,6 +27,7 @@ LOOKED_EVERY = 8  # rows between two looks at the clock
 PATTERN_MAX = 1_024  # characters, of one that does not mean itself
 TEXT_MAX = 4_096  # characters of one value: a client ID may have 65 535
 SHORT_TEXT_MAX = 200  # of values of a row that fills an answer alone
+PAYLOAD = "payload"  # a column, and the condition that asks for it
 CUT_NOTE = f"texts above {TEXT_MAX} characters are cut"
 
 _encoder = msgspec.msgpack.Encoder()
@@ -35,16 +36,24 @@ _encoder = msgspec.msgpack.Encoder()
 class _Waiting:
     """A question that was not answered yet."""
 
-    __slots__ = ("conditions", "deadline", "look", "node", "role", "source")
+    __slots__ = ("conditions", "deadline", "look", "names", "node", "role", "source")
 
     def __init__(
-        self, node: str, look: Look, role: str, source: Source, conditions: list[Any], deadline: float
+        self,
+        node: str,
+        look: Look,
+        role: str,
+        source: Source,
+        conditions: list[Any],
+        names: tuple[str, ...],
+        deadline: float,
     ) -> None:
         self.node = node
         self.look = look
         self.role = role
         self.source = source
         self.conditions = conditions
+        self.names = names  # columns that are shown
         self.deadline = deadline  # until when it waits for news
 
 
@@ -113,6 +122,7 @@ class LookDesk:
         role = lower_role(role, look.role)
         try:
             source, conditions = self._judge(look, role)
+            names = _shown(look, role, source.columns)
         except LookRefused as refusal:
             self._answer(node, look, error=str(refusal), exit_code=refusal.exit_code)
             return
@@ -122,7 +132,7 @@ class LookDesk:
             self._answer(node, look, error=error, exit_code=NOT_READY, retry_ms=retry_ms)
             return
         waits = look.wait_ms / 1000 if source.newest is not None else 0.0
-        self._ready.append(_Waiting(node, look, role, source, conditions, now + waits))
+        self._ready.append(_Waiting(node, look, role, source, conditions, names, now + waits))
 
     def gone(self, node: str) -> None:
         """Forget the questions of an operator whose link ended."""
@@ -203,8 +213,7 @@ class LookDesk:
 
     def _ask_of(self, waiting: _Waiting, now: float) -> Ask:
         look = waiting.look
-        wanted = frozenset(look.columns or waiting.source.columns)
-        return Ask(look.where, look.after, wanted, waiting.role, look.limit, now)
+        return Ask(look.where, look.after, frozenset(waiting.names), waiting.role, look.limit, now)
 
     def _look(self, now: float, waiting: _Waiting) -> None:
         if waiting.deadline > now and not self._has_news(waiting, now):
@@ -225,7 +234,7 @@ class LookDesk:
         """Return the rows that were found, where to go on, how many were visited, and whether a text was cut."""
         look, bounds, conditions = waiting.look, self._bounds, waiting.conditions
         columns = waiting.source.columns
-        shown = [(name, columns[name]) for name in look.columns or columns if name in columns]
+        shown = [(name, columns[name]) for name in waiting.names]
         whole, unwanted = _whole_row(waiting)
         until = self._clocks.work() + self._pace.longest_s(bounds.seconds)
         rows: list[bytes] = []
@@ -285,11 +294,26 @@ class LookDesk:
 
 def _whole_row(waiting: _Waiting) -> tuple[Callable[[Any], msgspec.Struct] | None, list[str]]:
     """Return what makes a row at once, and the columns in it that nobody asked for; None where a few are read each."""
-    look, source = waiting.look, waiting.source
-    if source.whole is None or 0 < len(look.columns) < WHOLE_FROM:
+    source, names = waiting.source, waiting.names
+    if source.whole is None or len(names) < min(WHOLE_FROM, len(source.columns)):
         return None, []
-    unwanted = [name for name in columns_of(look.what) if name not in look.columns] if look.columns else []
-    return source.whole(), unwanted
+    return source.whole(), [name for name in columns_of(waiting.look.what) if name not in names]
+
+
+def _shown(look: Look, role: str, columns: Columns) -> tuple[str, ...]:
+    """Return the columns of an answer: what a message carries is shown only where its condition asks for it.
+
+    Raises:
+        LookRefused: The column is named and its condition is not there, or the role does not suffice.
+    """
+    names = tuple(name for name in look.columns or columns if name in columns)
+    if PAYLOAD not in names or PAYLOAD not in LOOK_KINDS[look.what].takes:
+        return names
+    if Ask(look.where, "", frozenset(), role, 0, 0.0).wants_payload():
+        return names
+    if look.columns:
+        raise LookRefused(f"the column {PAYLOAD} wants the condition {PAYLOAD}: head or full", USAGE)
+    return tuple(name for name in names if name != PAYLOAD)
 
 
 def _meets(value: object, judge: Callable[[str], bool]) -> bool:
