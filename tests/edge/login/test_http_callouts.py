@@ -254,12 +254,16 @@ async def test_questions_at_once_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
         nonlocal open_now, most
         open_now += 1
         most = max(most, open_now)
+        if most >= AT_ONCE:
+            full.set()
         await stream.receive_some(4_096)
-        await trio.sleep(0.05)
+        await full.wait()
+        await trio.sleep(0.05)  # one more than the bound would come now
         open_now -= 1
         await stream.send_all(said(b'{"result":"deny"}', b"Connection: close\r\n"))
         await stream.aclose()
 
+    full = trio.Event()  # as many as may be are asked: none is answered before
     async with place_of(handler) as place:
         numbers = [place.come(str(number)) for number in range(100)]
         for number in numbers:
