@@ -9,11 +9,13 @@ nodes, plain numbers, and words of StrataMQ's own source that are no name in any
 import base64
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from conf.secret_names import ABOUT_SECRETS, is_secret_name
 
@@ -44,6 +46,7 @@ NAMES = frozenset(  # fields that hold a name of somebody, or an address
 WORD = re.compile(r"[^\s'\"=,;()\[\]{}]+")
 ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*")
 PART = re.compile(r"[^\W_]+")
+ESCAPED = re.compile(r"%[0-9A-F]{2}")
 MEASURE = re.compile(r"[-+]?\d+(?:\.\d+)?(?:%|s|ms|us|h|min|B|KiB|MiB|GiB)?")
 KNOWN_MIN = 6  # bytes: a shorter secret would be found in everything
 PSEUDONYM_HEX = 12
@@ -164,12 +167,20 @@ class Hider:
         return "~" + hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()[:PSEUDONYM_HEX]
 
 
+def _in_urls(secret: bytes) -> set[str]:
+    """Return a secret as it may stand in an address, in letters of both cases."""
+    found = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
+    return found | {ESCAPED.sub(lambda match: match[0].lower(), one) for one in found}
+
+
 def _forms(known: Iterable[bytes]) -> list[Callable[[str], str]]:
-    """Return what takes secrets out of a text, in plain, hex and base64, at each place that base64 may begin."""
+    """Return what takes secrets out of a text: plain, escaped, in URLs, hex, base64 at each place that it may begin."""
     forms: set[str] = set()
     for secret in known:
         plain = secret.decode("utf-8", "replace")
-        forms |= {plain, secret.hex(), secret.hex().upper()} if "\ufffd" not in plain else {secret.hex()}
+        forms |= {secret.hex(), secret.hex().upper(), *_in_urls(secret)}
+        if "\ufffd" not in plain:
+            forms |= {plain, json.dumps(plain)[1:-1], repr(plain)[1:-1]}
         for shift in range(3):
             for encode in (base64.b64encode, base64.urlsafe_b64encode):
                 whole = encode(b"\0" * shift + secret).rstrip(b"=").decode()

@@ -3,9 +3,11 @@
 import base64
 import hashlib
 import json
+import re
 import stat
 import tarfile
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -15,17 +17,20 @@ from admin.doctor.host import ROOMS
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "correct horse-9"
+ODD = 'zw#ölf "Hüte"/\\'  # each letter of which some form writes in another way
 KEY = bytes(range(7, 39))
 TOKEN = "smq_" + base64.urlsafe_b64encode(bytes(range(100, 132))).decode().rstrip("=")
 
 
 def shapes(secret: bytes) -> list[str]:
-    """Return a secret in plain, in hex, and in base64 alone and behind other bytes."""
+    """Return a secret in plain, in hex, of a URL, and in base64 alone and behind other bytes."""
     whole = [base64.b64encode(before + secret + b"zz").decode() for before in (b"", b"a", b"ab")]
-    return [secret.decode("latin-1"), secret.hex(), secret.hex().upper(), *whole]
+    urls = [quote(secret), quote_plus(secret), quote(secret, safe="")]
+    urls += [re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in urls]
+    return [secret.decode("latin-1"), secret.hex(), secret.hex().upper(), *urls, *whole]
 
 
-@pytest.mark.parametrize("secret", [PASSWORD.encode(), KEY, TOKEN.encode()])
+@pytest.mark.parametrize("secret", [PASSWORD.encode(), ODD.encode(), KEY, TOKEN.encode()])
 def test_a_secret_that_is_known_here_is_found_in_every_form(secret: bytes) -> None:
     hider = Hider([secret])
     for shape in shapes(secret):
