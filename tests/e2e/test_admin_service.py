@@ -13,6 +13,7 @@ import pytest
 from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
 from admin.http.mosquitto_handlers import UNCOUNTED
+from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.patience import PATIENCE_S
 
@@ -84,6 +85,61 @@ def test_roles_of_tokens_and_revocation_at_once(place: Place) -> None:
     assert {**gone.json(), "request_id": ""} == {**never.json(), "request_id": ""}
     assert client.base_url.path and "www-authenticate" in gone.headers
     place.cluster.admin("token", "revoke", "v")
+
+
+def test_a_token_that_ended_is_refused_as_one_that_never_was(place: Place) -> None:
+    """NIST: protect. The answer gives no hint which."""
+    with place.client(place.token("brief-maker", "admin")) as client:
+        made = client.post("/tokens", json={"name": "brief", "role": "admin", "for_s": 1}).json()
+    with place.client(made["token"]) as brief, place.client("smq_never") as stranger:
+        place.cluster.wait_for(lambda: brief.get("/me").status_code == 401, "ended")
+        ended, never = brief.get("/nodes"), stranger.get("/nodes")
+    assert ended.status_code == never.status_code == 401
+    assert {**ended.json(), "request_id": ""} == {**never.json(), "request_id": ""}
+    for name in ("brief", "brief-maker"):
+        place.cluster.command("token", "revoke", name, "--data", str(place.cluster.data))
+
+
+def test_a_change_of_a_browser_is_not_replayed(place: Place) -> None:
+    """NIST: protect. Sent again it is answered as before; behind the login's end, or with another's header, refused."""
+    token, ban = place.token("replays", "operator"), {"kind": "user", "value": "replayed"}
+    with place.client() as mine, place.client() as other:
+        mine_csrf = mine.post("/login", json={"token": token}).json()["csrf"]
+        other_csrf = other.post("/login", json={"token": token}).json()["csrf"]
+        sent = mine.build_request("POST", "/bans", json=ban, headers={"X-CSRF": mine_csrf, "Idempotency-Key": "r"})
+        first, again = mine.send(sent), mine.send(sent)
+        assert first.is_success and again.content == first.content
+        assert other_csrf != mine_csrf
+        for forgery in ("", "x", other_csrf):
+            forged = mine.post("/bans", json=ban, headers={"X-CSRF": forgery})
+            assert forged.status_code == 403 and forged.json()["code"] == "forged"
+        assert mine.post("/logout", headers={"X-CSRF": mine_csrf}).status_code == 204
+        assert mine.send(sent).status_code == 401
+    assert (place.cluster.data / "admin" / "audit.jsonl").read_text().count('"replayed"') == 1
+    place.cluster.admin("ban", "del", "user", "replayed")
+    place.cluster.admin("token", "revoke", "replays")
+
+
+def test_two_operators_delete_one_session(place: Place) -> None:
+    """One of them does; the other is told that there is none any more, and both stand in the audit."""
+    tokens = [place.token(f"deletes-{number}", "admin") for number in range(2)]
+    for round_number in range(5):
+        name = f"twice-deleted-{round_number}"
+        client = PahoClient(place.cluster.port(0, "plain"), name, expiry_s=600)
+        client.subscribe("a/#", 1)
+        client.close()
+        clients = [place.client(token) for token in tokens]
+        with ThreadPoolExecutor(2) as at_once:
+            answers = list(at_once.map(lambda one, name=name: one.delete(f"/sessions/{name}"), clients))
+        statuses = sorted(answer.status_code for answer in answers)
+        assert statuses[0] == 200 and statuses[1] in (200, 404, 409), [answer.text for answer in answers]
+        assert clients[0].get(f"/clients/{name}").status_code == 404
+        for one in clients:
+            one.close()
+    text = (place.cluster.data / "admin" / "audit.jsonl").read_text()
+    assert all(f'"{name}"' in text for name in ("deletes-0", "deletes-1"))
+    for number in range(2):
+        place.cluster.admin("token", "revoke", f"deletes-{number}")
 
 
 def test_a_trace_is_begun_read_and_stopped(place: Place) -> None:
