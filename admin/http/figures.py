@@ -91,15 +91,21 @@ def drops_of(rows: Iterable[SeenStats]) -> dict[str, int]:
 
 
 class History:
-    """The last hour of the cluster."""
+    """The last hour of the cluster.
+
+    Attributes:
+        rates: Messages in and out a second, by node, of the last look.
+    """
 
     def __init__(self) -> None:
         self._points: deque[Figures] = deque(maxlen=POINTS_MAX)
+        self.rates: dict[str, tuple[float, float]] = {}
         self._before: dict[tuple[str, int], tuple[int, float, float]] = {}  # node, incarnation -> at, in, out
 
     def take(self, figures: Figures, rows: Iterable[SeenStats]) -> Figures:
         """Take one look, and return its figures with rates."""
         seen: dict[tuple[str, int], tuple[int, float, float]] = {}
+        self.rates = {}
         for row in rows:
             counters = sums(row.counters or {})
             key = (row.node or "", row.incarnation or 0)
@@ -108,8 +114,10 @@ class History:
             if before is None or seen[key][0] <= before[0]:
                 continue
             seconds = (seen[key][0] - before[0]) / 1000
-            figures.in_per_s += max(0.0, seen[key][1] - before[1]) / seconds
-            figures.out_per_s += max(0.0, seen[key][2] - before[2]) / seconds
+            rate_in, rate_out = (max(0.0, seen[key][at] - before[at]) / seconds for at in (1, 2))
+            self.rates[key[0]] = rate_in, rate_out
+            figures.in_per_s += rate_in
+            figures.out_per_s += rate_out
         self._before = seen
         return figures
 

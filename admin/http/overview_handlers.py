@@ -80,7 +80,7 @@ async def _beats(watching: Watching, judge: Judge) -> AsyncIterator[bytes]:
                 judged = trio.current_time()
                 if not await _is_known(judge):
                     return
-            yield _event(watching.overview) if came else b": quiet\n\n"
+            yield _event(watching) if came else b": quiet\n\n"
 
 
 async def _is_known(judge: Judge) -> bool:
@@ -92,7 +92,8 @@ async def _is_known(judge: Judge) -> bool:
     return True
 
 
-def _event(overview: Overview) -> bytes:
+def _event(watching: Watching) -> bytes:
+    overview = watching.overview
     figures = overview.figures
     said = {
         "beat": overview.beat,
@@ -101,5 +102,6 @@ def _event(overview: Overview) -> bytes:
         "in_per_s": round(figures.in_per_s, 1),
         "out_per_s": round(figures.out_per_s, 1),
         "alarms": len(overview.alarms),
+        "rates": {node: [round(one, 1) for one in rates] for node, rates in watching.history.rates.items()},
     }
     return b"event: figures\ndata: " + msgspec.json.encode(said) + b"\n\n"

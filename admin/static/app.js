@@ -3,10 +3,11 @@
 import { html, render, useEffect, useState } from "./vendor/preact-htm.js";
 import { ask, change, follow, Problem, remember } from "./api.js";
 import { Failure } from "./parts.js";
+import { counted } from "./words.js";
 import { List, LISTS } from "./pages/lists.js";
 import { AlarmPage, Audits, Overview } from "./pages/overview.js";
 import { Client, Message, Topic, Traces } from "./pages/stories.js";
-import { Nodes, Plain, Ring, Tokens, Users } from "./pages/verbs.js";
+import { Nodes, Plain, Ring, Routers, Tokens, Users } from "./pages/verbs.js";
 
 const plain = (title, question, path, cli) => (props) => html`<${Plain} title=${title} question=${question} path=${path} cli=${cli} ...${props} />`;
 const list = (name) => [LISTS[name].title, (props) => html`<${List} page=${LISTS[name]} ...${props} />`];
@@ -15,7 +16,7 @@ const PAGES = {
   overview: ["Overview", Overview], alarms: ["Alarms", AlarmPage], nodes: ["Nodes", Nodes], clients: list("clients"), client: ["One client", Client],
   topics: ["Topics", Topic], message: ["Message", Message], subscriptions: list("subscriptions"), shares: list("shares"), sessions: list("sessions"),
   retained: list("retained"), routes: list("routes"), ring: ["Ring", Ring], operations: list("operations"), audits: ["Audits", Audits],
-  routers: ["Routers", plain("Routers", "Who decides, and whose lease runs?", "/cluster", "stratamq cluster status")],
+  routers: ["Routers", Routers],
   members: ["Members", plain("Members", "Whom does gossip see?", "/membership", "stratamq membership list")],
   storage: list("storage"), slow: list("slow"), drops: list("drops"), journal: list("journal"), traces: ["Traces", Traces],
   listeners: list("listeners"), users: ["Users and bans", Users], tokens: ["Tokens", Tokens], logs: list("logs"), config: list("config"),
@@ -55,14 +56,14 @@ function Theme() {
 
 function Frame({ me, leave, ended }) {
   const [at, setAt] = useState(place());
-  const [beat, setBeat] = useState(0);
+  const [figures, setFigures] = useState({ beat: 0 });
   const [live, setLive] = useState("connecting");
   useEffect(() => {
     const moved = () => setAt(place());
     window.addEventListener("hashchange", moved);
     return () => window.removeEventListener("hashchange", moved);
   }, []);
-  useEffect(() => follow((figures) => { setBeat(figures.beat); setLive(`live, ${figures.connections} clients`); }, () => setLive("not live: connecting again"), ended), []);
+  useEffect(() => follow((told) => { setFigures(told); setLive(`live, ${counted(told.connections, "client")}`); }, () => setLive("not live: connecting again"), ended), []);
   const [title, Page] = PAGES[at.page];
   useEffect(() => { document.title = `${title} - ${me.cluster} - StrataMQ`; }, [title]);
   const go = (query) => {
@@ -72,7 +73,7 @@ function Frame({ me, leave, ended }) {
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>To the page</a>
     <div class="frame"><header><span class="name">StrataMQ ${me.cluster}</span><span>${live}</span><span>${me.name} (${me.role})</span><${Theme} /><button type="button" onClick=${leave}>Log out</button></header>
     <nav aria-label="Pages"><ul>${Object.entries(PAGES).map(([name, [label]]) => html`<li key=${name}><a href=${`#/${name}`} aria-current=${name === at.page ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
-    <main id="main" tabindex="-1"><${Page} key=${at.page + (at.query.id || "")} query=${at.query} go=${go} me=${me} beat=${beat} /></main></div>`;
+    <main id="main" tabindex="-1"><${Page} key=${at.page + (at.query.id || "")} query=${at.query} go=${go} me=${me} beat=${figures.beat} rates=${figures.rates} /></main></div>`;
 }
 
 function App() {

@@ -2,11 +2,18 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { change, curl, Problem, quoted } from "./api.js";
-import { heading, printable, shown } from "./words.js";
+import { counted, heading, printable, shown } from "./words.js";
+
+const LONG = 40; // characters of a cell that may be broken into lines
 
 export function Failure({ problem }) {
   if (!problem) return null;
   return html`<div class="problem" role="alert"><strong>${problem.message}</strong>${problem.what ? html`<br />${problem.what}` : null}</div>`;
+}
+
+// While an answer is under way: an empty page would look like one.
+export function Asking({ state, wanted }) {
+  return wanted && !state.answer && !state.problem ? html`<p role="status">Asking the nodes …</p>` : null;
 }
 
 export function Partial({ page }) {
@@ -17,24 +24,27 @@ export function Partial({ page }) {
     ${(page.restarted || []).length ? html`<div class="notice" role="status">Began anew, so rows may come twice: ${page.restarted.join(", ")}</div>` : null}`;
 }
 
-export function Table({ caption, rows, columns, links = {}, empty = "Nothing.", mark = () => "" }) {
+export function Table({ caption, rows, columns, links = {}, empty = "Nothing.", total = "", mark = () => "" }) {
   const names = columns.filter((name) => rows.some((row) => row[name] !== undefined && row[name] !== null && row[name] !== ""));
   if (!rows.length) return html`<p>${empty}</p>`;
   const numeric = (name) => rows.every((row) => row[name] === undefined || row[name] === null || typeof row[name] === "number");
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
     <table>
-      <caption>${caption}</caption>
+      <caption>${caption}: ${counted(rows.length, "row")}${total}</caption>
       <thead><tr>${names.map((name) => html`<th scope="col" key=${name} class=${numeric(name) ? "number" : ""}>${heading(name)}</th>`)}</tr></thead>
-      <tbody>${rows.map((row, at) => html`<tr key=${at}>${names.map((name) => html`
-        <td key=${name} class=${`${numeric(name) ? "number" : ""} ${mark(name, row[name])}`.trim()}>${links[name] && row[name] ? html`<a href=${links[name](row)}>${shown(name, row[name])}</a>` : shown(name, row[name])}</td>`)}</tr>`)}</tbody>
+      <tbody>${rows.map((row, at) => html`<tr key=${at}>${names.map((name) => {
+        const text = shown(name, row[name]);
+        const kind = [numeric(name) ? "number" : text.length > LONG ? "long" : "", mark(name, row[name])].filter(Boolean).join(" ");
+        return html`<td key=${name} class=${kind}>${links[name] && row[name] ? html`<a href=${links[name](row)}>${text}</a>` : text}</td>`;
+      })}</tr>`)}</tbody>
     </table>
   </div>`;
 }
 
 // A table of what was asked for; until the answer is there it says so, for an empty table would be a wrong answer.
-export function Answered({ state, name = "rows", ...table }) {
+export function Answered({ state, name = "rows", from = (answer) => answer[name] || [], ...table }) {
   if (!state.answer) return state.problem ? html`<p>${state.problem.message}</p>` : html`<p role="status">Asking the nodes …</p>`;
-  return html`<${Table} ...${table} rows=${state.answer[name] || []} />`;
+  return html`<${Failure} problem=${state.problem} /><${Partial} page=${state.answer} /><${Table} ...${table} rows=${from(state.answer)} />`;
 }
 
 export function Facts({ facts, names }) {
@@ -66,12 +76,12 @@ export function Chart({ title, names, series }) {
     const colours = [style.getPropertyValue("--link"), style.getPropertyValue("--warn"), style.getPropertyValue("--good")];
     const ink = style.getPropertyValue("--soft").trim();
     const width = () => Math.max(200, place.current.clientWidth);
-    const axis = { stroke: ink, grid: { stroke: style.getPropertyValue("--line").trim(), width: 1 }, ticks: { show: false } };
+    const axis = { stroke: ink, size: 44, grid: { stroke: style.getPropertyValue("--line").trim(), width: 1 }, ticks: { show: false } };
     made.current = new window.uPlot({
-      width: width(), height: 180, title: "", legend: { show: false }, cursor: { show: false }, axes: [{ ...axis, values: stamps }, axis], tzDate: utc,
+      width: width(), height: 160, legend: { show: false }, cursor: { show: false }, axes: [{ ...axis, size: 28, values: stamps }, axis], tzDate: utc,
       series: [{}, ...names.map((name, at) => ({ label: name, stroke: colours[at % 3].trim(), width: 2, dash: at ? [6, 3 * at] : [] }))],
     }, series, place.current);
-    const sized = () => made.current.setSize({ width: width(), height: 180 });
+    const sized = () => made.current.setSize({ width: width(), height: 160 });
     window.addEventListener("resize", sized);
     return () => {
       window.removeEventListener("resize", sized);

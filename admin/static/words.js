@@ -25,6 +25,10 @@ export function count(value) {
   return value === null || value === undefined ? "" : Number(value).toLocaleString("en-US").replaceAll(",", " ");
 }
 
+export function counted(number, one, many = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
 export function moment(ms) {
   return ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + "Z" : "";
 }
@@ -43,6 +47,7 @@ export function shown(name, value) {
     if (/(^|_)(at|until|since|after)_ms$/.test(name)) return moment(value);
     if (/(^|_)at_us$/.test(name)) return moment(value / 1000);
     if (name.endsWith("_utc")) return moment(value * 1000);
+    if (name.endsWith("_per_s")) return count(Math.round(value * 10) / 10);
     if (name.endsWith("bytes_s")) return value ? `${size(value)} a second` : "no bound";
     if (name.endsWith("_s")) return seconds(value);
     if (/(^|_)bytes(_max)?$/.test(name)) return size(value);
@@ -53,11 +58,21 @@ export function shown(name, value) {
   return printable(String(value));
 }
 
+// What a message carries, from base64: as text where it is text, else as hexadecimal digits.
+export function decoded(text) {
+  const bytes = Uint8Array.from(atob(text || ""), (letter) => letter.charCodeAt(0));
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  }
+}
+
 // Control characters and those that turn a line around are shown as their numbers.
 export function printable(text) {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 export function heading(name) {
-  return name.replace(/(^|_)(at|until|since)_(ms|us)$/, " $2").trim().replace(/_(s|ms|us|utc)$/, "").replaceAll("_", " ");
+  return name.replace(/(^|_)(at|until|since)_(ms|us)$/, " $2").trim().replace(/_per_s$/, "_a_second").replace(/_(s|ms|us|utc)$/, "").replaceAll("_", " ");
 }

@@ -2,9 +2,10 @@
 
 import { html } from "../vendor/preact-htm.js";
 import { useAnswer } from "../load.js";
-import { Cards, cliFilters, Conditions, Copies, Failure, Partial, Table } from "../parts.js";
-import { size, shown } from "../words.js";
+import { Cards, Change, cliFilters, Conditions, Copies, Facts, Failure, Partial, Table } from "../parts.js";
+import { decoded, printable, shown, size } from "../words.js";
 
+const to = (page, query) => `#/${page}?${new URLSearchParams(query)}`;
 const client = (row) => `#/client?id=${encodeURIComponent(row.client_id)}`;
 const worth = ({ value, unit }) => (unit === "bytes" ? size(value) : unit === "ratio" ? `${Math.round(value * 100)} %` : unit === "s" ? shown("value_s", value) : `${shown("", value)} ${unit}`);
 const topic = (row) => `#/topics?topic=${encodeURIComponent(row.topic)}`;
@@ -20,6 +21,27 @@ function Copied({ beat }) {
     ["Damaged stores put aside", shown("", aside) || "not known", aside ? "warn" : "good"],
   ]} />`;
 }
+
+// What the nodes keep against what they may, and one retained message once it is named.
+function Kept({ query, me }) {
+  const budget = useAnswer("/stats", { columns: "node,gauges", limit: 1000 });
+  const one = useAnswer(query.topic && !/[*?]/.test(query.topic) && me.role !== "viewer" ? "/retained" : null, { topic: query.topic, payload: "full" });
+  const sum = (name) => (budget.answer ? budget.answer.rows.reduce((all, row) => all + (Object.entries(row.gauges || {}).find(([key]) => key === name) || [0, 0])[1], 0) : undefined);
+  const bytes = sum("stratamq_retained_bytes"), most = sum("stratamq_retained_budget_bytes");
+  const row = one.answer && one.answer.rows.find((found) => found.topic === query.topic);
+  return html`${budget.answer ? html`<${Cards} cards=${[["Retained messages", shown("", sum("stratamq_retained_messages"))], ["Their bytes", size(bytes)], ["Of a budget of", most ? `${size(most)} (${Math.round((bytes / most) * 1000) / 10} %)` : "no bound", most && bytes > 0.9 * most ? "warn" : ""]]} />` : html`<p role="status">Asking …</p>`}
+    ${row ? html`<h2>${printable(row.topic)}</h2><${Facts} facts=${{ ...row, payload: decoded(row.payload) }} />
+      <${Change} label="Take it away" method="POST" path="/retained/clear" body=${{ topics: [row.topic] }} danger=${true} enabled=${me.role === "admin"} />` : null}`;
+}
+
+// Members of one shared group, once its name and filter are chosen.
+function Members({ query, answer }) {
+  if (!answer || !query.group || !query.filter) return null;
+  const who = answer.rows.filter((row) => row.group === query.group && row.filter === query.filter).flatMap((row) => row.who || []);
+  return html`<h2>Members of ${printable(query.group)}</h2><${Table} caption="Members" rows=${who.map(placed)} columns=${["client_id", "online", "queued", "oldest_s", "node", "partition"]} links=${{ client_id: client }} empty="No member." />`;
+}
+
+const placed = (row) => (row.partition < 0 ? { ...row, partition: undefined } : row); // of an ephemeral session or group: at an edge alone
 
 export const LISTS = {
   clients: {
@@ -38,33 +60,36 @@ export const LISTS = {
     filters: ["client_id", "filter", "share", "node"], links: { client_id: client },
   },
   shares: {
-    title: "Shares", question: "Is a group skewed?", path: "/shares", cli: "stratamq share list", live: true,
+    title: "Shares", question: "Is a group skewed?", path: "/shares", cli: "stratamq share list", live: true, of: placed, below: Members,
     columns: ["group", "filter", "members", "online", "queued", "oldest_s", "delivered", "redispatched", "skew", "node", "partition"], filters: ["group", "filter", "node"],
+    links: { group: (row) => to("shares", { group: row.group, filter: row.filter }) }, empty: "No shared group.",
   },
   retained: {
-    title: "Retained", question: "What is kept?", path: "/retained", cli: "stratamq retained list",
-    columns: ["topic", "bytes", "qos", "age_s", "expires_in_s", "publisher", "content_type", "partition", "storage"], filters: ["topic", "publisher", "storage"], links: { topic },
+    title: "Retained", question: "What is kept?", path: "/retained", cli: "stratamq retained list", above: Kept,
+    columns: ["topic", "bytes", "qos", "age_s", "expires_in_s", "publisher", "content_type", "partition", "storage"], filters: ["topic", "publisher", "storage"], links: { topic: (row) => to("retained", { topic: row.topic }) },
   },
   routes: {
     title: "Routes", question: "Which topics are cached where?", path: "/routes", cli: "stratamq topic list",
     columns: ["topic", "filter", "node", "shard", "local", "edges", "partitions", "groups", "traced"], filters: ["topic", "node"], links: { topic },
   },
   storage: {
-    title: "Storage", question: "Are the copies whole?", path: "/partitions", cli: "stratamq store replicas", live: true,
+    title: "Storage", question: "Are the copies whole?", path: "/partitions", cli: "stratamq store replicas", live: true, best: { lag_ops: "the furthest behind", queue_oldest_s: "the oldest queues", sessions: "most sessions" },
     columns: ["partition", "node", "role", "primary", "epoch", "op_index", "lag_ops", "in_sync", "sessions", "queued", "queue_oldest_s", "acknowledges"],
     filters: ["partition", "node", "role"], above: Copied,
   },
   slow: {
     title: "Slow", question: "Who cannot follow?", path: "/slow", cli: "stratamq slow", live: true,
-    columns: ["client_id", "node", "by", "value", "since_ms", "partition"], filters: ["client_id", "node", "by"], links: { client_id: client }, empty: "Nobody is behind.", of: (row) => ({ ...row, value: worth(row), unit: undefined }),
+    choices: { by: ["age", "window", "unsent", "queued", "bytes"] },
+    columns: ["client_id", "node", "by", "value", "since_ms", "partition"], filters: ["client_id", "node"], links: { client_id: client }, empty: "Nobody is behind.", of: (row) => ({ ...row, value: worth(row), unit: undefined }),
   },
   drops: {
     title: "Drops", question: "What was dropped, and why?", path: "/drops", cli: "stratamq drops", live: true,
     columns: ["reason", "count", "node", "last_at_ms", "last_client_id", "last_topic"], filters: ["reason", "node"],
+    keep: (row) => row.count, empty: "Nothing was dropped since these nodes began.", links: { last_client_id: (row) => to("client", { id: row.last_client_id }) },
   },
   journal: {
     title: "Journal", question: "What was refused, dropped, taken over?", path: "/journal", cli: "stratamq journal", live: true,
-    columns: ["at_ms", "node", "event", "reason", "client_id", "topic", "origin", "detail", "left_out"], filters: ["event", "reason", "client_id", "topic", "node"], links: { client_id: client },
+    columns: ["at_ms", "node", "event", "reason", "client_id", "topic", "origin", "detail", "left_out"], filters: ["event", "reason", "client_id", "topic", "node"], links: { client_id: client, origin: (row) => to("message", { origin: row.origin }) },
   },
   logs: {
     title: "Logs", question: "What was said?", path: "/logs", cli: "stratamq log", live: true,
@@ -84,24 +109,28 @@ export const LISTS = {
   },
 };
 
-export function List({ page, query, go, beat }) {
-  const { title, question, path, columns, filters, links, cli, live, best, empty, of } = page;
+export function List({ page, query, go, beat, me }) {
+  const { title, question, path, columns, filters, links, cli, live, best, choices = {}, empty = "No row meets this.", of = (row) => row, keep = () => true } = page;
   const by = best ? query.by ?? Object.keys(best)[0] : undefined; // the greatest of this column; "no": in the order of the nodes
   const greatest = by === "no" ? undefined : by;
-  const asked = { ...(filters.length ? { limit: 100 } : {}), ...Object.fromEntries(filters.map((name) => [name, query[name]])), best: greatest, cursor: query.cursor };
+  const chosen = Object.fromEntries(Object.entries(choices).map(([name, values]) => [name, query[name] || values[0]]));
+  const asked = { ...(filters.length ? { limit: 100 } : {}), ...Object.fromEntries(filters.map((name) => [name, query[name]])), ...chosen, best: greatest, cursor: query.cursor };
   const { answer, problem } = useAnswer(path, asked, live && !query.cursor ? beat : 0);
-  const rows = answer ? (of ? answer.rows.map(of) : answer.rows) : [];
-  const total = answer && answer.total_about ? `, about ${answer.total_about} in all` : "";
+  const rows = answer ? answer.rows.filter(keep).map(of) : [];
+  const total = answer && answer.total_about > rows.length && !page.keep ? ` of about ${answer.total_about}` : "";
+  const none = answer && (answer.partial || []).length ? "No row at the nodes that answered." : empty;
+  const chooser = (name, label, value, options) => html`<label key=${name}>${label} <select value=${value} onChange=${(event) => go({ ...query, [name]: event.target.value, cursor: "" })}>${options.map(([one, text]) => html`<option key=${one} value=${one}>${text}</option>`)}</select></label>`;
   return html`<h1>${title}</h1><p class="question">${question}</p>
-    ${best ? html`<div class="row"><label>first <select value=${by} onChange=${(event) => go({ ...query, by: event.target.value, cursor: "" })}>
-      ${Object.entries(best).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}<option value="no">in the order of the nodes</option></select></label></div>` : null}
-    ${page.above ? html`<${page.above} beat=${beat} />` : null}
+    ${best || page.choices ? html`<div class="row">${best ? chooser("by", "first", by, [...Object.entries(best), ["no", "in the order of the nodes"]]) : null}
+      ${Object.entries(choices).map(([name, values]) => chooser(name, name, chosen[name], values.map((value) => [value, value])))}</div>` : null}
+    ${page.above ? html`<${page.above} query=${query} beat=${beat} me=${me} />` : null}
     ${filters.length ? html`<${Conditions} columns=${filters} query=${query} go=${go} />` : null}
     <${Failure} problem=${problem} /><${Partial} page=${answer} />
-    ${answer ? html`<${Table} caption=${`${title}: ${rows.length} rows${total}`} rows=${rows} columns=${columns} links=${links} empty=${empty || "No row meets this."} />` : problem ? null : html`<p role="status">Asking the nodes …</p>`}
+    ${answer ? html`<${Table} caption=${title} total=${total} rows=${rows} columns=${columns} links=${links} empty=${none} />` : problem ? null : html`<p role="status">Asking the nodes …</p>`}
     <div class="row">
       ${query.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: "" })}>First page</button>` : null}
       ${answer && answer.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: answer.cursor })}>Next page</button>` : null}
     </div>
-    <${Copies} cli=${cli + (greatest ? ` --best ${greatest}` : "") + cliFilters(query, filters)} path=${path} query=${asked} />`;
+    ${page.below ? html`<${page.below} query=${query} answer=${answer} />` : null}
+    <${Copies} cli=${cli + (greatest ? ` --best ${greatest}` : "") + cliFilters({ ...chosen, ...query }, [...filters, ...Object.keys(choices)])} path=${path} query=${asked} />`;
 }

@@ -16,11 +16,11 @@ export function Overview({ beat }) {
   if (!answer) return html`<h1>Overview</h1><p class="question">Is it healthy?</p><${Failure} problem=${problem} />${problem ? null : html`<p role="status">Asking the nodes …</p>`}`;
   const { figures, history } = answer;
   const cards = [
-    ["Clients", count(figures.connections)], ["In, a second", count(Math.round(figures.in_per_s * 10) / 10)], ["Out, a second", count(Math.round(figures.out_per_s * 10) / 10)],
+    ["Clients", count(figures.connections)], ["Messages in, a second", count(Math.round(figures.in_per_s * 10) / 10)], ["Messages out, a second", count(Math.round(figures.out_per_s * 10) / 10)],
     ["Sessions", count(figures.sessions)], ["Oldest queued", seconds(figures.queue_oldest_s) || "none"],
     ["Copies", figures.copies_met ? "all in sync" : "some are missing", figures.copies_met ? "good" : "bad"],
     ["Nodes ready", `${figures.nodes_ready} of ${figures.nodes}`, figures.nodes_ready === figures.nodes ? "good" : "warn"],
-    ["Certificates", figures.tls_not_after_ms ? `until ${moment(figures.tls_not_after_ms).slice(0, 10)}` : "none"], ["Least free disk", size(figures.disk_free_bytes) || "not known"],
+    ["Certificates until", figures.tls_not_after_ms ? moment(figures.tls_not_after_ms).slice(0, 10) : "none"], ["Least free disk", size(figures.disk_free_bytes) || "not known"],
   ];
   const drops = Object.entries(answer.drops || {}).map(([reason, dropped]) => ({ reason, dropped }));
   return html`<h1>Overview</h1><p class="question">Is it healthy?</p><${Failure} problem=${problem} /><${Partial} page=${answer} />
@@ -51,7 +51,7 @@ export function Audits({ beat }) {
   const empty = answer && answer.folder ? `No report is below ${answer.folder} yet: an audit job with its --output there leaves one.` : "The setting admin.audits_dir names no folder of reports.";
   return html`<h1>Audits</h1><p class="question">Was anything lost?</p><${Failure} problem=${problem} />
     ${proven.length > 1 ? html`<${Chart} title="Messages by audit" names=${["lost", "twice"]} series=${series} />` : null}
-    ${answer ? html`<${Table} caption=${`Reports: ${rows.length}`} rows=${rows} mark=${auditMark} empty=${empty}
+    ${answer ? html`<${Table} caption="Reports" rows=${rows} mark=${auditMark} empty=${empty}
       columns=${["report", "at_ms", "verdict", "acked", "delivered", "queued", "expired", "dropped", "lost", "duplicated", "replica_diff", "findings", "found"]} />` : problem ? null : html`<p role="status">Asking …</p>`}
     <${Copies} cli="stratamq audit reports" path="/audits" />`;
 }

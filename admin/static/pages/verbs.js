@@ -2,21 +2,20 @@
 
 import { html, useState } from "../vendor/preact-htm.js";
 import { useAnswer } from "../load.js";
-import { Answered, Change, Copies, Facts, Failure, Table } from "../parts.js";
-import { count, printable, shown } from "../words.js";
+import { Answered, Asking, Change, Copies, Facts, Failure, Partial, Table } from "../parts.js";
+import { counted, printable, shown } from "../words.js";
 
 const tables = (answer) => Object.entries(answer || {}).filter(([, value]) => Array.isArray(value) && value.length && typeof value[0] === "object");
 const facts = (answer) => Object.fromEntries(Object.entries(answer || {}).filter(([, value]) => !Array.isArray(value) || typeof value[0] !== "object"));
+const capital = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
 const columns = (rows) => [...new Set(rows.flatMap((row) => Object.keys(row)))];
-// Nodes as an operator reads them: addresses for clients without doors of our own, and no incarnation.
-const nodes = (rows) => rows.map(({ incarnation, clients, ...row }) => ({ ...row, listeners: clients && Object.fromEntries(Object.entries(clients).filter(([name]) => !name.startsWith("@"))) }));
 
 export function Plain({ title, question, path, query = {}, cli, beat = 0, children }) {
   const { answer, problem } = useAnswer(path, query, beat);
   return html`<h1>${title}</h1><p class="question">${question}</p><${Failure} problem=${problem} />
     ${answer ? html`<${Facts} facts=${facts(answer)} />` : problem ? null : html`<p role="status">Asking …</p>`}
     ${children}
-    ${tables(answer).map(([name, all]) => [name, name === "nodes" ? nodes(all) : all]).map(([name, rows]) => html`<h2 key=${name}>${name.replaceAll("_", " ")}</h2><${Table} caption=${`${name}: ${rows.length}`} rows=${rows} columns=${columns(rows)} />`)}
+    ${tables(answer).map(([name, rows]) => html`<${Table} key=${name} caption=${capital(name)} rows=${rows} columns=${columns(rows)} />`)}
     <${Copies} cli=${cli} path=${path} query=${query} />`;
 }
 
@@ -29,11 +28,12 @@ export function Ring({ me, go, query, beat }) {
   const rows = (answer && answer.partitions) || [];
   const primaries = [...new Set(rows.map((row) => row.primary))].sort();
   const may = me.role !== "viewer";
+  const said = (row) => `partition ${row.partition} of ${row.primary || "nobody"}: ${counted(row.in_sync.length, "copy", "copies")} in sync${row.state !== "ok" ? `, ${row.state}` : ""}${row.joining.length ? `, on its way to ${row.joining.join(", ")}` : ""}`;
   return html`<h1>Ring</h1><p class="question">Where is everything, and what would move?</p><${Failure} problem=${problem} />
     <form class="row" onSubmit=${(event) => { event.preventDefault(); go({ ...query, name }); }}>
       <label>client identifier or topic <input value=${name} onInput=${(event) => setName(event.target.value)} /></label><button type="submit">Where does it live?</button>
     </form>
-    <${Failure} problem=${explained.problem} />${explained.answer ? html`<${Facts} facts=${explained.answer} />` : null}
+    <${Asking} state=${explained} wanted=${query.name} /><${Failure} problem=${explained.problem} />${explained.answer ? html`<${Facts} facts=${explained.answer} />` : null}
     <h2>Rebalance</h2>${status.answer ? html`<${Facts} facts=${facts(status.answer)} />` : null}
     <div class="row">
       <button type="button" onClick=${() => go({ ...query, plan: "1" })}>What would move?</button>
@@ -41,28 +41,52 @@ export function Ring({ me, go, query, beat }) {
       <${Change} label="Pause" method="POST" path="/ring/pause" enabled=${may} /><${Change} label="Resume" method="POST" path="/ring/resume" enabled=${may} />
       <${Change} label="Abort" method="POST" path="/ring/abort" danger=${true} enabled=${may} />
     </div>
-    <${Failure} problem=${plan.problem} />
-    ${plan.answer ? html`<${Facts} facts=${facts(plan.answer)} />${tables(plan.answer).map(([title, moves]) => html`<h2>${title}</h2><${Table} caption=${`${title}: ${moves.length}`} rows=${moves} columns=${columns(moves)} />`)}` : null}
-    <h2>Partitions</h2>
-    ${primaries.map((primary) => html`<h3 key=${primary}>${printable(primary || "without primary")}: ${count(rows.filter((row) => row.primary === primary).length)}</h3>
-      <div class="grid">${rows.filter((row) => row.primary === primary).map((row) => html`<button type="button" key=${row.partition} title=${`partition ${row.partition}`} aria-label=${`partition ${row.partition} of ${row.primary}`} onClick=${() => go({ ...query, partition: row.partition })}>${row.partition}</button>`)}</div>`)}
+    <${Asking} state=${plan} wanted=${query.plan} /><${Failure} problem=${plan.problem} />
+    ${plan.answer ? html`<${Facts} facts=${facts(plan.answer)} />${tables(plan.answer).map(([title, moves]) => html`<${Table} key=${title} caption=${capital(title)} rows=${moves} columns=${columns(moves)} />`)}` : null}
+    <h2>Partitions</h2><p class="question">By primary; ! says that something is wrong with one, → that a copy is on its way.</p>
+    <${Asking} state=${{ answer, problem }} wanted=${true} />${primaries.map((primary) => html`<h3 key=${primary}>${printable(primary || "Without primary")}: ${counted(rows.filter((row) => row.primary === primary).length, "partition")}</h3>
+      <div class="grid">${rows.filter((row) => row.primary === primary).map((row) => html`<button type="button" key=${row.partition} class=${row.state !== "ok" || row.joining.length ? "warn" : ""} aria-pressed=${String(row.partition) === query.partition} title=${said(row)} aria-label=${said(row)} onClick=${() => go({ ...query, partition: row.partition })}>${row.partition}${row.joining.length ? "→" : row.state !== "ok" ? "!" : ""}</button>`)}</div>`)}
     ${query.partition ? html`<h2>Partition ${printable(query.partition)}</h2><${Facts} facts=${rows.find((row) => String(row.partition) === query.partition) || {}} />` : null}
     <${Copies} cli="stratamq ring show" path="/ring" />`;
 }
 
-export function Nodes({ me, beat }) {
+// What the map says of each node, and what the node says of itself.
+export function Nodes({ me, beat, rates = {} }) {
   const { answer, problem } = useAnswer("/nodes", {}, beat);
-  const rows = nodes((answer && answer.nodes) || []);
+  const told = useAnswer("/stats", { columns: "node,version,started_at_ms,at_ms,ready,why_not_ready,disk_free_bytes,rss_bytes,open_files", limit: 1000 }, beat);
+  const own = Object.fromEntries(((told.answer && told.answer.rows) || []).map((row) => [row.node, row]));
+  const rows = ((answer && answer.nodes) || []).map((row) => {
+    const figures = own[row.node] || {};
+    const [into, out] = rates[row.node] || [];
+    const uptime_s = figures.started_at_ms ? (figures.at_ms - figures.started_at_ms) / 1000 : undefined;
+    return { ...row, ...figures, uptime_s, in_per_s: row.tier === "edge" ? into : undefined, out_per_s: row.tier === "edge" ? out : undefined, why_not_ready: (figures.why_not_ready || []).join("; ") };
+  });
   const [node, setNode] = useState("");
   const may = me.role !== "viewer";
-  return html`<h1>Nodes</h1><p class="question">What runs, and in which state?</p><${Failure} problem=${problem} />
-    ${answer ? html`<${Table} caption=${`Nodes: ${rows.length}`} rows=${rows} columns=${columns(rows)} />` : problem ? null : html`<p role="status">Asking …</p>`}
+  return html`<h1>Nodes</h1><p class="question">What runs, and in which state?</p><${Failure} problem=${problem} /><${Failure} problem=${told.problem} /><${Partial} page=${told.answer} />
+    ${answer ? html`<${Table} caption="Nodes" rows=${rows} mark=${stateMark} columns=${["node", "tier", "state", "gossip", "ready", "why_not_ready", "version", "uptime_s", "connected", "in_per_s", "out_per_s", "primaries", "replicas", "joining", "load", "disk_free_bytes", "rss_bytes", "open_files", "lease_s", "lease_left_s", "map_epoch", "weight", "zone", "address"]} />` : problem ? null : html`<p role="status">Asking …</p>`}
     <h2>Maintenance</h2>
     <div class="row"><label>node <select value=${node} onChange=${(event) => setNode(event.target.value)}><option value="">choose</option>${rows.map((row) => html`<option key=${row.node} value=${row.node}>${row.node}</option>`)}</select></label>
       ${node ? html`<${Change} label=${`Drain ${node}`} method="POST" path=${`/nodes/${encodeURIComponent(node)}/drain`} danger=${true} enabled=${may} />
       <${Change} label=${`Use ${node} again`} method="POST" path=${`/nodes/${encodeURIComponent(node)}/undrain`} enabled=${may} />` : null}
     </div>
     <${Copies} cli="stratamq node list" path="/nodes" />`;
+}
+
+const stateMark = (name, value) => ((name === "state" && value !== "active") || (name === "gossip" && value !== "alive") || (name === "ready" && value === false) ? "warn" : "");
+
+// Consensus as each router knows it, and the leases and epochs that its leader keeps.
+export function Routers({ beat }) {
+  const { answer, problem } = useAnswer("/cluster", {}, beat);
+  const raft = useAnswer("/raft", {}, beat);
+  const rows = ((raft.answer && raft.answer.rows) || []).map((row) => ({ ...row, shards: (row.shards || []).length, voters: (row.voters || []).length, learners: (row.learners || []).join(", ") }));
+  const leader = rows.find((row) => row.leases && Object.keys(row.leases).length);
+  const leases = leader ? Object.entries(leader.leases).map(([node, left]) => ({ node, lease_left_s: left, acknowledged_epoch: (leader.epochs || {})[node] })) : [];
+  return html`<h1>Routers</h1><p class="question">Who decides, and whose lease runs?</p><${Failure} problem=${problem} />
+    <${Answered} state=${raft} from=${() => rows} caption="Routers" columns=${["node", "state", "term", "leader", "voted_for", "last_index", "commit_index", "applied_index", "snapshot_index", "shards", "voters", "learners"]} mark=${(name, value) => (name === "state" && value === "leader" ? "good" : "")} />
+    ${leases.length ? html`<h2>Leases</h2><${Table} caption=${`Leases that ${leader.node} keeps`} rows=${leases} columns=${["node", "lease_left_s", "acknowledged_epoch"]} />` : null}
+    ${answer ? html`<h2>Cluster</h2><${Facts} facts=${facts(answer)} />` : problem ? null : html`<p role="status">Asking …</p>`}
+    <${Copies} cli="stratamq cluster status" path="/cluster" />`;
 }
 
 export function Users({ me, beat }) {
