@@ -1,5 +1,6 @@
 """Rules of the operators' surface, each taken away, and the test that notices."""
 
+from functools import partial
 from typing import Any
 
 from admin.gather import Gather, Page
@@ -8,11 +9,13 @@ from tests.admin import test_gather as _G
 from tests.edge import test_event_families as _F
 from tests.edge import test_traces as _T
 from tests.mutants.seeded import SeededBug
+from tests.storage import test_look_columns as _P
 from tests.wire import test_journal as _J
 from tests.wire import test_looks as _L
 from tests.wire import test_traces as _W
 from wire.looks import desk, trace_desk
 from wire.looks.journal import Journal
+from wire.looks.source import Ask
 from wire.looks.trace_desk import TraceDesk
 
 __all__ = ["OPERATORS"]
@@ -51,6 +54,23 @@ OPERATORS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(desk, "lower_role", lambda role, _: role),
         _L.test_the_role_of_both_certificate_and_question_suffices,
         "test_the_role_of_both_certificate_and_question_suffices",
+    ),
+    SeededBug(
+        "a payload is shown to whoever does not ask for it",
+        "wire/looks/desk.py _shown",
+        lambda patch: patch.setattr(desk, "_shown", lambda look, _, columns: tuple(look.columns or columns)),
+        partial(_P.test_a_payload_is_shown_to_operators_that_ask_for_it, "retained", {}, [], "viewer", None, ""),
+        "test_a_payload_is_shown_to_operators_that_ask_for_it",
+    ),
+    SeededBug(
+        "a payload asks for no role",
+        "wire/looks/source.py Ask.may_read_payloads",
+        lambda patch: patch.setattr(Ask, "may_read_payloads", lambda _: True),
+        partial(
+            _P.test_a_payload_is_shown_to_operators_that_ask_for_it,
+            *("queue", {"client_id": "alice", "payload": "head"}, [], "viewer", None, "want the role operator"),
+        ),
+        "test_a_payload_is_shown_to_operators_that_ask_for_it",
     ),
     SeededBug(
         "a node that did not answer is not named",
