@@ -102,7 +102,7 @@ class Tally(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a page of figures shows of a partition."""
+    """A partition as a page of figures shows it."""
 
     key: tuple[str, ...]  # its labels
     serving: bool
