@@ -211,7 +211,12 @@ class StorageService:
                 self._hub.set_seeds(self._config.node.seeds)
                 self._syncs = LogSyncs(self._hub.reads)
                 self._committer = GroupCommitter(
-                    self._store, self._on_durable, self._commit_settings(), self._syncs, self._turn_at_once
+                    self._store,
+                    self._on_durable,
+                    self._commit_settings(),
+                    self._syncs,
+                    self._turn_at_once,
+                    LogSyncs(self._hub.reads, wait_s=0.0),
                 )
                 nursery.start_soon(self._committer.run)
                 self.core = StorageCore(

@@ -4,8 +4,10 @@
  * write, sync and close in the table that every database of the process uses. For a data file that was attached, each
  * page has a sum: set when the page is written, checked when it is read (a mismatch is LSM_CORRUPT), and made durable
  * before the header that refers to the page, in a journal beside the data file (storage/store/page_sums.py reads it back).
- * Pages are given to the disk as they are written, so that the sync of a checkpoint, which everybody waits for, finds
- * little left to write.
+ * Pages are given to the disk as they are written, so that the sync of a checkpoint finds little left to write.
+ * A checkpoint may be synced elsewhere: `begin` hands out the journal with the sums of all pages so far; once that and
+ * the data file were synced, the library's own syncs are left out while `defer` says so and no page was written since
+ * (storage/store/checkpoints.py has the order).
  * For all files, a short write is continued, and is LSM_FULL when the disk takes no more: the library itself takes a
  * short write for a whole one and acknowledges a torn transaction.
  *
@@ -29,7 +31,6 @@
 #define HAND_OVER_BYTES (256L << 10)
 #define HEADER_PAGES 2
 #define FILES_MAX 64
-#define JOURNAL_BYTES_MAX (4L << 20) /* beyond twice what its sums need; then it is rewritten */
 #define RECORD_MAGIC 0x534d5153u     /* storage/store/page_sums.py knows these two as well */
 #define JOURNAL_MAGIC "SMQsums1"
 #define DAMAGED_MAGIC "SMQdamag" /* of as many bytes */
@@ -63,10 +64,16 @@ typedef struct Sums {
   char *path;      /* of the data file, as the library names it */
   int journal;     /* descriptor */
   long long at;    /* bytes in the journal */
+  long long most;  /* bytes beyond twice what its sums need; then it is rewritten */
   uint32_t *sums;  /* by page number; 0 is unknown */
   uint32_t pages;  /* allocated */
   uint32_t *dirty; /* pages whose sums are not in the journal; may name a page twice */
   uint32_t dirty_count, dirty_allocated;
+  int side;          /* descriptor of the journal that is to take this one's place, -1 if there is none */
+  long long side_at; /* bytes in that */
+  int unsynced;      /* the journal has a record that was not synced */
+  int begun;         /* no page was written since `begin` */
+  int deferring;     /* the library's syncs of what `begin` handed out are left out */
   int files;         /* of the library that are open on it */
   int detached;      /* freed with the last of them */
   long long written_from, written_to; /* a run of pages that the disk was not given yet */
@@ -95,6 +102,7 @@ static void free_sums(Sums *sums) {
       break;
     }
   close(sums->journal);
+  if (sums->side >= 0) close(sums->side);
   free(sums->path);
   free(sums->sums);
   free(sums->dirty);
@@ -159,8 +167,7 @@ static uint64_t entries_sum(const uint32_t *entries, size_t words) { /* FNV-1a, 
   return check;
 }
 
-/* Write one record (magic, count, sum of the entries, then pairs of page and sum) and make it durable. The pages are
- * those listed, or all with a known sum. */
+/* Write one record: magic, count, sum of the entries, then pairs of page and sum. The pages are those listed, or all. */
 static int write_record(Sums *sums, int fd, const uint32_t *pages, uint32_t count, long long *at) {
   uint32_t *record = malloc(16 + (size_t)count * 8);
   uint64_t check;
@@ -176,13 +183,14 @@ static int write_record(Sums *sums, int fd, const uint32_t *pages, uint32_t coun
   memcpy(record + 2, &check, 8);
   rc = write_all(fd, record, 16 + (size_t)count * 8, *at);
   free(record);
-  if (rc != LSM_OK) return rc;
-  if (fdatasync(fd) != 0) {
-    sums->sync_failed = errno;
-    return LSM_IOERR;
-  }
-  *at += 16 + (long long)count * 8;
-  return LSM_OK;
+  if (rc == LSM_OK) *at += 16 + (long long)count * 8;
+  return rc;
+}
+
+static int synced(Sums *sums, int fd) {
+  if (fdatasync(fd) == 0) return LSM_OK;
+  sums->sync_failed = errno;
+  return LSM_IOERR;
 }
 
 static int sync_folder(const char *path) {
@@ -197,36 +205,60 @@ static int sync_folder(const char *path) {
   return rc;
 }
 
-/* Replace the journal by one record of all sums: written aside, synced, renamed, folder synced. */
-static int rewrite_journal(Sums *sums) {
-  char journal[PATH_MAX], side[PATH_MAX + 8];
-  long long at = strlen(JOURNAL_MAGIC);
-  int fd, rc;
-  if (snprintf(journal, sizeof journal, "%s-sums", sums->path) >= (int)sizeof journal) return LSM_IOERR;
-  snprintf(side, sizeof side, "%s.new", journal);
-  fd = open(side, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return LSM_IOERR;
-  rc = write_all(fd, JOURNAL_MAGIC, strlen(JOURNAL_MAGIC), 0);
-  if (rc == LSM_OK) rc = write_record(sums, fd, NULL, sums->pages, &at);
-  if (rc == LSM_OK && (rename(side, journal) != 0 || sync_folder(journal) != 0)) rc = LSM_IOERR;
-  if (rc != LSM_OK) {
-    close(fd);
-    return rc;
-  }
-  close(sums->journal);
-  sums->journal = fd;
-  sums->at = at;
+static void drop_side(Sums *sums) {
+  if (sums->side >= 0) close(sums->side);
+  sums->side = -1;
+}
+
+static int journal_names(const Sums *sums, char journal[PATH_MAX], char side[PATH_MAX + 8]) {
+  if (snprintf(journal, PATH_MAX, "%s-sums", sums->path) >= PATH_MAX) return LSM_IOERR;
+  snprintf(side, PATH_MAX + 8, "%s.new", journal);
   return LSM_OK;
+}
+
+/* Write one record of all sums aside, not synced. */
+static int write_side(Sums *sums) {
+  char journal[PATH_MAX], side[PATH_MAX + 8];
+  int rc;
+  drop_side(sums);
+  if (journal_names(sums, journal, side) != LSM_OK) return LSM_IOERR;
+  sums->side = open(side, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (sums->side < 0) return LSM_IOERR;
+  sums->side_at = strlen(JOURNAL_MAGIC);
+  rc = write_all(sums->side, JOURNAL_MAGIC, strlen(JOURNAL_MAGIC), 0);
+  if (rc == LSM_OK) rc = write_record(sums, sums->side, NULL, sums->pages, &sums->side_at);
+  if (rc != LSM_OK) drop_side(sums);
+  return rc;
+}
+
+/* Let what was written aside, and synced, be the journal; the folder is not synced. */
+static int take_side(Sums *sums) {
+  char journal[PATH_MAX], side[PATH_MAX + 8];
+  if (journal_names(sums, journal, side) != LSM_OK || rename(side, journal) != 0) return LSM_IOERR;
+  close(sums->journal);
+  sums->journal = sums->side;
+  sums->at = sums->side_at;
+  sums->side = -1;
+  return LSM_OK;
+}
+
+static int is_journal_long(const Sums *sums) {
+  return sums->at > sums->most + 16LL * sums->pages && sums->corrupt < 0;
 }
 
 static int flush_journal(Sums *sums) {
   int rc;
-  if (sums->dirty_count == 0) return LSM_OK;
-  if (sums->at > JOURNAL_BYTES_MAX + 16LL * sums->pages && sums->corrupt < 0)
-    rc = rewrite_journal(sums);
-  else
-    rc = write_record(sums, sums->journal, sums->dirty, sums->dirty_count, &sums->at);
-  if (rc == LSM_OK) sums->dirty_count = 0;
+  if (sums->dirty_count == 0 && !sums->unsynced) return LSM_OK;
+  if (is_journal_long(sums)) {
+    rc = write_side(sums);
+    if (rc == LSM_OK) rc = synced(sums, sums->side);
+    if (rc == LSM_OK) rc = take_side(sums);
+    if (rc == LSM_OK && sync_folder(sums->path) != 0) rc = LSM_IOERR;
+  } else {
+    rc = sums->dirty_count ? write_record(sums, sums->journal, sums->dirty, sums->dirty_count, &sums->at) : LSM_OK;
+    if (rc == LSM_OK) rc = synced(sums, sums->journal);
+  }
+  if (rc == LSM_OK) sums->dirty_count = sums->unsynced = 0;
   return rc;
 }
 
@@ -294,6 +326,7 @@ static int vfs_write(lsm_file *file, long long at, void *data, int n) {
   for (long long page = at / PAGE_BYTES; page * PAGE_BYTES < at + n && rc == LSM_OK; page++) {
     long long from = page * PAGE_BYTES;
     if (page < HEADER_PAGES) continue;
+    sums->begun = 0;
     if (from >= at && from + PAGE_BYTES <= at + n)
       rc = note_page(sums, (uint32_t)page, page_sum((uint32_t)page, (char *)data + (from - at)));
     else
@@ -305,6 +338,7 @@ static int vfs_write(lsm_file *file, long long at, void *data, int n) {
 static int vfs_sync(lsm_file *file) {
   Sums *sums = sums_of(file);
   int rc;
+  if (sums && sums->deferring && sums->begun) return LSM_OK;
   if (sums && (rc = flush_journal(sums)) != LSM_OK) return rc;
   errno = 0;
   rc = real.xSync(file);
@@ -348,11 +382,11 @@ static PyObject *install(PyObject *self, PyObject *arguments) {
 static PyObject *attach(PyObject *self, PyObject *arguments) {
   const char *path, *known;
   Py_ssize_t known_bytes;
-  long long at;
+  long long at, most;
   int journal;
   Sums *sums;
   (void)self;
-  if (!PyArg_ParseTuple(arguments, "siLy#", &path, &journal, &at, &known, &known_bytes)) return NULL;
+  if (!PyArg_ParseTuple(arguments, "siLy#L", &path, &journal, &at, &known, &known_bytes, &most)) return NULL;
   sums = calloc(1, sizeof *sums);
   if (!sums) return PyErr_NoMemory();
   sums->pages = (uint32_t)(known_bytes / 4) + 1024;
@@ -360,7 +394,8 @@ static PyObject *attach(PyObject *self, PyObject *arguments) {
   sums->path = strdup(path);
   sums->journal = journal; /* ours from here on */
   sums->at = at;
-  sums->corrupt = -1;
+  sums->most = most;
+  sums->corrupt = sums->side = -1;
   if (!sums->sums || !sums->path) return PyErr_NoMemory();
   memcpy(sums->sums, known, (size_t)known_bytes / 4 * 4);
   sums->next = attached;
@@ -400,6 +435,70 @@ static PyObject *status(PyObject *self, PyObject *arguments) {
   return Py_BuildValue("iLL", sums->sync_failed, sums->corrupt, sums->at);
 }
 
+static PyObject *unsynced(PyObject *self, PyObject *arguments) {
+  const char *path;
+  Sums *sums;
+  (void)self;
+  if (!PyArg_ParseTuple(arguments, "s", &path)) return NULL;
+  sums = find(path);
+  return PyLong_FromUnsignedLong(sums ? sums->dirty_count : 0);
+}
+
+static Sums *required(PyObject *arguments) {
+  const char *path;
+  Sums *sums;
+  if (!PyArg_ParseTuple(arguments, "s", &path)) return NULL;
+  if (!(sums = find(path))) PyErr_SetString(PyExc_RuntimeError, "the data file is not attached");
+  return sums;
+}
+
+static PyObject *begin(PyObject *self, PyObject *arguments) {
+  Sums *sums = required(arguments);
+  int rc = LSM_OK;
+  (void)self;
+  if (!sums) return NULL;
+  drop_side(sums);
+  errno = 0;
+  /* Both: the journal as it is serves the next header until the one aside has its name, durably. */
+  if (is_journal_long(sums)) rc = write_side(sums);
+  if (rc == LSM_OK && sums->dirty_count) {
+    rc = write_record(sums, sums->journal, sums->dirty, sums->dirty_count, &sums->at);
+    sums->unsynced = 1;
+  }
+  if (rc != LSM_OK) {
+    if (!errno) errno = EIO;
+    return PyErr_SetFromErrno(PyExc_OSError);
+  }
+  sums->dirty_count = 0;
+  sums->begun = 1;
+  return Py_BuildValue("ii", sums->journal, sums->side);
+}
+
+static PyObject *replace(PyObject *self, PyObject *arguments) {
+  Sums *sums = required(arguments);
+  (void)self;
+  if (!sums) return NULL;
+  if (!sums->begun || sums->side < 0) Py_RETURN_FALSE;
+  errno = 0;
+  if (take_side(sums) != LSM_OK) {
+    if (!errno) errno = EIO;
+    return PyErr_SetFromErrno(PyExc_OSError);
+  }
+  Py_RETURN_TRUE;
+}
+
+static PyObject *defer(PyObject *self, PyObject *arguments) {
+  const char *path;
+  int on;
+  Sums *sums;
+  (void)self;
+  if (!PyArg_ParseTuple(arguments, "sp", &path, &on)) return NULL;
+  if (!(sums = find(path)) || (on && !sums->begun)) Py_RETURN_FALSE;
+  sums->deferring = on;
+  if (on) sums->unsynced = 0;
+  Py_RETURN_TRUE;
+}
+
 static PyObject *damaged(PyObject *self, PyObject *none) {
   (void)self, (void)none;
   return PyBool_FromLong(damages);
@@ -418,9 +517,16 @@ static PyObject *check(PyObject *self, PyObject *arguments) {
 static PyMethodDef methods[] = {
     {"check", check, METH_VARARGS, "check(entries): the sum of a record of the journal."},
     {"install", install, METH_VARARGS, "install(path of the lsm module): replace the library's file calls, once."},
-    {"attach", attach, METH_VARARGS, "attach(data file, journal fd, journal bytes, sums): check pages from now on."},
+    {"attach", attach, METH_VARARGS, "attach(data file, journal fd, journal bytes, sums, bytes to rewrite it at): check pages from now on."},
     {"detach", detach, METH_VARARGS, "detach(data file): stop once the library has closed it; closes the journal."},
     {"status", status, METH_VARARGS, "status(data file) -> (errno of a failed sync, corrupt page or -1, journal bytes)."},
+    {"unsynced", unsynced, METH_VARARGS, "unsynced(data file) -> pages written since the journal's last record."},
+    {"begin", begin, METH_VARARGS,
+     "begin(data file) -> (journal fd, fd of the journal that is to replace it or -1): to be synced, with the file."},
+    {"replace", replace, METH_VARARGS,
+     "replace(data file) -> whether the journal that was synced took the name; its folder is to be synced."},
+    {"defer", defer, METH_VARARGS,
+     "defer(data file, whether) -> False if pages were written since `begin`; leave out the library's syncs."},
     {"damaged", damaged, METH_NOARGS, "damaged() -> whether a page of any data file failed its check in this process."},
     {NULL, NULL, 0, NULL}};
 

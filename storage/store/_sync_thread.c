@@ -1,7 +1,8 @@
 /* A thread that syncs files and never asks for the interpreter lock.
  *
- * One sync at a time: `begin` hands over a descriptor of the log, and one of the marker or -1; the thread calls
- * fdatasync on each in that order, closes the first, which is its own, and adds 1 to an eventfd. The loop waits for that
+ * One sync at a time: `begin` hands over two descriptors, as of the log and of the marker, or -1 for either; the thread
+ * calls fdatasync on each in that order, closes the first, which is its own, and adds 1 to an eventfd. A folder's names
+ * need fsync, and get it. The loop waits for the eventfd
  * as for a socket, and `end` returns errno of the sync that failed, 0 if none did, and how long both took. `begin` waits
  * a moment for that itself if asked to: on a fast disk the news then needs no wake-up of the loop. A worker thread of
  * Python would want the interpreter lock before and after each sync while the loop computes.
@@ -17,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,8 +43,11 @@ static double now_s(void) {
 }
 
 static int synced(int descriptor) { /* an interrupted sync was none: Python's own tries again as well */
+  struct stat status;
   int rc;
-  do rc = fdatasync(descriptor);
+  if (descriptor < 0) return 0;
+  if (fstat(descriptor, &status) != 0) return errno;
+  do rc = S_ISDIR(status.st_mode) ? fsync(descriptor) : fdatasync(descriptor);
   while (rc != 0 && errno == EINTR);
   return rc == 0 ? 0 : errno;
 }
@@ -56,8 +61,8 @@ static void *serve(void *argument) {
     if (self->ends) return NULL;
     begun = now_s();
     self->failed = synced(self->log);
-    if (!self->failed && self->marker >= 0) self->failed = synced(self->marker);
-    close(self->log);
+    if (!self->failed) self->failed = synced(self->marker);
+    if (self->log >= 0) close(self->log);
     self->took_s = now_s() - begun;
     while (write(self->event, &one, sizeof one) < 0 && errno == EINTR) continue;
   }
@@ -155,7 +160,7 @@ static PyObject *sync_thread_close(SyncThread *self, PyObject *none) {
 
 static PyMethodDef methods[] = {
     {"begin", (PyCFunction)sync_thread_begin, METH_VARARGS,
-     "Begin a sync of descriptors, log and marker; wait so many us for its end, and return what end() returns."},
+     "Begin a sync of two descriptors, each -1 for none; wait so many us for its end, and return what end() returns."},
     {"end", (PyCFunction)sync_thread_end, METH_NOARGS, "Return (errno, seconds) of the sync that ended, else None."},
     {"fileno", (PyCFunction)sync_thread_fileno, METH_NOARGS, "Return the descriptor that is readable at an end."},
     {"close", (PyCFunction)sync_thread_close, METH_NOARGS, "Wait for a sync that runs; end the thread."},

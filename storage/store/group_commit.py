@@ -85,10 +85,15 @@ class GroupCommit:
         self._sync_started = -math.inf
         self._mean_rows = 0.0
         self._marker_due = math.inf
-        self._crowded = False
+        self._crowded = self._held = False
 
     def handle(
-        self, now: float, event: Submitted | Committed | LogSynced | Waited, *, crowded: bool = False
+        self,
+        now: float,
+        event: Submitted | Committed | LogSynced | Waited,
+        *,
+        crowded: bool = False,
+        held: bool = False,
     ) -> GroupCommitReady:
         """Take one event.
 
@@ -96,8 +101,9 @@ class GroupCommit:
             now: Seconds on a monotonic clock.
             event: What happened.
             crowded: The store has no room for a commit beside others that are not durable.
+            held: Nor for any; an event comes when it has.
         """
-        self._crowded = crowded
+        self._crowded, self._held = crowded, held
         durable_transaction_no = 0
         if isinstance(event, Submitted):
             self._take(now, event.operations)
@@ -140,8 +146,8 @@ class GroupCommit:
 
     def _has_to_wait(self) -> bool:
         """Return whether a sync comes first: a batch is ahead of the one under way already, or the store is crowded."""
-        if not self._committed:
-            return False
+        if self._held or not self._committed:
+            return self._held
         return self._crowded or not self._syncing or self._committed[-1][0] > self._synced_up_to
 
     def _commit_at(self) -> float:

@@ -5,10 +5,12 @@ lock (``log_syncs``). A failed sync ends the process: the error leaves ``run`` a
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
+from storage.store.checkpointer import Checkpointer
 from storage.store.errors import BatchUnknown, StoreError, StoreFailed, StoreFull
 from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
 from storage.store.log_syncs import LogSyncs
@@ -36,12 +38,14 @@ class GroupCommitter:
         settings: GroupCommitSettings | None = None,
         syncs: Syncs | None = None,
         then: Callable[[], None] = lambda: None,
+        checkpoint_syncs: Syncs | None = None,
     ) -> None:
         """Args:
         on_durable: Called with n once batches 1 to n are durable, from within ``submit`` too; must not raise, block or
             submit.
         syncs: Runs the store's syncs; closed when ``run`` ends.
         then: Called when batches may have become durable outside ``submit``; may submit.
+        checkpoint_syncs: Runs those of its checkpoints; likewise.
         """
         self.commits = 0
         self.syncs = 0
@@ -51,6 +55,7 @@ class GroupCommitter:
         self._core = GroupCommit(settings or GroupCommitSettings())
         self._syncs = syncs or LogSyncs()
         self._then = then
+        self._checkpointer = Checkpointer(store, checkpoint_syncs or LogSyncs(wait_s=0.0), self._checkpoint_ended)
         self._synced_to = 0  # transaction_no that the sync under way makes durable
         self._batches: list[Batch] = []  # of this turn of the loop
         self._submitted = 0
@@ -108,7 +113,8 @@ class GroupCommitter:
         self._serving = True
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._take_ends)
+                nursery.start_soon(self._take_ends, partial(self._syncs.attend, self._sync_ended))
+                nursery.start_soon(self._take_ends, self._checkpointer.run)
                 self._round()
                 await self._wait_deadlines()
                 nursery.cancel_scope.cancel()
@@ -116,13 +122,14 @@ class GroupCommitter:
             self._serving = False
             self._progress.set()
             self._syncs.close()
+            self._checkpointer.close()
         if self._failure is not None:
             raise self._failure  # out here, so that it does not come in an exception group
 
-    async def _take_ends(self) -> None:
+    async def _take_ends(self, attend: Callable[[], Awaitable[None]]) -> None:
         """Go on whenever a sync ends."""
         try:
-            await self._syncs.attend(self._sync_ended)
+            await attend()
         except StoreError as error:
             self._fail(error)
 
@@ -132,6 +139,10 @@ class GroupCommitter:
             if self._batches:
                 self._round()
             self._go_on()
+
+    def _checkpoint_ended(self) -> None:
+        self._round()  # what the checkpoint held up
+        self._go_on()
 
     async def _wait_deadlines(self) -> None:
         """Go on when it is time, until something failed."""
@@ -155,8 +166,18 @@ class GroupCommitter:
 
     def _round(self) -> None:
         """Feed everything submitted since the last turn, and do what is due."""
+        if self._store.makes_room:
+            self._make_room()
         operations, self._batches = self._batches, []
         self._handle(Submitted(operations) if operations else Waited())
+
+    def _make_room(self) -> None:
+        """Do a slice of what a held commit waits for; the next one comes with the loop's next turn."""
+        try:
+            self._store.make_room()
+            self._checkpointer.look()
+        except StoreError as error:
+            self._fail(error)
 
     def _handle(self, event: Submitted | LogSynced | Waited) -> None:
         if self._failure is not None:
@@ -169,7 +190,7 @@ class GroupCommitter:
             self._wake.set()
 
     def _told(self, event: Submitted | Committed | LogSynced | Waited) -> GroupCommitReady:
-        return self._core.handle(trio.current_time(), event, crowded=self._store.crowded)
+        return self._core.handle(trio.current_time(), event, crowded=self._store.crowded, held=self._store.held)
 
     def _perform(self, ready: GroupCommitReady) -> None:
         if ready.durable is not None:
@@ -181,6 +202,7 @@ class GroupCommitter:
             transaction_no = self._write(ready.transaction)
             self.commits += 1
             self.rows += len(ready.transaction)
+            self._checkpointer.look()
             self._perform(self._told(Committed(transaction_no)))
             return
         if ready.sync:
@@ -190,7 +212,7 @@ class GroupCommitter:
             if self._syncs.begin(ticket):
                 self._perform(self._told(LogSynced(self._synced_to)))
                 return
-        self._deadline = ready.deadline
+        self._deadline = -math.inf if self._store.makes_room else ready.deadline
 
     def _write(self, rows: Batch) -> int:
         """Write a batch; one whose outcome is unknown is looked up by its number, and written once more if absent."""

@@ -37,9 +37,14 @@ class LogSyncs:
         lengths: Of its syncs.
     """
 
-    def __init__(self, reads: EarlyReads | None = None) -> None:
+    def __init__(self, reads: EarlyReads | None = None, *, wait_s: float | None = None) -> None:
+        """Args:
+        reads: Hears of an end without a turn of trio's.
+        wait_s: In ``begin``, while syncs take less; ``WAIT_S`` if not given.
+        """
         self._thread = SyncThread()
-        self._reads = reads  # hears of an end without a turn of trio's
+        self._wait_s = WAIT_S if wait_s is None else wait_s
+        self._reads = reads
         self._mean_s = 0.0
         self.lengths = PowersOfTwo()
 
@@ -47,7 +52,7 @@ class LogSyncs:
         """Begin a sync, none may be under way; return whether it has ended already. Raises SyncFailed likewise."""
         assert isinstance(ticket, StoreSync)
         log, marker = ticket.hand_over()
-        end = self._thread.begin(log, marker, int(WAIT_S * 1e6) if self._mean_s < WAIT_S else 0)
+        end = self._thread.begin(log, marker, int(self._wait_s * 1e6) if self._mean_s < self._wait_s else 0)
         if end is None:
             return False
         self._judge(*end)

@@ -7,9 +7,11 @@ by far, are never moved, and one that was written again and again is moved once.
 | rows of a generation are moved | once all its commits are durable in the log |
 | one that the newer generation wrote again, or deleted, is not | while all commits of the newer one are durable |
 | its region is written again | once what was moved is durable in the data file |
-| the older generation is gone | before the newer one's region is crowded, however large commits are |
+| the older generation is gone | before more than three quarters of the newer one's region are full |
 | a commit to a crowded region waits | for all commits before it, so that none has to be synced in its call |
 | a commit that finds no room in its region | goes to the data file, and so do others until it is durable |
+| no row is moved | while a checkpoint of the data file is synced |
+| a commit to a crowded region waits as well | for the end of that, and until the older generation is moved, in slices |
 
 So after a crash the data file holds all commits up to some number, with rows of later ones at most, and the log holds
 those (``Store.open`` replays them). Decision: docs/adr/0079-a-log-of-our-own.md.
@@ -19,8 +21,9 @@ import os
 from pathlib import Path
 
 from storage.state import keys
+from storage.store.checkpoints import CheckpointSync
 from storage.store.errors import BatchUnknown, StoreClosed, StoreFailed, SyncFailed
-from storage.store.protocol import Batch, Row
+from storage.store.protocol import Batch, Row, SyncTicket
 from storage.store.record import RESERVED_PREFIX
 from storage.store.row_table import ABSENT, Below, RowTable, encode_rows
 from storage.store.settings import StoreSettings
@@ -36,6 +39,8 @@ GENERATION_BYTES = 8 * 1024 * 1024  # of the log, after which the next generatio
 SETTLED = 4  # part of a newer generation by whose end most messages of the older one are consumed: a quarter
 MOVED_PER_ROW = 2  # rows moved for each that is written: the older generation is gone long before the newer is full
 MOVED_LEAST = 32
+MOVED_MOST = 2_000  # with one commit: some milliseconds, in which the loop waits
+MOVED_BYTES_MAX = 1024 * 1024  # likewise, about
 MOVED_AT_ONCE = 5_000  # in one transaction when all are moved
 
 
@@ -53,10 +58,12 @@ class LoggedStore:
         self._older: RowTable | None = None
         self._older_bytes = 0  # of its commits in the log
         self._older_rows = 0  # of it that are not moved yet, at least
+        self._slice_rows = 0  # of it that are about as long as may be moved with one commit
         self._moved = False  # rows to the data file, that nobody has synced
         self._behind = False  # commits that went to the data file are not synced
         self._free_after = 0  # commit whose acknowledgement says that what was moved is durable; 0: none
         self._direct_from = 0  # commits from this one on go to the data file; 0: they go to the log
+        self._may_be_due = False  # a checkpoint: the data file was written since that was asked
         self._octets = Octets()
 
     @classmethod
@@ -75,6 +82,29 @@ class LoggedStore:
     def crowded(self) -> bool:
         """Whether the next commit is to wait until all before it are durable; see ``KeyValueStore.crowded``."""
         return not self._direct_from and self._region.is_crowded
+
+    @property
+    def held(self) -> bool:
+        """Whether the next commit is to wait; see ``KeyValueStore.held``."""
+        if self._direct_from:
+            return self._data.checkpoints.under_way
+        return self._region.is_crowded and (self._older is not None or self._data.checkpoints.under_way)
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether a commit is held until rows are moved, and they may be; see ``KeyValueStore.makes_room``."""
+        return self._region.is_crowded and not self._direct_from and self._may_move
+
+    def make_room(self) -> None:
+        """Move a slice of the rows that a commit is held for; see ``KeyValueStore.make_room``."""
+        self._require_open()
+        if self.makes_room:
+            self._move_some(MOVED_MOST, 1.0)
+
+    @property
+    def _may_move(self) -> bool:
+        """Whether rows of the older generation may be moved."""
+        return self._older is not None and self._durable >= self._older.number and not self._data.checkpoints.under_way
 
     @property
     def settings(self) -> StoreSettings:
@@ -132,7 +162,7 @@ class LoggedStore:
         self._below.forget()
         self._number = number
         self._direct_from = self._direct_from or number
-        self._behind = True
+        self._behind = self._may_be_due = True
         return number
 
     # --- from the log to the data file
@@ -142,21 +172,22 @@ class LoggedStore:
 
         Args:
             most: Rows.
-            share: Of the rows that are left; more than ``most`` if that are more.
+            share: Of the rows that are left; more than ``most`` if that are more, up to a slice.
         """
         if self._older is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
                 self._older, self._newer = self._newer, RowTable(self._below, self._number)
                 self._older_bytes, self._older_rows = self._region.used, len(self._older)
+                self._slice_rows = MOVED_BYTES_MAX * self._older_rows // self._older_bytes
                 self._region = self._ahead.region(1 - self._region.index)
             return
-        if self._durable < self._older.number:
+        if not self._may_move:
             return
         over = self._newer if self._durable == self._number else None  # else its deletions may be lost with the power
         waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
         if waits:
             return
-        most = max(most, int(share * self._older_rows) + 1)
+        most = min(max(most, int(share * self._older_rows) + 1), MOVED_MOST, max(MOVED_LEAST, self._slice_rows))
         self._older_rows -= min(most, self._older_rows)
         if self._move_rows(self._older, most, over):
             self._older = None
@@ -175,7 +206,7 @@ class LoggedStore:
             except BatchUnknown as error:
                 raise StoreFailed("rows could not be moved to the data file twice") from error
         table.forget(rows, over)
-        self._moved = True
+        self._moved = self._may_be_due = True
         return whole
 
     def _move_all(self) -> None:
@@ -251,6 +282,15 @@ class LoggedStore:
             return StoreSync(self._number, os.dup(self._data.sync_descriptor()), None, also=self._ahead.descriptor)
         return self._data.ticket(self._ahead.descriptor, self._number, marker=marker)
 
+    def checkpoint(self, synced: SyncTicket | None = None) -> CheckpointSync | None:
+        """Return the next syncs of a checkpoint of the data file; see ``KeyValueStore.checkpoint``."""
+        if synced is None:
+            if not self._may_be_due:
+                return None
+            self._may_be_due = False
+        self._require_open()
+        return self._data.checkpoint(synced)
+
     def acked(self, transaction_no: int) -> None:
         """Note that commits up to this one are durable, before anybody is told."""
         if transaction_no > self._number:
@@ -274,7 +314,9 @@ class LoggedStore:
 
     def work(self) -> None:
         """Merge a little, for idle moments."""
-        self._data.work()
+        if not self._data.checkpoints.under_way:
+            self._data.work()
+            self._may_be_due = True
 
     def flush(self) -> None:
         """Move every row to the data file, and write its memory out."""

@@ -36,7 +36,7 @@ from storage.store.errors import (
 from storage.store.page_sums import PageSums
 from storage.store.protocol import Row
 
-__all__ = ["LSM_DB_VERSION", "OPTIONS", "LsmFile", "require_library"]
+__all__ = ["LSM_DB_VERSION", "OPTIONS", "Descriptor", "LsmFile", "require_library"]
 
 LSM_DB_VERSION = "0.7.3"  # two other distributions install a module of the same name
 
@@ -51,18 +51,40 @@ OPTIONS = {
     "automerge": _AUTOMERGE,  # never changed while data exists
 }
 _WORK_KB = 4096
+_PAGE_KB = 4
+_HEADERS_BYTES = 8192
 
 _given_up: set[Path] = set()  # data files whose handles the library still has
 
 
+class Descriptor:
+    """An open file's number, closed when nobody refers to it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 class LsmFile:
-    """A data file and its log; connected, closed and connected again."""
+    """A data file and its log; connected, closed and connected again.
+
+    Attributes:
+        connection: Number of the connection.
+        data: Our own descriptor of the data file; closing one lets go of the library's lock, ours is another file's.
+    """
 
     def __init__(self, path: Path) -> None:
         """Args: path: Absolute."""
         self.path = path
         self.sums = PageSums(path)
         self.log_descriptor = -1  # our own, of the log of this connection
+        self.connection = 0
+        self.data: Descriptor | None = None
+        self._has_own_checkpoints = True  # the library's, in its calls
+        self._header_pending = False  # it was written and is not known to be durable
+        self._failure: SyncFailed | None = None  # the disk tells of it once
         self.replayed_bytes = 0  # length of the log that was found when connecting
         self._handle: Any = None
 
@@ -82,6 +104,7 @@ class LsmFile:
             raise StoreDamaged(self.path, "so was found before; another process may open what takes its place")
         log = self.path.with_name(self.path.name + "-log")
         self.replayed_bytes = log.stat().st_size if log.exists() else 0
+        self._renew_headers()
         self.sums.attach()
         try:
             self._handle = lsm.LSM(str(self.path), **OPTIONS)
@@ -97,8 +120,28 @@ class LsmFile:
         options = {name: getattr(self._handle, name) for name in OPTIONS}
         if options != OPTIONS:
             raise StoreFailed(f"lsm-db did not take its options: {options}")
+        if not self._has_own_checkpoints:
+            self._handle.autocheckpoint = 0
+        self.connection += 1
+        self.data = Descriptor(os.open(self.path, os.O_RDWR | os.O_CLOEXEC))
         self.log_descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
         sync_folder(self.path.parent)  # the library creates files without it
+
+    def _renew_headers(self) -> None:
+        """Write the headers as they are once more, durably, before what the one before needs is written over.
+
+        A process that was killed between a header and its sync left it to the page cache; after a sync that failed
+        the page cache takes it for written.
+        """
+        if not self.path.exists():
+            return
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            headers = os.pread(descriptor, _HEADERS_BYTES, 0)
+            os.pwrite(descriptor, headers, 0)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def disconnect(self) -> None:
         """Close; what the library fails to flush stays in its log.
@@ -111,6 +154,7 @@ class LsmFile:
         if descriptor >= 0:
             os.close(descriptor)
         try:
+            self._settle_header()
             if self.sums.corrupt_page >= 0:
                 _given_up.add(self.path)
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # it would be closed when it is freed
@@ -120,6 +164,7 @@ class LsmFile:
             if self.sums.sync_errno:
                 raise SyncFailed(f"a sync inside the library: {os.strerror(self.sums.sync_errno)}")
         finally:
+            self._header_pending, self.data = False, None
             self.sums.detach()
 
     def handle(self) -> Any:
@@ -136,6 +181,7 @@ class LsmFile:
     def transact(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records (None deletes) as one transaction; after any exception, disconnect."""
         handle = self.handle()
+        self._settle_header()
         if handle.transaction_depth != 0:
             raise RuntimeError("transaction depth is not 0")
         handle.begin()
@@ -197,13 +243,69 @@ class LsmFile:
 
     def work(self) -> None:
         """Merge a little; holds the interpreter lock for some milliseconds. After any exception, disconnect."""
+        self._settle_header()
         self.handle().work(_AUTOMERGE, _WORK_KB)  # fewer inputs than automerge can leave a merge that flush spins on
         self._require_sound()
 
     def flush(self) -> None:
         """Write the memory tree out as a segment. After any exception, disconnect."""
+        self._settle_header()
         self.handle().flush()
         self._require_sound()
+
+    # -- checkpoints that are synced beside the loop (``checkpoints.py``)
+
+    def take_checkpoints(self) -> None:
+        """Leave checkpoints to the caller from here on; the library does none in its calls."""
+        self._has_own_checkpoints = False
+        self.handle().autocheckpoint = 0
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether as many pages were written as the library itself would wait for, and it takes none."""
+        return not self._has_own_checkpoints and self.sums.unsynced_pages * _PAGE_KB >= OPTIONS["autocheckpoint"]
+
+    def hand_out_sums(self) -> tuple[int, int]:
+        """Begin a checkpoint; see ``PageSums.hand_out``."""
+        self.handle()
+        return self.sums.hand_out()
+
+    def replace_sums(self) -> bool:
+        """See ``PageSums.replace``."""
+        return self.sums.replace()
+
+    def write_header(self) -> bool:
+        """Write the header that refers to what was synced, not synced itself; False if pages were written meanwhile."""
+        handle = self.handle()
+        with self.sums.synced_elsewhere() as is_covered:
+            if is_covered:
+                self._header_pending = True
+                handle.checkpoint(0)
+        self._require_sound()
+        return is_covered
+
+    def header_synced(self) -> None:
+        """Note that the header is durable."""
+        self._header_pending = False
+
+    def _settle_header(self) -> None:
+        """Sync a header that was written, here and now: what the one before refers to may be written over from now on.
+
+        Raises:
+            SyncFailed: The process must end.
+        """
+        if not self._header_pending:
+            return
+        if self._failure is not None:
+            raise self._failure
+        assert self.data is not None
+        try:
+            os.fdatasync(self.data.number)
+            sync_folder(self.path.parent)  # the journal of sums may have got another name
+        except OSError as error:
+            self._failure = SyncFailed(f"header of the data file: {error}")
+            raise self._failure from error
+        self._header_pending = False
 
 
 def _seek(cursor: Any, key: bytes, method: int) -> bool:

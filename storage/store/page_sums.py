@@ -6,9 +6,11 @@ and rewritten then, so that it does not grow for ever. Records of the journal ca
 """
 
 import array
+import contextlib
 import importlib.util
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from conf.compiled import NotCompiled
@@ -23,6 +25,8 @@ except ImportError as error:  # needed in a pure build too: without it damaged p
 __all__ = ["SUMS_SUFFIX", "PageSums"]
 
 SUMS_SUFFIX = "-sums"
+
+JOURNAL_BYTES_MAX = 4 << 20  # beyond twice what its sums need; then it is rewritten
 
 _MAGIC = b"SMQsums1"
 _DAMAGED_MAGIC = b"SMQdamag"  # written over it when a page fails its check
@@ -63,7 +67,7 @@ class PageSums:
         assert library.origin is not None
         _lsm_vfs.install(library.origin)
         descriptor = os.open(self._journal, os.O_RDWR | os.O_CLOEXEC)
-        _lsm_vfs.attach(str(self.path), descriptor, size, sums.tobytes())
+        _lsm_vfs.attach(str(self.path), descriptor, size, sums.tobytes(), JOURNAL_BYTES_MAX)
 
     def detach(self) -> None:
         """Let go, after the library has closed the file."""
@@ -82,6 +86,31 @@ class PageSums:
             return -1
         found = _lsm_vfs.status(str(self.path))
         return found[1] if found else -1
+
+    @property
+    def unsynced_pages(self) -> int:
+        """Pages written since their sums were handed out or synced last."""
+        return _lsm_vfs.unsynced(str(self.path))
+
+    def hand_out(self) -> tuple[int, int]:
+        """Write the sums of all pages so far to the journal, and return what is to be synced before a header.
+
+        Returns:
+            Descriptors of the journal, and of the one that is to replace it, or -1; not the caller's.
+        """
+        return _lsm_vfs.begin(str(self.path))
+
+    def replace(self) -> bool:
+        """Let the journal that was synced have the name, unless pages were written meanwhile."""
+        return _lsm_vfs.replace(str(self.path))
+
+    @contextlib.contextmanager
+    def synced_elsewhere(self) -> Iterator[bool]:
+        """Leave out the library's syncs of what was handed out; yield False if pages were written since."""
+        try:
+            yield _lsm_vfs.defer(str(self.path), True)
+        finally:
+            _lsm_vfs.defer(str(self.path), False)
 
     def _rewrite(self, sums: "array.array[int]") -> int:
         """Replace the journal by one record of all sums, and return its bytes."""

@@ -57,6 +57,14 @@ class KeyValueStore(Protocol):
         """Whether the next commit is to wait until all before it are durable: else its call may have to sync them."""
 
     @property
+    def held(self) -> bool:
+        """Whether the next commit is to wait: for the end of a checkpoint that runs, or for ``make_room``."""
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether ``make_room`` is what a held commit waits for."""
+
+    @property
     def acked_up_to(self) -> int:
         """Commit up to which the marker says that others were told."""
 
@@ -85,6 +93,16 @@ class KeyValueStore(Protocol):
 
     def begin_sync(self, *, marker: bool = False) -> SyncTicket:
         """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
+
+    def checkpoint(self, synced: SyncTicket | None = None) -> SyncTicket | None:
+        """Return what is to be synced next, beside the loop, for a checkpoint; None: nothing.
+
+        Args:
+            synced: What was returned before, if that is synced now; else a checkpoint is begun, if one is due.
+        """
+
+    def make_room(self) -> None:
+        """Do some milliseconds of what a held commit waits for."""
 
     def require_room(self, *, reclaiming: bool = False) -> None:
         """Raise StoreFull if ``write`` would; ask before an operation is ordered, not when it is written."""

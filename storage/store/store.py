@@ -9,20 +9,19 @@ import contextlib
 import fcntl
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from storage.store.acked_marker import AckedMarker
+from storage.store.checkpoints import Checkpoints, CheckpointSync
 from storage.store.errors import (
     BatchUnknown,
     StoreBusy,
     StoreClosed,
     StoreDamaged,
     StoreFailed,
-    StoreFull,
     StoreMismatch,
     StoreShort,
     StoreUnavailable,
@@ -30,8 +29,9 @@ from storage.store.errors import (
     ValueTooLarge,
     system_errors,
 )
+from storage.store.free_room import FreeRoom
 from storage.store.lsm_file import LsmFile, require_library
-from storage.store.protocol import Batch, Row
+from storage.store.protocol import Batch, Row, SyncTicket
 from storage.store.record import (
     RECORD_OVERHEAD_BYTES,
     RECORD_VERSION,
@@ -47,8 +47,6 @@ from storage.store.write_ahead import WriteAhead, logged_commits
 __all__ = ["Store"]
 
 FORMAT_VERSION = 1
-ROOM_KNOWN_S = 0.1  # after a look at the free space: a look per commit costs as much as the commit's write
-ROOM_FACTOR = 8  # bytes that a written byte may take of the disk, with the log, merges and page sums
 
 _META_KEY = RESERVED_PREFIX + b"\x00meta"
 _HEAD_KEY = RESERVED_PREFIX + b"\x00head"
@@ -59,7 +57,7 @@ REPLAYED_ROWS = 5_000  # in one transaction, at least
 class Store:
     """One lsm-db file with its log, marker and lock; every call from one thread at a time, never after a fork."""
 
-    crowded = False  # no commit here syncs another one
+    crowded = held = makes_room = False  # no commit here syncs another one
 
     def __init__(self, path: Path, settings: StoreSettings) -> None:
         self.path = Path(path).absolute()
@@ -70,8 +68,8 @@ class Store:
         self._lock_descriptor = -1
         self._marker: AckedMarker | None = None
         self._marker_synced_at = 0  # transaction_no of the last sync that covered the marker
-        self._disk_bytes = self._room_left = 0  # of the file system; of them free at least, as far as this store knows
-        self._room_until = 0.0  # when that is not believed any more
+        self._room = FreeRoom(self.path.parent)
+        self.checkpoints = Checkpoints(self._file)
 
     @classmethod
     def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "Store":
@@ -174,28 +172,16 @@ class Store:
             raise ValueTooLarge(f"key of {len(key)} bytes, at most {self.settings.key_bytes_max}")
 
     def require_room(self, *, reclaiming: bool = False) -> None:
-        """Raise StoreFull if free space is below the floor (a quarter of it for what frees more than it writes)."""
-        free_bytes, floor_bytes = self.free_space()
-        if free_bytes < (floor_bytes // 4 if reclaiming else floor_bytes):
-            raise StoreFull(free_bytes, floor_bytes)
+        """Raise StoreFull if free space is below the floor; see ``FreeRoom.require``."""
+        self._room.require(self.settings, reclaiming=reclaiming)
 
     def require_room_for(self, octets: int, *, reclaiming: bool) -> None:
-        """Ask ``require_room``, unless it was asked just now and what was written since cannot have filled the rest."""
-        self._room_left -= ROOM_FACTOR * octets
-        if self._room_left > self._floor_bytes() and time.monotonic() < self._room_until:
-            return
-        self.require_room(reclaiming=reclaiming)
+        """See ``FreeRoom.require_for``."""
+        self._room.require_for(octets, self.settings, reclaiming=reclaiming)
 
     def free_space(self) -> tuple[int, int]:
         """Return the free bytes of the file system and the floor that holds on it."""
-        usage = os.statvfs(self.path.parent)
-        self._disk_bytes = usage.f_blocks * usage.f_frsize
-        self._room_left, self._room_until = usage.f_bavail * usage.f_frsize, time.monotonic() + ROOM_KNOWN_S
-        return self._room_left, self._floor_bytes()
-
-    def _floor_bytes(self) -> int:
-        percent_bytes = int(self._disk_bytes * self.settings.free_space_floor_percent / 100)
-        return max(percent_bytes, self.settings.free_space_floor_bytes)
+        return self._room.space(self.settings)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -284,6 +270,14 @@ class Store:
         except OSError as error:
             raise SyncFailed(f"marker: {error}") from error
 
+    def make_room(self) -> None:
+        """No commit is held here."""
+
+    def checkpoint(self, synced: SyncTicket | None = None) -> CheckpointSync | None:
+        """Return the next syncs of a checkpoint; see ``KeyValueStore.checkpoint``."""
+        step: CheckpointSync | None = self._maintain(lambda: self.checkpoints.next(synced))
+        return step
+
     def work(self) -> None:
         """Merge a little, for idle moments; holds the interpreter lock for some milliseconds."""
         self._maintain(self._file.work)
@@ -292,12 +286,13 @@ class Store:
         """Write the memory tree out as a segment; for tools that end a load."""
         self._maintain(self._file.flush)
 
-    def _maintain(self, task: Callable[[], None]) -> None:
+    def _maintain(self, task: Callable[[], Any]) -> Any:
         self._require_open()
         try:
-            task()
+            return task()
         except Exception as error:
             self._reopen(f"maintenance: {error}")
+            return None
 
     def close(self) -> None:
         """Sync the log, bring the marker up to it, close. What the library fails to flush here stays in the log."""
@@ -379,6 +374,7 @@ class Store:
         try:
             self._transact([(_LOG_KEY, encode_record(_LOG_KEY, ahead.label))], self._transaction_no)
             self.begin_sync().run()
+            self._file.take_checkpoints()
         except BaseException:
             ahead.close()
             raise

@@ -1,6 +1,7 @@
 """One sync of a store's log, as a ticket: run here and now, or handed to a thread (``log_syncs``)."""
 
 import os
+import stat
 
 from storage.store.acked_marker import AckedMarker
 from storage.store.errors import SyncFailed
@@ -14,7 +15,7 @@ class StoreSync:
     def __init__(self, transaction_no: int, log_descriptor: int, marker: AckedMarker | None, *, also: int = -1) -> None:
         """Args:
         transaction_no: Newest commit that it makes durable.
-        log_descriptor: A duplicate, to be closed.
+        log_descriptor: A duplicate, to be closed; -1: there is none.
         marker: To be synced too, after the log.
         also: Descriptor of another file, in its place; the store does not close it while a sync runs.
         """
@@ -27,13 +28,14 @@ class StoreSync:
         """Sync, blocking; os.fdatasync lets go of the interpreter lock."""
         log, marker = self.hand_over()
         try:
-            os.fdatasync(log)
-            if marker >= 0:
-                os.fdatasync(marker)
+            for descriptor in (log, marker):
+                if descriptor >= 0:
+                    os.fsync(descriptor) if stat.S_ISDIR(os.fstat(descriptor).st_mode) else os.fdatasync(descriptor)
         except OSError as error:
             raise SyncFailed(f"fdatasync: {error}") from error
         finally:
-            os.close(log)
+            if log >= 0:
+                os.close(log)
 
     def hand_over(self) -> tuple[int, int]:
         """Return the descriptors to sync, in this order: the log's, to be closed, and the other's or -1.

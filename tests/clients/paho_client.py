@@ -26,6 +26,7 @@ class PahoClient:
     Args:
         listener: "plain", "tls", "ws" or "wss"; the encrypted ones verify with ``authority``.
         expiry_s: Of the session; 3.1.1 knows 0 (Clean Session) and everything else (never).
+        in_flight: Messages that it publishes before the first is acknowledged.
 
     Attributes:
         paho: The client itself.
@@ -41,6 +42,7 @@ class PahoClient:
         authority: str = "",
         version: MQTTProtocolVersion = V3,
         expiry_s: int = 0,
+        in_flight: int = 20,
     ) -> None:
         self.version = version
         self.messages: list[paho.MQTTMessage] = []
@@ -54,6 +56,7 @@ class PahoClient:
         self.paho = paho.Client(
             CallbackAPIVersion.VERSION2, client_id, protocol=version, transport=transport, **options
         )
+        self.paho.max_inflight_messages_set(in_flight)
         self.paho.reconnect_delay_set(1, 1)
         self.paho.on_message = lambda _client, _data, message: self._note(lambda: self.messages.append(message))
         self.paho.on_subscribe = lambda _client, _data, _mid, codes, _more: self._note(

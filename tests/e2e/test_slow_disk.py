@@ -2,41 +2,23 @@
 
 import itertools
 import shutil
-import struct
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.slow_disk import SlowDisk
 from tests.patience import PATIENCE_S
 from tests.turn_time import assert_within, timed
 from wire.messages.cluster_map import partition_of
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: apt install gcc")
 
-SOURCE = Path(__file__).parent / "shim" / "slow_disk.c"
-CONTROL = struct.Struct("=qq")  # microseconds per sync, syncs that fail
 PARTITIONS = 8
 SOON_MS = 1_500  # what does not wait for a sync of 3 s
 SERIAL = itertools.count()  # of a try, which has names of its own
-
-
-class SlowDisk:
-    """The write-ahead log of the storage node."""
-
-    def __init__(self, control: Path) -> None:
-        self.control = control
-        self.set()
-
-    def set(self, seconds: float = 0.0, failures: int = 0) -> None:
-        """Let each sync take so long from now on, and some fail."""
-        mode = "r+b" if self.control.exists() else "wb"
-        with self.control.open(mode) as file:  # in place: it is mapped
-            file.write(CONTROL.pack(int(seconds * 1e6), failures))
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +28,11 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> SlowDisk:
 
 @pytest.fixture(scope="module")
 def cluster(disk: SlowDisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    library = tmp_path_factory.mktemp("shim") / "slow_disk.so"
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_PRELOAD", str(library))
-        patch.setenv("SLOW_DISK_CONTROL", str(disk.control))
-        patch.setenv("SLOW_DISK_FILES", "/storage-0/store-ahead")
-        with local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={PARTITIONS}") as running:
-            yield running
+    with (
+        disk.preloaded(tmp_path_factory.mktemp("shim"), "/storage-0/store-ahead"),
+        local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={PARTITIONS}") as running,
+    ):
+        yield running
 
 
 def elsewhere(beside: str, *prefixes: str) -> list[str]:

@@ -21,7 +21,7 @@ from storage.store.errors import (
     SyncFailed,
     ValueTooLarge,
 )
-from storage.store.protocol import Batch, Row
+from storage.store.protocol import Batch, Row, SyncTicket
 from storage.store.record import RESERVED_PREFIX, decode_record, encode_record
 from storage.store.settings import StoreSettings
 
@@ -128,7 +128,7 @@ class ModelSync:
 class ModelStore:
     """One process's hold on a ModelDisk."""
 
-    crowded = False
+    crowded = held = makes_room = False
 
     def __init__(self, disk: ModelDisk, settings: StoreSettings) -> None:
         self.settings = settings
@@ -196,6 +196,12 @@ class ModelStore:
         """Take a ticket for every commit so far; the model's marker is always durable."""
         disk = self._open_disk()
         return ModelSync(disk, disk.transaction_no)
+
+    def make_room(self) -> None:
+        """No commit is held."""
+
+    def checkpoint(self, synced: SyncTicket | None = None) -> None:
+        """Its data is one with its log."""
 
     def acked(self, transaction_no: int) -> None:
         """Raise the marker."""

@@ -4,6 +4,8 @@ Commit n puts rows that follow from n alone and deletes those of commit n - WIND
 recovered store decides its whole content: a lost, torn or half-applied transaction shows as a difference. Brief rows,
 deleted after BRIEF commits, and one that each commit writes again go from one generation of a log to the next.
 
+Checkpoints of a logged store are taken step by step, a sync some commits after it was asked for.
+
 Run: python commit_child.py PATH [SYNC_EVERY [logged]]; prints the number of each acknowledged commit.
 """
 
@@ -11,14 +13,16 @@ import random
 import sys
 from pathlib import Path
 
-from storage.store import logged_store, lsm_file, write_ahead
+from storage.store import logged_store, lsm_file, page_sums, write_ahead
 from storage.store.errors import StoreFatal
 from storage.store.logged_store import LoggedStore
+from storage.store.protocol import SyncTicket
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0, marker_sync_commits=8)
 WINDOW = 40  # commits whose rows live
+STEP = 3  # commits between two steps of a checkpoint
 BRIEF = 4  # commits whose brief rows do
 SYNC_FAILED_EXIT = 42
 
@@ -52,11 +56,22 @@ def expected_rows(transaction_no: int) -> list[tuple[bytes, bytes]]:
     return rows + newest_row(transaction_no) + [row for number in lasting[-BRIEF:] for row in brief_rows_of(number)]
 
 
+def take_step(store: LoggedStore, step: SyncTicket | None, number: int) -> SyncTicket | None:
+    """Begin a checkpoint if one is due, or go on with the one under way now and then."""
+    if step is None:
+        return store.checkpoint()
+    if number % STEP:
+        return step
+    step.run()
+    return store.checkpoint(step)
+
+
 def smaller_steps() -> None:
     """Flush, merge and checkpoint often, so that kills hit them."""
     lsm_file.OPTIONS.update(autoflush=256, autocheckpoint=512)
     logged_store.GENERATION_BYTES = 100_000
     write_ahead.REGION_BYTES = 400_000
+    page_sums.JOURNAL_BYTES_MAX = -20_000  # rewritten every few checkpoints
 
 
 def main() -> None:
@@ -66,6 +81,7 @@ def main() -> None:
     try:
         kind = LoggedStore if sys.argv[3:] == ["logged"] else Store
         store = kind.open(Path(sys.argv[1]), "c", "n", SETTINGS)
+        step: SyncTicket | None = None
         while True:
             number = store.transaction_no + 1
             puts = [*rows_of(number), *brief_rows_of(number), *newest_row(number)]
@@ -75,6 +91,8 @@ def main() -> None:
                 store.flush()
             if number % 5 == 0:
                 store.work()
+            if isinstance(store, LoggedStore):
+                step = take_step(store, step, number)
             if number % sync_every == 0:
                 store.begin_sync().run()
                 store.acked(number)

@@ -17,6 +17,7 @@ from storage.store.scrub import Scrub
 from storage.store.store import Store
 from tests.patience import PATIENCE_S
 from tests.storage.commit_child import SETTINGS, SYNC_FAILED_EXIT, expected_rows
+from tests.storage.sync_shim import compiled_shim
 
 ROOT = Path(__file__).parents[2]
 SECTOR_BYTES = 512
@@ -26,13 +27,7 @@ KINDS = ("plain", "logged")
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the interposed sync calls."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler: power loss is not simulated")
-    library = tmp_path_factory.mktemp("shim") / "sync_shim.so"
-    source = Path(__file__).parent / "shim" / "sync_shim.c"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
+    return compiled_shim(tmp_path_factory.mktemp("shim"))
 
 
 def _run_child(
@@ -149,6 +144,36 @@ def test_power_loss_loses_nothing_acknowledged(shim: Path, tmp_path: Path, seed:
 def test_power_loss_loses_nothing_acknowledged_for_long(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
     """200 schedules (F05)."""
     _power_loss_round(shim, tmp_path, seed, kind)
+
+
+def _kills_and_power_loss_round(shim: Path, folder: Path, seed: int, kind: str) -> None:
+    """Some lives that end by a kill, the disk having less than the page cache; then the power is lost."""
+    rng = random.Random(seed)
+    live, synced = folder / "live", folder / "synced-files"
+    live.mkdir()
+    synced.mkdir()
+    environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(live), "SHIM_IMAGE": str(synced)}
+    acked = 0
+    for _ in range(4):
+        acked, code = _run_child(live / "store.lsm", rng.randrange(1, 90), environment, 1, kind)
+        assert code == -signal.SIGKILL
+    for image in _images(live, synced, folder, rng):
+        _check(image / "store.lsm", acked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_power_loss_after_kills_loses_nothing_acknowledged(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
+    """A header that a killed process left to the page cache is on the disk before the older one is needed no more."""
+    _kills_and_power_loss_round(shim, tmp_path, seed, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2000, 2100))
+def test_power_loss_after_kills_loses_nothing_for_long(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
+    """The same, 100 times."""
+    _kills_and_power_loss_round(shim, tmp_path, seed, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,7 @@
  * so that SHIM_IMAGE holds exactly what was synced; renames reach it with the next sync of the folder. The library under test knows nothing of it.
  *   SHIM_SYNC_US=n      each sync takes n microseconds longer
  *   SHIM_EIO_AT=n       the n-th sync of a file ending in "-log" or "-ahead" fails with EIO, once
+ *   SHIM_NAMES=path     each sync appends the name of its file to that one, behind "loop " if the main thread waits for it
  *   SHIM_LIE_AFTER=n    from the n-th such sync on, syncs return 0 and nothing is copied
  */
 #define _GNU_SOURCE
@@ -54,6 +55,17 @@ static void copy_to_image(int source, const char *name) {
   if (rename(side, goal) != 0) abort();
 }
 
+static void note_name(const char *name) {
+  char line[PATH_MAX + 16];
+  const char *path = getenv("SHIM_NAMES");
+  int file, n, by_loop = (pid_t)syscall(SYS_gettid) == getpid();
+  if (!path) return;
+  n = snprintf(line, sizeof line, "%s%s\n", by_loop ? "loop " : "", name);
+  file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0 || write(file, line, (size_t)n) != n) abort();
+  close(file);
+}
+
 static void apply_renames(void) { /* durable with the folder */
   for (int i = 0; i < pending_count; i++) syscall(SYS_rename, pending[i].from, pending[i].to);
   pending_count = 0;
@@ -69,6 +81,7 @@ static int sync_file(int descriptor, long call) {
   if (n <= 0 || !folder) return (int)syscall(call, descriptor);
   path[n] = 0;
   if (strncmp(path, folder, strlen(folder)) != 0) return (int)syscall(call, descriptor);
+  note_name(strrchr(path, '/') + 1);
   if (setting("SHIM_SYNC_US")) usleep((useconds_t)setting("SHIM_SYNC_US"));
   if (ends_with(path, "-log") || ends_with(path, "-ahead")) {
     log_syncs++;

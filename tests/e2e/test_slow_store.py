@@ -1,0 +1,91 @@
+"""Every sync of a storage node's store takes long, and much is stored meanwhile: the node keeps its lease."""
+
+import itertools
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.clients.paho_client import PahoClient
+from tests.e2e.local_cluster import local_cluster
+from tests.e2e.slow_disk import SlowDisk
+from tests.patience import PATIENCE_S
+from tests.turn_time import assert_within, timed
+from wire.messages.cluster_map import partition_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: apt install gcc"),
+]
+
+PAYLOAD = "x" * 8_000
+PUBLISHERS = 20
+IN_FLIGHT = 100  # messages of one publisher
+SESSIONS = 4
+PARTITIONS = 64
+MEGABYTES = 80
+SOON_MS = 1_500  # what waits for no sync
+STORED_S = 10 * PATIENCE_S
+SERIAL = itertools.count()  # of a try, which has a folder of its own
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
+@timed
+def test_a_store_whose_syncs_take_long_is_filled(tmp_path: Path, seconds: float) -> None:
+    """80 MB of QoS 1: all are acknowledged by one incarnation, and QoS 0 and CONNECTs go on all the time."""
+    folder = tmp_path / str(next(SERIAL))
+    folder.mkdir()
+    disk = SlowDisk(folder / "control")
+    with (
+        disk.preloaded(folder, "/storage-0/store"),
+        local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={PARTITIONS}") as cluster,
+    ):
+        port, before = cluster.port(0, "plain"), cluster.pid("storage-0")
+        partitions = set()
+        for number in range(SESSIONS):
+            stored = PahoClient(port, f"stored-{number}", expiry_s=3_600)
+            partitions.add(partition_of(f"stored-{number}", PARTITIONS))
+            stored.subscribe(f"kept/{number}", 1)
+            stored.close()
+        publishers = [PahoClient(port, in_flight=IN_FLIGHT) for _ in range(PUBLISHERS)]
+        live = PahoClient(port)
+        live.subscribe("live", 0)
+        disk.set(seconds)
+        all_sent = [
+            publishers[number % PUBLISHERS].paho.publish(f"kept/{number % SESSIONS}", PAYLOAD, 1)
+            for number in range(MEGABYTES * 1_000_000 // len(PAYLOAD))
+        ]
+        ended = threading.Event()
+        longest_s = [0.0]
+        elsewhere = [name for name in map(str, range(100)) if partition_of(name, PARTITIONS) not in partitions]
+        watch = threading.Thread(target=_watch, args=(port, elsewhere[0], live, ended, longest_s))
+        watch.start()
+        deadline = time.monotonic() + STORED_S
+        try:
+            for sent in all_sent:
+                sent.wait_for_publish(max(0.0, deadline - time.monotonic()))
+                assert sent.is_published(), f"not stored within {STORED_S} s"
+        finally:
+            disk.set()
+            ended.set()
+            watch.join()
+        assert disk.waited == 0, "syncs in the loop"
+        assert cluster.pid("storage-0") == before
+        assert "this incarnation" not in (cluster.data / "logs" / "storage-0.log").read_text()
+        for client in (*publishers, live):
+            client.close()
+    assert_within("what does not wait for the disk", longest_s[0] * 1e3, SOON_MS)
+
+
+def _watch(port: int, client_id: str, live: PahoClient, ended: threading.Event, longest_s: list[float]) -> None:
+    """Connect, which asks the storage node, and send QoS 0, again and again."""
+    while not ended.wait(0.05):
+        at = time.monotonic()
+        came = len(live.messages)
+        one = PahoClient(port, client_id)
+        one.publish("live", "now", 0)
+        live.wait_for(came + 1)
+        one.close()
+        longest_s[0] = max(longest_s[0], time.monotonic() - at)

@@ -1,0 +1,194 @@
+"""Checkpoints of the data file beside the loop: nothing waits for their syncs, and nothing is written below them.
+
+That they lose nothing by kills and power losses: ``test_store_crash.py``. A node: ``tests/e2e/test_slow_store.py``.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from storage.store import logged_store, lsm_file, write_ahead
+from storage.store.errors import SyncFailed
+from storage.store.group_committer import GroupCommitter
+from storage.store.logged_store import LoggedStore
+from storage.store.protocol import Batch, SyncTicket
+from storage.store.settings import GroupCommitSettings, StoreSettings
+from storage.store.store import Store
+from storage.store.store_sync import StoreSync
+from tests.patience import PATIENCE_S
+from tests.storage.sync_shim import compiled_shim
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where a store of small regions lives, whose checkpoints are due soon."""
+    monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autoflush": 64, "autocheckpoint": 128})
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 400_000)
+    return tmp_path / "store.lsm"
+
+
+def _row(number: int, size: int = 1_000) -> Batch:
+    return [(b"\x00\x01s%06d" % number, b"%06d" % number * (size // 6))]
+
+
+def _write_until_due(store: LoggedStore, begin: int = 0) -> tuple[SyncTicket, int]:
+    """Commit rows, durably, until a checkpoint begins; return its first step and how many rows there are."""
+    for number in range(begin, begin + 10_000):
+        store.write(_row(number))
+        store.begin_sync().run()
+        store.acked(store.transaction_no)
+        if (step := store.checkpoint()) is not None:
+            return step, number + 1
+    raise AssertionError("no checkpoint is due")
+
+
+def _rows(count: int) -> list[tuple[bytes, bytes]]:
+    return [(key, value) for number in range(count) for key, value in _row(number) if value is not None]
+
+
+def test_no_sync_is_waited_for_in_the_loop(tmp_path: Path) -> None:
+    """While a store is served, whatever the library would sync in its calls is synced on a thread."""
+    folder, names = tmp_path / "live", tmp_path / "names"
+    folder.mkdir()
+    environment = {"LD_PRELOAD": str(compiled_shim(tmp_path)), "SHIM_FOLDER": str(folder), "SHIM_NAMES": str(names)}
+    command = [sys.executable, str(ROOT / "tests/storage/serving_child.py"), str(folder / "store.lsm"), str(names)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, check=True, timeout=PATIENCE_S)
+    lines = names.read_text().splitlines()
+    served = lines[lines.index("serving") + 1 : lines.index("ended")]
+    assert [name for name in served if name.startswith("loop ")] == []
+    assert served.count("store.lsm-sums") >= 5, "checkpoints were taken"
+    assert served.count("store.lsm") >= 2 * (served.count("store.lsm-sums") - 1), "the last one may have been cut off"
+
+
+def test_no_row_is_moved_while_a_checkpoint_is_synced(path: Path) -> None:
+    """From its beginning until its header is durable; then moves go on."""
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    step, count = _write_until_due(store)
+    size = len(store.raw_scan(b"\x00", 1 << 20))
+    following: SyncTicket | None = step
+    while following is not None:
+        store.write(_row(count))
+        count += 1
+        store.work()
+        assert len(store.raw_scan(b"\x00", 1 << 20)) == size
+        following.run()
+        following = store.checkpoint(following)
+    for _ in range(100):
+        store.write(_row(count))
+        store.begin_sync().run()
+        store.acked(store.transaction_no)
+        count += 1
+    assert len(store.raw_scan(b"\x00", 1 << 20)) > size
+    assert store.scan(b"", None, 1 << 20) == _rows(count)
+    store.close()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize("how", ["commit", "flush", "close"])
+def test_what_has_to_be_written_meanwhile_is_whole(path: Path, how: str, steps: int) -> None:
+    """A commit without room in the log, a flush or the end: the checkpoint is void, or its header synced first."""
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    step, count = _write_until_due(store)
+    following: SyncTicket | None = step
+    for _ in range(steps):
+        assert following is not None
+        following.run()
+        following = store.checkpoint(following)
+    if how == "commit":
+        large = [(b"\x00\x02s%06d" % number, b"x" * 500_000) for number in range(2)]
+        store.write(large)
+        store.begin_sync().run()
+        store.acked(store.transaction_no)
+        assert store.scan(b"\x00\x02", None, 9) == large
+        store.write([(key, None) for key, _ in large])
+    elif how == "flush":
+        store.flush()
+    while following is not None and how != "close":
+        following.run()
+        following = store.checkpoint(following)
+    if how != "close":
+        step, count = _write_until_due(store, count)
+        step.run()
+    store.close()
+    again = Store.open(path, "c", "n", SETTINGS)
+    assert again.scan(b"", None, 1 << 20) == _rows(count)
+    again.close()
+
+
+class _ByHand:
+    """Syncs that end when a test says so."""
+
+    def __init__(self) -> None:
+        self.tickets: list[SyncTicket] = []
+        self._end: Callable[[], None] = lambda: None
+
+    def begin(self, ticket: SyncTicket) -> bool:
+        self.tickets.append(ticket)
+        return False
+
+    async def attend(self, ended: Callable[[], None]) -> None:
+        self._end = ended
+        await trio.sleep_forever()
+
+    def end(self) -> None:
+        self.tickets.pop().run()
+        self._end()
+
+    def close(self) -> None:
+        pass
+
+
+async def test_commits_to_a_crowded_log_wait_for_the_end_of_a_checkpoint(path: Path) -> None:
+    """As long as there is room they go on; when the checkpoint has ended all are written."""
+    store, by_hand = LoggedStore.open(path, "c", "n", SETTINGS), _ByHand()
+    settings = GroupCommitSettings(delay_s=0.0, batch_bytes_max=20_000)
+    committer = GroupCommitter(store, lambda _: None, settings, checkpoint_syncs=by_hand)
+    count, batch = 0, 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(committer.run)
+        await trio.testing.wait_all_tasks_blocked()
+        while not store.held:
+            batch = committer.submit(_row(count))
+            count += 1
+            with trio.fail_after(PATIENCE_S):
+                while committer.durable < batch and not store.held:
+                    await trio.lowlevel.checkpoint()
+        assert by_hand.tickets and not store.makes_room
+        written = store.transaction_no
+        for _ in range(20):
+            batch = committer.submit(_row(count))
+            count += 1
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        assert store.transaction_no == written
+        while by_hand.tickets:
+            by_hand.end()
+        with trio.fail_after(PATIENCE_S):
+            await committer.wait_durable(batch)
+        nursery.cancel_scope.cancel()
+    assert store.scan(b"", None, 1 << 20) == _rows(count)
+    store.close()
+
+
+async def test_a_sync_of_a_checkpoint_that_fails_ends_the_committer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of the log does: a pipe cannot be synced."""
+    store, ends = LoggedStore.open(path, "c", "n", SETTINGS), os.pipe()
+    committer = GroupCommitter(store, lambda _: None)
+    monkeypatch.setattr(store, "checkpoint", lambda *_: StoreSync(0, os.dup(ends[1]), None))
+    committer.submit(_row(1))
+    with trio.fail_after(PATIENCE_S), pytest.raises(SyncFailed, match="Invalid argument"):
+        await committer.run()
+    store.abandon()
+    for end in ends:
+        os.close(end)
