@@ -109,6 +109,7 @@ class StorageCore:
         self._next_look = float("-inf")
         self._slice_at = float("-inf")
         self._goes_on = False  # the turn under way has more events
+        self._ends = False  # it had none when a message was in the middle of its receivers: it ends behind that
         self._steps = 0  # that partitions took in this turn, on their way to serving
         self.copies_max = 1 << 60  # of messages in one go; what is left of the events goes back
 
@@ -162,21 +163,17 @@ class StorageCore:
 
     def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
         """Take the events of one turn; if it ``goes_on``, nothing of it is done or said before the rest is here."""
-        begun, self._goes_on = self._goes_on, goes_on
+        begun, ends = self._goes_on, self._ends
         calm = not begun and self._begin(now) and not events
         self._turn.now = now
         self._publishing.copies_left = self.copies_max
-        left: list[Event] = []
-        for place, event in enumerate(events):
-            rest = self._take(event, now)
-            while self._moved:  # at once: what comes next in this turn may not overtake what waited
-                number = self._moved.pop(0)
-                self._partitions.here(number)
-                self._take_up_early(number)
-            if self._publishing.copies_left <= 0:
-                left = [*rest, *events[place + 1 :]]
-                break
-        if goes_on:
+        self._publishing.go_on()
+        if ends:
+            self._publishing.copies_left = 0  # nothing of peers: the turn ends behind the message that it was in
+        left = self._take_some(events, now)
+        self._ends = self._publishing.unfinished and (ends or not goes_on)
+        self._goes_on = self._publishing.unfinished or (goes_on and not ends)
+        if self._goes_on:
             return Ready(next_deadline=now, left=left)
         if now >= self._next_look:
             calm = False
@@ -193,6 +190,19 @@ class StorageCore:
         self.operators.turn(now)
         self.placements.users.turn(self._turn)
         return self._ready(now, left)
+
+    def _take_some(self, events: Sequence[Event], now: float) -> list[Event]:
+        """Take events as far as copies are left; return what is left of those of peers."""
+        left: list[Event] = []
+        for place, event in enumerate(events):
+            if self._publishing.copies_left <= 0 and isinstance(event, FrameArrived | LinkUp | LinkDown):
+                return [*left, *events[place:]]
+            left += self._take(event, now)
+            while self._moved:  # at once: what comes next in this turn may not overtake what waited
+                number = self._moved.pop(0)
+                self._partitions.here(number)
+                self._take_up_early(number)
+        return left
 
     def _begin(self, now: float) -> bool:
         """Begin a turn; return whether it looks at nothing of itself."""
@@ -211,7 +221,7 @@ class StorageCore:
     def _take(self, event: Event, now: float) -> list[Event]:
         """Take an event; return what is left of a frame of messages, if copies of others have used up this go."""
         if isinstance(event, FrameArrived):
-            return self._frame(event.peer, event.kind, event.payload)
+            return self._frame(event.peer, event.kind, event.payload, event.begin)
         elif isinstance(event, BatchSynced):
             self._synced(event.batch)
         elif isinstance(event, LinkUp):
@@ -262,7 +272,7 @@ class StorageCore:
 
     # --- frames
 
-    def _frame(self, peer: PeerKey, kind: int, payload: bytes) -> list[Event]:
+    def _frame(self, peer: PeerKey, kind: int, payload: bytes, begin: int) -> list[Event]:
         if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
             return []  # what a peer sends behind a broken frame is void
         try:
@@ -273,8 +283,8 @@ class StorageCore:
             elif kind == FrameKind.CONTROLS:
                 self._controls(peer, payload)
             elif kind == FrameKind.PUBLISH:
-                end = self._publishing.frame(peer, payload)
-                return [FrameArrived(peer, kind, payload[end:])] if end < len(payload) else []
+                end = self._publishing.frame(peer, payload, begin)
+                return [FrameArrived(peer, kind, payload, end)] if end < len(payload) else []
             elif kind == FrameKind.PUSH_ACK:
                 self._requests.push_acks(peer, payload)
             else:

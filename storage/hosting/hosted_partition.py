@@ -24,7 +24,7 @@ from conf.metrics import Histogram
 from mqtt.reasons import ReasonCode
 from storage.hosting.loading import load
 from storage.hosting.waiting import UntilServing, Waiting, WaitingBytes
-from storage.messages.delivery import Delivery
+from storage.messages.delivery import COPIES_ALL, Delivery
 from storage.messages.inbound import Inbound
 from storage.messages.origins import edge_sender
 from storage.messages.plain_messages import PlainLane
@@ -320,10 +320,10 @@ class HostedPartition:
                 return
             self._taken[edge] = self.owners.claimed(edge, incarnation, self._claimed.pop(edge))
 
-    def publish(self, message: PublishMessage, peer: PeerKey) -> int:
+    def publish(self, message: PublishMessage, peer: PeerKey, most: int = COPIES_ALL) -> int:
         """Take one message: into the store of retained ones when it is retained, into the queues of its subscribers.
 
-        Return how many queues those are.
+        Return in how many queues it is; beyond ``most`` it is left unfinished (``Delivery.go_on``).
         """
         partition = self.partition
         if self.publishers.hear(message.session, message.owner_epoch, partition.now, self._map().lease_s):
@@ -337,7 +337,7 @@ class HostedPartition:
                 self.delivery.acknowledge(message, peer.node, refusal)
                 return 0
             self.retained.store(message, peer.incarnation)
-        return self.delivery.publish(message, peer.node, peer.incarnation)
+        return self.delivery.publish(message, peer.node, peer.incarnation, most)
 
     def _retains(self, topic: bytes) -> bool:
         return self._map().partition_for(topic.decode()) == self.partition.number

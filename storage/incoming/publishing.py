@@ -16,6 +16,7 @@ from storage.hosting.partitions import Partitions
 from storage.hosting.turn import Turn
 from storage.hosting.waiting import WaitingMessage
 from storage.incoming.dead_senders import DeadSenders
+from storage.messages.delivery import COPIES_ALL
 from storage.messages.plain_messages import PlainLane, PublishTaker
 from wire.links.allowed import TIER
 from wire.messages.batches import PublishMessage, PublishRun, decode_publish, encode_message, encode_publish_ack
@@ -51,6 +52,8 @@ class Publishing:
         self._dead = dead
         self._taker = PublishTaker(self._lane, self._other, self._run)
         self._peer: PeerKey | None = None  # whose frame is being taken
+        self._unfinished: HostedPartition | None = None  # has a message at hand whose last receivers have no copy yet
+        self._behind: list[tuple[PeerKey, PublishMessage, int, int]] = []  # other partitions of that message
         self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
 
     @property
@@ -63,8 +66,29 @@ class Publishing:
         """Begin a go."""
         self._taker.left = copies
 
-    def frame(self, peer: PeerKey, payload: bytes) -> int:
+    @property
+    def unfinished(self) -> bool:
+        """Whether a message is in the middle of its receivers: nothing may be taken, or closed, before ``go_on``."""
+        return self._unfinished is not None
+
+    def go_on(self) -> None:
+        """Give the message that the go before was in the middle of to its next receivers."""
+        while (hosted := self._unfinished) is not None and self._taker.left > 0:
+            self._taker.left -= hosted.delivery.go_on(self._taker.left)
+            if hosted.delivery.unfinished:
+                return
+            self._unfinished = None
+            behind, self._behind = self._behind, []
+            for self._peer, record, number, epoch in behind:
+                self._other(record, number, epoch)
+
+    def frame(self, peer: PeerKey, payload: bytes, begin: int = 0) -> int:
         """Take the messages of one PUBLISH frame, at least the first; return where those begin that are left.
+
+        Args:
+            peer: Its sender.
+            payload: Of the frame.
+            begin: Where those begin that were left before; 0: nothing of it was looked at.
 
         Raises:
             Unreadable: It is none; nothing of it was taken.
@@ -73,7 +97,7 @@ class Publishing:
             self._passed_on(peer, decode_publish(payload))
             return len(payload)
         self._peer = peer
-        return self._taker.take(payload, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
+        return self._taker.take(payload, begin, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
 
     def _lane(self, number: int) -> PlainLane | None:
         """Return the lane of a partition that takes plain messages now: there is room, and no ledger."""
@@ -89,13 +113,18 @@ class Publishing:
         """Take a message that is not plain into one of its partitions."""
         peer, hosted = self._peer, self._partitions.here(number)
         assert peer is not None
+        if self._unfinished is not None:
+            self._behind.append((peer, record, number, epoch))
+            return
         if hosted is None and self._pass_on(number, record, peer):
             return
         if hosted is None or not hosted.takes or not hosted.is_time(epoch):
             self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
         else:  # what ``_at`` would come to, for nearly all messages
             self._partitions.touch(number, hosted)
-            self._taker.left -= self._take(hosted, record, peer)
+            self._taker.left -= self._take(hosted, record, peer, max(1, self._taker.left))
+            if hosted.delivery.unfinished:
+                self._unfinished = hosted
 
     def _run(self) -> None:
         self._turn.count("runs_refused")  # runs are for edges
@@ -155,7 +184,7 @@ class Publishing:
                 hosted.publishers.refused(record.session, record.owner_epoch, self._turn.now)
             self._refuse(record, number, peer)
 
-    def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> int:
+    def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey, most: int = COPIES_ALL) -> int:
         """Hand a message to its partition, unless the disk is full; return how many copies it has there.
 
         One that stands already is acknowledged again.
@@ -164,7 +193,7 @@ class Publishing:
             self._turn.count("refused_store_full")
             self._answer(record, hosted.partition.number, peer, ReasonCode.SERVER_BUSY)
             return 0
-        return hosted.publish(record, peer)
+        return hosted.publish(record, peer, most)
 
     def _is_short(self, hosted: HostedPartition) -> bool:
         """Whether the disk is full, or was so lately that what follows a refused message may still come."""

@@ -6,6 +6,7 @@ row per session and, where the window has room, its push (``outbound``). What cl
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 
 from mqtt.reasons import ReasonCode
@@ -37,11 +38,24 @@ from wire.messages.frames import FrameKind
 from wire.messages.retained import RetainedMessage
 from wire.messages.sessions import Subscription
 
-__all__ = ["Delivery"]
+__all__ = ["COPIES_ALL", "Delivery"]
 
+COPIES_ALL = 1 << 60
 RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
 LIVE_RETAINED_MAX = 64  # topics per session, the last ones
 OVERTAKEN_MAX = 64  # topics per session whose waiting copies are older than what was sent
+
+
+@dataclass(slots=True)
+class _Rest:
+    """A message whose last receivers have no copy yet; they get it within the operation that is being built."""
+
+    message: PublishMessage
+    node: str
+    targets: list[Target]
+    deadline: int
+    body: int
+    told: Origin | None
 
 
 class Delivery:
@@ -59,11 +73,22 @@ class Delivery:
         self.given_up = GivenUpCopies(partition, self.consumed, self.outbound, self.redispatches)
         self.purges = Purges(partition, self.consumed)
         self._told: Origin | None = None  # of the message at hand, where a trace is told of it
+        self._rest: _Rest | None = None
 
     # --- in
 
-    def publish(self, message: PublishMessage, node: str, incarnation: int) -> int:
-        """Take one message from an edge, acknowledged when it is committed; return how many copies were made."""
+    @property
+    def unfinished(self) -> bool:
+        """Whether receivers of the message at hand are left: ``go_on``, before the operation is closed."""
+        return self._rest is not None
+
+    def publish(self, message: PublishMessage, node: str, incarnation: int, most: int = COPIES_ALL) -> int:
+        """Take one message from an edge, acknowledged when it is committed; return how many copies were made.
+
+        It is ``unfinished`` if it has more receivers than ``most``.
+        """
+        if self._rest is not None:
+            self.go_on()
         partition = self._partition
         if self.origins.is_repeat(message, node, incarnation):
             partition.count("repeats")
@@ -83,8 +108,33 @@ class Delivery:
         self._told = self._traced(message, incarnation)
         deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
         body = self._shared_body(message, targets)
+        if len(targets) > most:
+            self._rest = _Rest(message, node, targets[::-1], deadline, body, self._told)
+            return self.go_on(most)
         for session, subscription, identifiers in targets:
             self._enqueue(session, message, subscription, identifiers, deadline, body, node)
+        self._finish(message, node)
+        return len(targets)
+
+    def go_on(self, most: int = COPIES_ALL) -> int:
+        """Make copies of the message that is unfinished; return how many. Nothing was taken here meanwhile."""
+        rest = self._rest
+        assert rest is not None, "no message is unfinished"
+        message, node, targets, self._told = rest.message, rest.node, rest.targets, rest.told
+        count = min(most, len(targets))
+        for _ in range(count):
+            session, subscription, identifiers = targets.pop()
+            self._enqueue(session, message, subscription, identifiers, rest.deadline, rest.body, node)
+        if targets:
+            self._told = None
+        else:
+            self._rest = None
+            self._finish(message, node)
+        return count
+
+    def _finish(self, message: PublishMessage, node: str) -> None:
+        """Every receiver has its copy."""
+        partition = self._partition
         if partition.ledger is not None:
             partition.ledger.taken(message, node)
         if self._told is not None:
@@ -92,7 +142,6 @@ class Delivery:
                 partition.tell_committed(message.topic, self._told)
             self._told = None
         self.acknowledge(message, node, ReasonCode.SUCCESS)
-        return len(targets)
 
     def _traced(self, message: PublishMessage, incarnation: int) -> Origin | None:
         """Return the origin of a message of which a trace is told."""

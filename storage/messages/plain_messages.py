@@ -122,11 +122,14 @@ class PublishTaker:
         self.now = 0.0
         self.lease_s = 0.0
 
-    def take(self, payload: bytes, node: str, incarnation: int, now: float, lease_s: float) -> int:
+    def take(
+        self, payload: bytes, begin: cython.Py_ssize_t, node: str, incarnation: int, now: float, lease_s: float
+    ) -> int:
         """Take the messages of a frame, the first at least; return where those begin that no copies were left for.
 
         Args:
             payload: Of the frame.
+            begin: Where those begin that were left before: all was looked at then. Otherwise 0.
             node: The edge that sent it.
             incarnation: The edge's.
             now: Monotonic seconds.
@@ -139,14 +142,14 @@ class PublishTaker:
         at: cython.Py_ssize_t = 0
         end: cython.Py_ssize_t = len(payload)
         stop: cython.Py_ssize_t
-        while at < end:
+        while at < end and begin == 0:
             stop = record_end(data, at, end)
             if stop < 0 or (data[at] == MESSAGE and not is_simple(data, at)):
                 decode_publish(payload[at : stop if stop >= 0 else end])  # which raises, if it is none
             at = stop if stop >= 0 else end
         self.node, self.now, self.lease_s = node, now, lease_s
         self.sender = edge_sender(node, incarnation)
-        at = 0
+        at = begin
         while at < end:
             stop = record_end(data, at, end)
             if data[at] == RUN:

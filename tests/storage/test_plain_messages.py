@@ -91,7 +91,7 @@ class Scene:
             self.delivery.publish(message, EDGE, INCARNATION)
 
     def publish(self, payload: bytes) -> None:
-        self.taker.take(payload, EDGE, INCARNATION, self.partition.now, LEASE_S)
+        self.taker.take(payload, 0, EDGE, INCARNATION, self.partition.now, LEASE_S)
 
     def acknowledge(self, payload: bytes) -> None:
         self.acks.take(payload, EDGE, INCARNATION)

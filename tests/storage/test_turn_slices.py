@@ -121,6 +121,30 @@ def test_messages_with_a_hundred_receivers_come_in_one_frame(monkeypatch: pytest
 
 
 @timed
+def test_one_message_with_a_thousand_receivers_is_taken_in_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copies are one operation all the same; what came behind it is taken behind it."""
+    cluster = Cluster(partitions=1)
+    edge, other = cluster.edges["e1"], cluster.edges["e2"]
+    clients = opened(edge, 1_000)
+    for client in clients:
+        edge.subscribe(client, "all", settle=False)
+    cluster.settle()
+    partition = cluster.primary(0).core.partitions[0].partition
+    before = partition.meta.op_index
+    with timed_rounds(monkeypatch) as found:
+        with edge.one_frame():
+            for number in range(3):
+                edge.publish(PublishMessage(0, b"all", b"%d" % number, 1), 0)
+        other.open("late", settle=False)
+        cluster.run(1.0)
+    assert len(other.answers(SessionOpened)) == 1
+    assert [[push.payload for push in client.received] for client in clients] == [[b"0", b"1", b"2"]] * 1_000
+    assert not edge.unfinished
+    print(f"{sorted(found)[-5:]} ms, {partition.meta.op_index - before} operations")
+    assert_within("a message with 1 000 receivers", max(found), ROUND_MS)
+
+
+@timed
 def test_a_window_of_large_messages_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MB enter the window of a client that comes back."""
     cluster = Cluster(partitions=1)

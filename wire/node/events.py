@@ -15,11 +15,16 @@ __all__ = ["FrameArrived", "LinkDown", "LinkUp", "Tick"]
 class FrameArrived(
     msgspec.Struct, frozen=True, gc=False
 ):  # one for each frame: a dataclass takes several times as long
-    """A numbered frame of a peer, once and in order."""
+    """A numbered frame of a peer, once and in order.
+
+    Attributes:
+        begin: Where that begins which was left of it, if a go took only its beginning.
+    """
 
     peer: PeerKey
     kind: int
     payload: bytes
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
