@@ -25,6 +25,7 @@ from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, standing
 from wire.looks.trace_desk import TRACE_VERBS
+from wire.messages.connects import ConnectAnswer, decode_answers
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -35,14 +36,13 @@ from wire.messages.redispatch import RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
 from wire.messages.running_traces import RunningTrace
-from wire.messages.sessions import KickSession, PollClaims, SessionClosed, SessionExpired, SessionOpened
+from wire.messages.sessions import KickSession, PollClaims, SessionExpired, SessionOpened
 from wire.messages.wills import FireWill
 from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["NodeMessages"]
 
-WITH_CONTROL = frozenset((FrameKind.CONTROL, FrameKind.CONTROLS))
-OF_CROWDS = frozenset((SessionOpened, SessionClosed))  # ``Connecting`` wakes the other parts where they are concerned
+TAKEN_HERE = frozenset((FrameKind.CONTROL, FrameKind.CONTROLS, FrameKind.CONNECT_ANSWERS))
 OF_PRIMARIES = frozenset(message for message, cell in CELLS.items() if cell.rule is Rule.PRIMARY)
 
 
@@ -107,7 +107,6 @@ class NodeMessages:
             Moved: self._moved,
             RetainedNone: self._retained_none,
             RetainedPage: self._retained_page,
-            SessionOpened: self._session_opened,
         }
 
     def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
@@ -118,8 +117,12 @@ class NodeMessages:
         """
         key = peer.key
         assert isinstance(key, PeerKey)
-        if kind not in WITH_CONTROL or kind not in self._kinds.get(key.tier, ()):
+        if kind not in TAKEN_HERE or kind not in self._kinds.get(key.tier, ()):
             self._links.violated(peer, f"frame kind {kind}", TIER)
+            return
+        if kind == FrameKind.CONNECT_ANSWERS:
+            for answer in decode_answers(payload):
+                self.connect_answered(key.node, answer)
             return
         messages = [decode_control(payload)] if kind == FrameKind.CONTROL else decode_controls(payload)
         for message in messages:
@@ -162,10 +165,7 @@ class NodeMessages:
 
     def from_storage(self, node: str, message: Control) -> None:
         """Take a message of a storage node."""
-        if type(message) in OF_CROWDS:
-            self._node.wake_lightly()
-        else:
-            self._node.wake()
+        self._node.wake()
         if type(message) in OF_PRIMARIES and not self._is_primary(node, message):
             self._misplaced(node, message)  # a primary repeats what this edge's map is too old for
             return
@@ -221,11 +221,13 @@ class NodeMessages:
         if not self._retained.page(page, node):
             self._answer(node, page)
 
-    def _session_opened(self, node: str, opened: SessionOpened) -> None:
-        if self._claims.is_outdated(opened):
-            self._requests.moved(opened.request, self._node.now, node)
-        else:
-            self._answer(node, opened)
+    def connect_answered(self, node: str, answer: ConnectAnswer) -> None:
+        """Take a storage node's answer to a claim or a report; ``Connecting`` wakes other parts if it has to."""
+        self._node.wake_lightly()
+        if isinstance(answer, SessionOpened) and self._claims.is_outdated(answer):
+            self._requests.moved(answer.request, self._node.now, node)
+        elif not self._requests.answered(answer.request, answer, node):
+            self._node.count("answers_unknown")
 
     def _relayed(self, router: str, relayed: Relayed) -> None:
         """A partition's primary cannot reach this edge, or hears no answer: the answer goes back the same way."""

@@ -23,6 +23,7 @@ from storage.hosting.settling import ADVANCE_STEPS, Settling
 from storage.hosting.turn import Turn
 from storage.hosting.waiting import Waiting, WaitingAck, WaitingMessage, WaitingRequest
 from storage.hosting.write_batches import WriteBatches
+from storage.incoming.connects import Connects
 from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders
 from storage.incoming.publishing import Publishing
@@ -37,6 +38,7 @@ from wire.decoding import Unreadable
 from wire.links.allowed import TIER, kinds_from
 from wire.links.joined_frames import joined_frames
 from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.connects import decode_connects
 from wire.messages.control import decode_control, decode_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -92,6 +94,7 @@ class StorageCore:
         self._dead = DeadSenders(turn, lambda: lease.map)
         self._publishing = Publishing(turn, lease, self._partitions, self._early, self._dead)
         self._requests = Requests(turn, lease, self._partitions, self._early, self._scans)
+        self._connects = Connects(turn, lease, self._partitions, self._requests)
         shown = storage_sources(self.node, self.placements, lambda: lease.map, self.served_ms, self.event_counts)
         desk, journal = self.placements.tracing.desk, self.placements.journal
         self.operators = Operators(self.node, turn, shown, desk, journal, lambda: lease.map.epoch)
@@ -282,6 +285,8 @@ class StorageCore:
                 self._control.take(peer, decode_control(payload))
             elif kind == FrameKind.CONTROLS:
                 self._controls(peer, payload)
+            elif kind == FrameKind.CONNECTS:
+                self._connects.take(peer, decode_connects(payload))
             elif kind == FrameKind.PUBLISH:
                 end = self._publishing.frame(peer, payload, begin)
                 return [FrameArrived(peer, kind, payload, end)] if end < len(payload) else []
@@ -392,6 +397,7 @@ class StorageCore:
         ready = Ready(ended=self._over, stopped=self.stop.ended, left=left)
         ready.condemned, ready.orders = turn.take_condemned(), turn.take_orders()
         fenced = not self.lease.has_lease(now)
+        turn.sends.extend(self._connects.answers(fenced=fenced))
         active = self._partitions.active
         self._work.catch_up(active, self._steps)
         touched = sorted(active)

@@ -109,7 +109,7 @@ def _weigh(event: Event, begin: int, left: int) -> tuple[int, int]:
     """Return the weight of what there is room for in an event, and where that ends in a frame; 0: with it."""
     if not isinstance(event, FrameArrived):
         return SYNCED_WEIGHT if isinstance(event, BatchSynced) else 1, 0
-    if event.kind == FrameKind.CONTROLS:
+    if event.kind in (FrameKind.CONTROLS, FrameKind.CONNECTS):
         return REQUEST_WEIGHT * count_of_controls(event.payload), 0
     if event.kind not in RECORDS:
         return REQUEST_WEIGHT if event.kind == FrameKind.CONTROL else MESSAGE_WEIGHT, 0

@@ -35,7 +35,6 @@ from mqtt.properties import PropertyId
 from mqtt.properties import encode_properties as encode_block
 from mqtt.reasons import ReasonCode
 from mqtt.topics import is_reserved, validate_topic_name
-from wire.messages.control import Control
 from wire.messages.sessions import OpenSession, SessionOpened
 from wire.messages.wills import Will
 
@@ -58,7 +57,7 @@ class _Claim:
     connecting: "Connecting"
     client: Client
 
-    def answered(self, answer: Control) -> None:
+    def answered(self, answer: SessionOpened) -> None:
         """Open the session, or refuse the client."""
         self.connecting.opened(self.client, answer)
 
@@ -282,7 +281,7 @@ class Connecting:
         claims = bool(self._waiting) and now >= self._claim_at and self._node.may_admit()
         if not (claims or now >= self._leaving.report_at):
             return
-        with self._requests.company(now):
+        with self._requests.together(now):
             self._leaving.report_waiting()
             if claims:
                 waiting, self._waiting = self._waiting, []
@@ -362,14 +361,11 @@ class Connecting:
         wanted = property_values.session_expiry_interval(packet.properties) or 0
         return min(wanted, cap) if cap else wanted
 
-    def opened(self, client: Client, answer: Control) -> None:
+    def opened(self, client: Client, answer: SessionOpened) -> None:
         """Take the partition's answer to a claim."""
         client.opening = None
-        made = isinstance(answer, SessionOpened) and not (answer.reason_code or answer.session_present)
-        self._settle_token(client, made=made)
-        if not isinstance(answer, SessionOpened):
-            self._clients.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
-            return
+        if client.session_tokens:
+            self._settle_token(client, made=not (answer.reason_code or answer.session_present))
         client.owner_epoch = answer.owner_epoch
         client.session = answer.session
         if client.conn.closed:

@@ -19,7 +19,6 @@ from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Disconnect
 from mqtt.reasons import ReasonCode
 from wire.decoding import Unreadable
-from wire.messages.control import Control
 from wire.messages.orders import NodeOrdered, OrderNode, read_kick
 from wire.messages.sessions import CloseSession, KickSession, SessionClosed, SessionKicked
 
@@ -37,9 +36,9 @@ class _Report:
     clients: Clients
     client: Client
 
-    def answered(self, answer: Control) -> None:
+    def answered(self, answer: SessionClosed) -> None:
         """Let the client go."""
-        if isinstance(answer, SessionClosed) and answer.accepted:
+        if answer.accepted:
             self.clients.leave(self.client)
 
 
@@ -179,5 +178,5 @@ class Leaving:
         return NodeOrdered(order.request, count=ended)
 
 
-def _told(_: Control) -> None:
+def _told(_: SessionClosed) -> None:
     """Take the answer to a report that nobody waits for."""

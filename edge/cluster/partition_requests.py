@@ -7,17 +7,19 @@ link exists; before that it waits here, bounded. Rules: docs/protocol.md section
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from edge.node.node import EdgeNode
 from wire.links.allowed import ANSWERS
+from wire.messages.connects import ConnectAnswer, ConnectRequest
 from wire.messages.control import Control
 from wire.messages.hello import first_number
 from wire.messages.redispatch import SharePick
 from wire.messages.retained import DeliverRetained, RetainedMessage
 from wire.messages.sessions import (
+    CloseSession,
     OpenSession,
     RecordInbound,
     ReleaseInbound,
@@ -46,8 +48,8 @@ class _Session(Protocol):
 
 
 class _Pending(msgspec.Struct, eq=False):
-    message: Control
-    on_answer: Callable[[Control], None]
+    message: Control | ConnectRequest
+    on_answer: Callable[[Any], None]
     sent_epoch: int = -1  # partition_epoch under which it left; -1: not yet
     retry_at: float = inf
     asked: tuple[str, ...] = ()  # nodes that may answer it
@@ -62,7 +64,7 @@ class PartitionRequests:
         self._next = first_number(node.incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._by_number: dict[int, _Pending] = {}
-        self._company: dict[str, list[_Pending]] | None = None  # node -> what leaves for it at the end of ``company``
+        self._together: dict[str, list[_Pending]] | None = None  # node -> what leaves for it at the end of ``together``
         self._retry_at = inf  # not after the first ``retry_at``: no look at all partitions before it
 
     def __len__(self) -> int:
@@ -77,7 +79,7 @@ class PartitionRequests:
         """Return what makes requests of a durable session."""
         return SessionRequests(self.next_number(), client)
 
-    def ask(self, message: Control, on_answer: Callable[[Control], None], now: float) -> bool:
+    def ask(self, message: Control | ConnectRequest, on_answer: Callable[[Any], None], now: float) -> bool:
         """Send a request to its partition's primary, now or when there is one.
 
         Args:
@@ -111,8 +113,12 @@ class PartitionRequests:
             pending.message.answered_below = next(iter(self._pending[partition]))
         if placement.primary not in pending.asked:
             pending.asked += (placement.primary,)
-        if self._company is not None:
-            self._company.setdefault(placement.primary, []).append(pending)
+        if isinstance(pending.message, OpenSession | CloseSession):
+            if self._together is not None:
+                self._together.setdefault(placement.primary, []).append(pending)
+            elif not self._node.ask_connects(placement.primary, [pending.message]):
+                self._again(pending, now + RETRY_S)
+                return
         elif not self._node.tell(placement.primary, pending.message):
             self._again(pending, now + RETRY_S)
             return
@@ -124,25 +130,25 @@ class PartitionRequests:
         self._retry_at = min(self._retry_at, at)
 
     @contextmanager
-    def company(self, now: float) -> Iterator[None]:
-        """Keep what is asked in the block, and send it at its end: requests that leave together cost a fraction."""
-        assert self._company is None, "requests are gathered already"
-        company = self._company = {}
+    def together(self, now: float) -> Iterator[None]:
+        """Keep what connections ask in the block, and send it at its end: what leaves together costs a fraction."""
+        assert self._together is None, "requests are gathered already"
+        gathered = self._together = {}
         try:
             yield
         finally:
-            self._company = None
-            self._send_together(company, now)
+            self._together = None
+            self._send_together(gathered, now)
 
-    def _send_together(self, company: dict[str, list[_Pending]], now: float) -> None:
+    def _send_together(self, by_node: dict[str, list[_Pending]], now: float) -> None:
         """Send in order and as far as there is room; what stays is asked again."""
-        for node, gathered in company.items():
-            told = self._node.tell_all(node, [pending.message for pending in gathered])
+        for node, gathered in by_node.items():
+            told = self._node.ask_connects(node, [pending.message for pending in gathered])  # type: ignore[misc]
             for pending in gathered[told:]:
                 pending.sent_epoch = -1
                 self._again(pending, now + RETRY_S)
 
-    def answered(self, number: int, answer: Control, node: str) -> bool:
+    def answered(self, number: int, answer: Control | ConnectAnswer, node: str) -> bool:
         """Take an answer of a node; False if nobody waits for it, or not for this one from there."""
         pending = self._by_number.get(number)
         if pending is None or node not in pending.asked or type(answer) not in ANSWERS[type(pending.message)]:

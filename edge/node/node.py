@@ -14,6 +14,7 @@ from edge.node.ports import NodeIO
 from wire.links.link import LinkFull
 from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.connects import ConnectRequest, encode_record
 from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, Control, encode_control, join_controls
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import NodeIdentity
@@ -105,12 +106,14 @@ class EdgeNode:
         peer = self.peer_of(node)
         if peer is None:
             return False
-        payload = encode_control(message)
+        return self._send(peer, FrameKind.CONTROL, encode_control(message))
+
+    def _send(self, peer: Peer, kind: int, payload: bytes) -> bool:
         if len(payload) > FRAME_BYTES_MAX:
             self.count("control_too_long")
             return False
         try:
-            self._loop.control(peer, FrameKind.CONTROL, payload)
+            self._loop.control(peer, kind, payload)
         except LinkFull:
             self.count("control_no_room")
             return False
@@ -118,11 +121,17 @@ class EdgeNode:
 
     def tell_all(self, node: str, messages: list[Control]) -> int:
         """Send control messages to a node in as few frames as may be; return how many there was room for."""
+        return self._send_joined(node, FrameKind.CONTROLS, [encode_control(message) for message in messages])
+
+    def ask_connects(self, node: str, records: list[ConnectRequest]) -> int:
+        """Send what connections ask of a storage node likewise."""
+        return self._send_joined(node, FrameKind.CONNECTS, [encode_record(record) for record in records])
+
+    def _send_joined(self, node: str, kind: int, payloads: list[bytes]) -> int:
         peer = self.peer_of(node)
         told = 0
         if peer is None:
             return told
-        payloads = [encode_control(message) for message in messages]
         while told < len(payloads):
             count, octets = 1, len(payloads[told])
             for payload in payloads[told + 1 : told + CONTROLS_MAX]:
@@ -130,15 +139,12 @@ class EdgeNode:
                 if octets > CONTROLS_BYTES:
                     break
                 count += 1
-            if count == 1:
-                if not self.tell(node, messages[told]):
-                    return told
+            if count == 1 and kind == FrameKind.CONTROLS:
+                sent = self._send(peer, FrameKind.CONTROL, payloads[told])
             else:
-                try:
-                    self._loop.control(peer, FrameKind.CONTROLS, join_controls(payloads[told : told + count]))
-                except LinkFull:
-                    self.count("control_no_room")
-                    return told
+                sent = self._send(peer, kind, join_controls(payloads[told : told + count]))
+            if not sent:
+                return told
             told += count
         return told
 

@@ -33,6 +33,7 @@ from storage.messages.retained import RetainedStore
 from storage.sessions.away import AwaySessions
 from storage.sessions.held_filters import HeldFilters
 from storage.sessions.ownership import Owners
+from storage.sessions.plain_claims import PlainClaims
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.partition import Overlay, Partition, Reads
@@ -134,6 +135,7 @@ class HostedPartition:
         self.delivery = Delivery(self.partition, self._live)
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
+        self.plain_claims = PlainClaims(self.partition, self.owners)
         self.away = AwaySessions(self.partition, self.subscriptions)
         self.held_filters = HeldFilters(self.partition)
         self.delivery.outbound.take_group = self.subscriptions.take_group
@@ -390,6 +392,11 @@ class HostedPartition:
     def takes(self) -> bool:
         """Whether a request is carried out now: this partition serves, and nothing older waits."""
         return self.serving and not self.waiting
+
+    def is_calm(self, epoch: int) -> bool:
+        """Whether it is served under this partition_epoch, and nothing waits here: no request, write, or commit."""
+        partition = self.partition
+        return epoch == partition.epoch and self.serving and not self.waiting and partition.is_calm
 
     def is_time(self, epoch: int) -> bool:
         """Whether a partition_epoch is of the present time of this node as primary."""

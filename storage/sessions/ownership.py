@@ -177,7 +177,7 @@ class Owners:
         partition = self._partition
         if reason_code not in (QUOTA_EXCEEDED, NOT_AUTHORIZED):  # counted by their reasons
             partition.count("opens_refused" if reason_code == SERVER_BUSY else "opens_over")
-        partition.tell(
+        partition.answer(
             opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, reason_code)
         )
 
@@ -361,7 +361,7 @@ class Owners:
             opened.sys_filters = sys_filters(session)
             if not tell_filters(session, opening.request.judged, opened):
                 partition.count("filters_untold")
-        partition.tell(opening.edge, opened)
+        partition.answer(opening.edge, opened)
 
     def _bind(self, session: DurableSession, holder: Holder) -> None:
         session.edge = holder.edge
@@ -391,7 +391,7 @@ class Owners:
             if session is not None and request.expiry_s >= 0:
                 session.expiry_s = request.expiry_s
             self._end(request.client_id, holder, clean=request.clean)
-        self._partition.tell(edge, SessionClosed(request.request, accepted))
+        self._partition.answer(edge, SessionClosed(request.request, accepted))
 
     def is_held_by(self, client_id: str, edge: str, incarnation: int) -> bool:
         """Whether the connection that owns a client ID is at this incarnation of an edge."""

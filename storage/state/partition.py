@@ -28,6 +28,7 @@ from storage.state.timers import Timer, Work
 from storage.state.tracing import Tracing
 from storage.state.user_sums import UserSums
 from wire.looks.journal import Journal
+from wire.messages.connects import ConnectAnswer, encode_record
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 
@@ -246,6 +247,10 @@ class Partition:
         if node:
             self._outputs.append((node, FrameKind.CONTROL, encode_control(message)))
 
+    def answer(self, node: str, answer: ConnectAnswer) -> None:
+        """Send an answer to a claim or a report to an edge likewise."""
+        self._outputs.append((node, FrameKind.CONNECT_ANSWERS, encode_record(answer)))
+
     def close_operation(self) -> list[tuple[bytes, bytes | None]]:
         """End the operation being built and return its writes, log row and META row included; none if nothing changed.
 
@@ -367,6 +372,11 @@ class Partition:
         while self._told and self._told[0][0] <= self.released:
             _, topic, origin = self._told.popleft()
             tracing.committed(self.number, self.commit_index, topic, origin, self.replicas)
+
+    @property
+    def is_calm(self) -> bool:
+        """True while nothing is written, said, or waits for a commit."""
+        return not (self._outputs or self._gated or self.writes or self.touched or self._at_once)
 
     @property
     def dirty(self) -> bool:

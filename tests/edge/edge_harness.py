@@ -1,7 +1,7 @@
 """An edge core without sockets: its loop is driven by hand, routers and storage are answers that a test writes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from access.identity.chain import Chain, ChainRules
 from access.identity.principal import CertificateFacts, Step
@@ -18,6 +18,7 @@ from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from wire.messages.away import AwayListed, AwayRevoked, ListAway, RevokeAway
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.messages.connects import ConnectAnswer, ConnectRequest
 from wire.messages.control import Control
 from wire.messages.hello import NodeIdentity
 from wire.messages.map_pages import map_pages
@@ -83,6 +84,9 @@ class RecordingNode(EdgeNode):
 
     def tell_all(self, node: str, messages: list[Control]) -> int:
         return sum(self.tell(node, message) for message in messages)
+
+    def ask_connects(self, node: str, records: list[ConnectRequest]) -> int:
+        return self.tell_all(node, cast("list[Control]", records))
 
 
 class RecordingEdge(EdgeCore):
@@ -185,8 +189,11 @@ class Edge:
     def router(self, message: Control) -> None:
         self.core.messages.from_router("r0", message)
 
-    def storage(self, message: Control, node: str = "s0") -> None:
-        self.core.messages.from_storage(node, message)
+    def storage(self, message: Control | ConnectAnswer, node: str = "s0") -> None:
+        if isinstance(message, ConnectAnswer):
+            self.core.messages.connect_answered(node, message)
+        else:
+            self.core.messages.from_storage(node, message)
 
     def take(self, kind: type) -> list[Any]:
         """Return and forget what was said of one kind."""

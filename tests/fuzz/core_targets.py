@@ -18,13 +18,13 @@ from router.events import Applied, RoleChanged, RoundEnded
 from router.settings import RouterSettings
 from storage.turn_events import RECORDS
 from tests.edge.edge_harness import Edge
-from tests.fuzz.good_messages import CONTROLS
+from tests.fuzz.good_messages import CONNECT_ANSWERS, CONNECTS, CONTROLS
 from tests.fuzz.nested import mutate_tree
 from tests.storage.storage_cluster import Cluster
 from wire.decoding import Unreadable
 from wire.messages.batches import PublishMessage, PushAck, encode_message, encode_push_ack
 from wire.messages.cluster_map import NodeEntry
-from wire.messages.control import decode_control, encode_control
+from wire.messages.control import CONTROLS_MAX, decode_control, encode_control, join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import FollowMap, Heartbeat, Register
@@ -135,6 +135,7 @@ _BY_STORAGE = {
     FrameKind.PUSH_ACK,
     FrameKind.REPLICATE,
     FrameKind.REPLICATE_ACK,
+    FrameKind.CONNECTS,
 }
 
 
@@ -188,7 +189,8 @@ def _edge() -> Callable[[bytes], None]:
         edge.held = ASKED if choice & 0x80 else set()  # what is asked stays open for the input to answer
         edge.core.hot.begin_turn(edge.ns)
         with contextlib.suppress(Unreadable):
-            edge.core.frame(peer, FrameKind.CONTROL, _as_answer(edge, data[1:]) if choice & 0x20 else data[1:])
+            kind = FrameKind.CONNECT_ANSWERS if data[1:2] == b"\xdc" else FrameKind.CONTROL
+            edge.core.frame(peer, kind, _as_answer(edge, data[1:]) if choice & 0x20 else data[1:])
         for client in clients:
             if not client.closed and choice & 0x40:
                 client.publish(f"a/{choice >> 2 & 3}", qos=choice >> 4 & 1, identifier=1 + choice % 3)
@@ -216,9 +218,12 @@ def _as_answer(edge: Edge, payload: bytes) -> bytes:
         plain = msgspec.msgpack.decode(payload)
     except Exception:
         return payload
-    if not asked or not isinstance(plain, dict):
-        return payload
-    return msgspec.msgpack.encode({**plain, "request": asked[len(payload) % len(asked)]})
+    request = asked[len(payload) % len(asked)] if asked else 0
+    if asked and isinstance(plain, dict):
+        return msgspec.msgpack.encode({**plain, "request": request})
+    if asked and isinstance(plain, list) and all(isinstance(record, list) for record in plain):
+        return join_controls([msgspec.msgpack.encode([*one[:1], request, *one[2:]]) for one in plain[:CONTROLS_MAX]])
+    return payload
 
 
 class _Over(Exception):
@@ -268,10 +273,11 @@ _PICK = encode_message(PublishMessage(8, b"a/b", b"m", 2, partitions=(1,), share
 _PUSH_ACK = encode_push_ack(PushAck(1 << 48, 1 << 32, 1, 1, 4, 0))
 
 ROUTER_CORE = _from(range(4), CONTROLS)
-EDGE_CORE = _from(range(4), CONTROLS) + _from(range(0xE0, 0x100), CONTROLS)
+EDGE_CORE = _from(range(4), CONTROLS + CONNECT_ANSWERS) + _from(range(0xE0, 0x100), CONTROLS + CONNECT_ANSWERS)
 STORAGE_CORE = (
     *_from(range(4), CONTROLS),
     *_from(range(4, 8), (_PUBLISH, _PICK)),
     *_from(range(8, 12), (_PUSH_ACK,)),
     *_from(range(12, 20), REPLICA),
+    *_from(range(24, 28), CONNECTS),
 )

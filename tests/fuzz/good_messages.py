@@ -6,10 +6,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from wire.messages.control import Control
+from wire.messages.connects import ConnectAnswer, ConnectRequest
+from wire.messages.control import Control, join_controls
 from wire.messages.sessions import KickSession
 
-__all__ = ["CONTROLS", "good"]
+__all__ = ["CONNECTS", "CONNECT_ANSWERS", "CONTROLS", "good"]
 
 # Names as the small clusters of the core targets have them; every list has two elements.
 BY_NAME: dict[str, Any] = {
@@ -89,3 +90,12 @@ def _controls() -> tuple[bytes, ...]:
 
 
 CONTROLS = _controls()
+
+
+def _records(union: Any) -> tuple[bytes, ...]:
+    """Return frames with one record of each kind and number, and one frame with all."""
+    found = [msgspec.msgpack.encode(good(kind, "", number)) for kind in get_args(union) for number in (1, 2)]
+    return (*(join_controls([one]) for one in found), join_controls(found))
+
+
+CONNECTS, CONNECT_ANSWERS = _records(ConnectRequest), _records(ConnectAnswer)

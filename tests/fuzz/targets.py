@@ -36,7 +36,7 @@ from tests.fuzz.command_target import COMMANDS, committed
 from tests.fuzz.filter_target import FILTERS, filters
 from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
 from tests.fuzz.fuzz_decoder import check as check_decoder
-from tests.fuzz.good_messages import CONTROLS
+from tests.fuzz.good_messages import CONNECT_ANSWERS, CONNECTS, CONTROLS
 from tests.fuzz.hot_session import CLIENT_CORPUS, LINK_CORPUS, check_both, check_client, check_link
 from tests.fuzz.nested import mutate_tree
 from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
@@ -47,7 +47,8 @@ from wire.decoding import Unreadable
 from wire.links.admission import check_hello
 from wire.links.link import LinkCore, LinkError
 from wire.messages import batches
-from wire.messages.control import decode_control, encode_control
+from wire.messages.connects import decode_answers, decode_connects, encode_record
+from wire.messages.control import decode_control, encode_control, join_controls
 from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import NodeIdentity, decode_hello, encode_hello
 from wire.messages.nodes import Heartbeat, HeartbeatReply, Relay
@@ -152,11 +153,14 @@ def _small_batches(data: bytes) -> None:
 
 
 def _control(data: bytes) -> None:
-    try:
-        read = decode_control(data)
-    except Unreadable:
-        return
-    assert decode_control(encode_control(read)) is not None
+    with contextlib.suppress(Unreadable):
+        assert decode_control(encode_control(decode_control(data))) is not None
+    with contextlib.suppress(Unreadable):
+        asked = decode_connects(data)
+        assert decode_connects(join_controls([encode_record(one) for one in asked])) == asked
+    with contextlib.suppress(Unreadable):
+        answers = decode_answers(data)
+        assert decode_answers(join_controls([encode_record(one) for one in answers])) == answers
 
 
 _ME = NodeIdentity("c", "router-0", "router", 5)
@@ -259,7 +263,9 @@ TARGETS = (
     Target("broker-stream", CLIENT_STREAMS, client_stream, 1.0, ("mqtt",)),
     Target("acls", ACLS, acls, 1.0, ("access.rules",)),
     Target("rules", RULES, rules, 1.0),
-    Target("control", (*_CONTROLS, *CONTROLS), _control, 1.0, ("wire",), mutator=mutate_either),
+    Target(
+        "control", (*_CONTROLS, *CONTROLS, *CONNECTS, *CONNECT_ANSWERS), _control, 1.0, ("wire",), mutator=mutate_either
+    ),
     Target("hello", _HELLOS, _hello, 0.5, ("wire",), mutator=mutate_either),
     Target("raft", RAFT, raft_messages, 1.0, ("wire",), mutator=mutate_raft),
     Target("snapshot", SNAPSHOTS, snapshots, 1.0, mutator=mutate_either),

@@ -28,9 +28,9 @@ from router.raft.segment import SegmentHeader, decode_header, encode_header, enc
 from storage.state import keys, rows
 from storage.store import record
 from storage.store.acked_marker import AckedMarker
-from wire.messages import batches
+from wire.messages import batches, connects
 from wire.messages.cluster_map import ClusterMap, MapDelta
-from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.control import Control, decode_control, encode_control, join_controls
 from wire.messages.frames import HEADER
 from wire.messages.hand_over import HandOver, decode_hand_over, encode_hand_over
 from wire.messages.hello import Hello, HelloReader, NodeIdentity, encode_hello
@@ -39,6 +39,7 @@ from wire.messages.nodes import MapStep
 from wire.messages.redispatch import SharePick
 from wire.messages.replication import ReplicaMessage, decode_replica_message, encode_replica_message
 from wire.messages.routes import Destinations
+from wire.messages.sessions import CloseSession, OpenSession, SessionClosed, SessionOpened
 from wire.sstable.manifest import Manifest, decode_manifest, encode_manifest
 from wire.sstable.schema import digest_of, make_row, pack_owner_epoch
 
@@ -260,6 +261,21 @@ GOSSIP: dict[str, Any] = {
 
 FORMATS: dict[str, Format] = {
     "control": Format("CONTROL frames: a msgpack map with its tag", _union(Control, encode_control, decode_control)),
+    "connects": Format(
+        "Records of CONNECTS and CONNECT_ANSWERS frames: a msgpack array, its tag first",
+        {
+            **_structs(
+                {"OpenSession": OpenSession, "CloseSession": CloseSession},
+                connects.encode_record,
+                lambda _kind, data: connects.decode_connects(join_controls([data]))[0],
+            ),
+            **_structs(
+                {"SessionOpened": SessionOpened, "SessionClosed": SessionClosed},
+                connects.encode_record,
+                lambda _kind, data: connects.decode_answers(join_controls([data]))[0],
+            ),
+        },
+    ),
     "replication": Format(
         "REPLICATE and REPLICATE_ACK frames: a msgpack array, its tag first",
         _union(ReplicaMessage, encode_replica_message, decode_replica_message),

@@ -20,7 +20,7 @@ from tests.simulation.link_process import LinkConnection, LinkProcess, Target
 from tests.simulation.process import World
 from tests.simulation.router_process import RouterProcess
 from tests.simulation.storage_process import StorageProcess
-from tests.wire.forged_messages import FORGED, Victim, forged_controls, forged_frames, is_inside_its_cell
+from tests.wire.forged_messages import FORGED, Victim, forged_controls, forged_frames, framed, is_inside_its_cell
 from wire.links.allowed import CELLS, Rule, fault_of, may_send
 from wire.messages.batches import encode_publish_ack
 from wire.messages.cluster_map import ClusterMap, NodeEntry
@@ -155,6 +155,8 @@ class HostileProcess(LinkProcess):
             return False
         if kind == FrameKind.CONTROLS:
             return all(self._passes(peer, FrameKind.CONTROL, encode_control(one)) for one in decode_controls(payload))
+        if kind == FrameKind.CONNECT_ANSWERS:
+            return not self._registered  # a live edge may indeed have been asked
         if kind != FrameKind.CONTROL:
             return True
         message = decode_control(payload)
@@ -171,7 +173,7 @@ class HostileProcess(LinkProcess):
     def _of_another_epoch(self, peer: PeerKey, cluster_map: ClusterMap) -> Said | None:
         rng = self._draws
         messages = list(forged_controls(self._victim(cluster_map)))
-        messages = [one for one in messages if self._passes(peer, FrameKind.CONTROL, encode_control(one))]
+        messages = [one for one in messages if self._passes(peer, *framed(one))]
         if not messages:
             return None
         message: Any = rng.choice(messages)
@@ -179,11 +181,11 @@ class HostileProcess(LinkProcess):
         if names:
             name = rng.choice(names)
             message = msgspec.structs.replace(message, **{name: max(0, getattr(message, name) + rng.choice(SHIFTS))})
-        payload = encode_control(message)
+        kind, payload = framed(message)
         try:
-            return (int(FrameKind.CONTROL), payload) if self._passes(peer, FrameKind.CONTROL, payload) else None
+            return (int(kind), payload) if self._passes(peer, kind, payload) else None
         except ValueError:  # out of its range
-            return None if self._subtle else (int(FrameKind.CONTROL), payload)
+            return None if self._subtle else (int(kind), payload)
 
     def _acknowledgements(self, peer: PeerKey, cluster_map: ClusterMap) -> Said | None:
         if peer.tier != TIER_EDGE or (self._subtle and self.tier == TIER_ROUTER):

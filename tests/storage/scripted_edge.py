@@ -20,7 +20,8 @@ from wire.messages.batches import (
     encode_message,
     encode_push_ack,
 )
-from wire.messages.control import Control, decode_control, encode_control
+from wire.messages.connects import ConnectAnswer, ConnectRequest, decode_answers, encode_record
+from wire.messages.control import Control, decode_control, encode_control, join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, PeerKey
 from wire.messages.nodes import Moved
@@ -42,7 +43,7 @@ from wire.messages.wills import FireWill, Will, WillFired
 if TYPE_CHECKING:
     from tests.storage.storage_cluster import Cluster
 
-__all__ = ["Connection", "Edge"]
+__all__ = ["Connection", "Edge", "encoded"]
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Edge:
         self.cluster = cluster
         self.name = name
         self.key = PeerKey(name, TIER_EDGE, incarnation)
-        self.controls: list[Control] = []
+        self.controls: list[Control | ConnectAnswer] = []
         self.pushes: list[Push] = []
         self.acks: list[PublishAck] = []
         self.connections: dict[str, Connection] = {}
@@ -111,7 +112,7 @@ class Edge:
         """Send a request of a partition; it is repeated under a new epoch until answered."""
         partition = message.partition
         self.asked[message.request] = (partition, message)
-        self._send(partition, FrameKind.CONTROL, encode_control(message))
+        self._send(partition, *encoded(message))
         return int(message.request)
 
     def epoch(self, partition: int) -> int:
@@ -157,7 +158,7 @@ class Edge:
                 if partition == number:
                     message.partition_epoch = placement.epoch
                     self.asked[request] = (partition, message)
-                    self._send(number, FrameKind.CONTROL, encode_control(message))
+                    self._send(number, *encoded(message))
             if now[1:] != before[1:]:
                 for partition, publish in list(self.unfinished.values()):
                     if partition == number:
@@ -176,6 +177,9 @@ class Edge:
                 self.acks.append(ack)
                 self.acked[ack.tag] = ack.reason_code
                 self.unfinished.pop(ack.tag, None)
+        elif kind == FrameKind.CONNECT_ANSWERS:
+            for answer in decode_answers(payload):
+                self._control(answer, source)
         else:
             self._control(decode_control(payload), source)
 
@@ -197,7 +201,7 @@ class Edge:
         if push.qos:
             connection.outbound[push.session_seq] = push
 
-    def _control(self, message: Control, source: PeerKey) -> None:
+    def _control(self, message: Control | ConnectAnswer, source: PeerKey) -> None:
         self.controls.append(message)
         if isinstance(message, SessionOpened):
             self._opened(message)
@@ -304,3 +308,10 @@ class Edge:
     def answers(self, kind: type) -> list[Any]:
         """Return every control message of a kind that came."""
         return [message for message in self.controls if isinstance(message, kind)]
+
+
+def encoded(message: Any) -> tuple[int, bytes]:
+    """Return kind and payload of the frame in which an edge says one thing."""
+    if isinstance(message, ConnectRequest):
+        return FrameKind.CONNECTS, join_controls([encode_record(message)])
+    return FrameKind.CONTROL, encode_control(message)

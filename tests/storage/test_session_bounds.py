@@ -2,10 +2,8 @@
 
 import pytest
 
-from tests.storage.scripted_edge import Edge
+from tests.storage.scripted_edge import Edge, encoded
 from tests.storage.storage_cluster import with_edge, with_settings
-from wire.messages.control import encode_control
-from wire.messages.frames import FrameKind
 from wire.messages.sessions import CloseSession, OpenSession, SessionExpired, SessionOpened
 
 
@@ -13,7 +11,7 @@ def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:
     """Open a connection and return the answer."""
     asked = {"clean_start": False, "expiry_s": 100, "may_create": True} | changes
     request = OpenSession(*edge.head(0), client_id, next(edge.cluster.numbers), **asked)  # type: ignore[arg-type]
-    edge.cluster.send(edge.key, edge.cluster.map.partitions[0].primary, FrameKind.CONTROL, encode_control(request))
+    edge.cluster.send(edge.key, edge.cluster.map.partitions[0].primary, *encoded(request))
     edge.cluster.settle()
     (answer,) = [one for one in edge.answers(SessionOpened) if one.request == request.request]
     assert isinstance(answer, SessionOpened)

@@ -21,6 +21,7 @@ from wire.messages.batches import (
     encode_push_ack,
 )
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry
+from wire.messages.connects import ConnectAnswer, ConnectRequest, decode_connects, encode_record
 from wire.messages.control import Control, decode_control, decode_controls, encode_control, join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -31,7 +32,7 @@ from wire.messages.routes import RouteEntry, SenderReport
 from wire.messages.sessions import KickSession, Subscription
 from wire.messages.wills import Will
 
-__all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "is_inside_its_cell"]
+__all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "framed", "is_inside_its_cell"]
 
 FORGED = "forged"  # the payload of every forged message: a client that gets it was deceived
 
@@ -63,8 +64,8 @@ class Victim:
         return self.map.partitions[self.partition].epoch
 
 
-def forged_controls(victim: Victim) -> Iterator[Control]:
-    """Return every control message, about the session, its edge, and the primary of its partition."""
+def forged_controls(victim: Victim) -> Iterator[Control | ConnectRequest | ConnectAnswer]:
+    """Return every control message and connect record, about the session, its edge, and its partition's primary."""
     incarnation, epoch = victim.incarnation, victim.partition_epoch
     will = Will(victim.topic, FORGED.encode(), 1)
     given: dict[str, Any] = {
@@ -105,7 +106,7 @@ def forged_controls(victim: Victim) -> Iterator[Control]:
         "share": b"g/a/#",
         "running": TraceOrder("forged", "topic", "#", everywhere=True),
     }
-    for kind in typing.get_args(Control):
+    for kind in typing.get_args(Control) + typing.get_args(ConnectRequest) + typing.get_args(ConnectAnswer):
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         values = {name: given[name] for name in fields if name in given}
         if kind in (Relay, Relayed):
@@ -120,6 +121,10 @@ def forged_controls(victim: Victim) -> Iterator[Control]:
 def forged_frames(victim: Victim) -> Iterator[tuple[int, str, bytes]]:
     """Return (kind, name, payload) of all that can be said."""
     for message in forged_controls(victim):
+        if isinstance(message, ConnectRequest | ConnectAnswer):
+            kind, record = framed(message)
+            yield kind, type(message).__name__, record
+            continue
         yield FrameKind.CONTROL, type(message).__name__, encode_control(message)
         yield FrameKind.CONTROLS, f"{type(message).__name__} in company", join_controls([encode_control(message)])
     epoch, partition, payload = victim.partition_epoch, victim.partition, FORGED.encode()
@@ -140,6 +145,15 @@ def forged_frames(victim: Victim) -> Iterator[tuple[int, str, bytes]]:
     yield 77, "unknown kind", b""
 
 
+def framed(message: Control | ConnectRequest | ConnectAnswer) -> tuple[int, bytes]:
+    """Return kind and payload of the frame that says one thing."""
+    if isinstance(message, ConnectRequest):
+        return FrameKind.CONNECTS, join_controls([encode_record(message)])
+    if isinstance(message, ConnectAnswer):
+        return FrameKind.CONNECT_ANSWERS, join_controls([encode_record(message)])
+    return FrameKind.CONTROL, encode_control(message)
+
+
 def is_inside_its_cell(key: PeerKey, receiver: str, kind: int, payload: bytes) -> bool:
     """Whether this sender may say this very thing to a tier: then it may change something."""
     if not may_send(key.tier, receiver, kind):
@@ -152,6 +166,8 @@ def is_inside_its_cell(key: PeerKey, receiver: str, kind: int, payload: bytes) -
             is_inside_its_cell(key, receiver, FrameKind.CONTROL, encode_control(message))
             for message in decode_controls(payload)
         )
+    if kind == FrameKind.CONNECTS:
+        return all(CELLS[type(record)].rule is Rule.TIERS for record in decode_connects(payload))
     return kind == FrameKind.PUBLISH and key.tier == "edge"
 
 

@@ -19,6 +19,7 @@ from wire.links.allowed import (
     standing,
 )
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
+from wire.messages.connects import ConnectAnswer, ConnectRequest
 from wire.messages.control import Control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -31,7 +32,9 @@ EDGE, STORAGE, ROUTER = PeerKey("e1", "edge", 5), PeerKey("s1", "storage", 6), P
 
 def test_every_message_and_frame_stands_in_the_table() -> None:
     """A new one without a row could be said by nobody."""
-    assert set(CELLS) == set(typing.get_args(Control))
+    assert set(CELLS) == set(
+        typing.get_args(Control) + typing.get_args(ConnectRequest) + typing.get_args(ConnectAnswer)
+    )
     kinds = {kind for name, kind in vars(FrameKind).items() if name.isupper()}
     assert set(FRAMES) == kinds - {FrameKind.HELLO, FrameKind.TAKEN}
     assert all(kind in CELLS for answers in ANSWERS.values() for kind in answers)
@@ -61,6 +64,12 @@ def test_every_message_and_frame_stands_in_the_table() -> None:
         ("edge", "edge", FrameKind.CONTROLS, False),
         ("router", "storage", FrameKind.CONTROLS, False),
         ("operator", "storage", FrameKind.CONTROLS, False),
+        ("edge", "storage", FrameKind.CONNECTS, True),
+        ("storage", "edge", FrameKind.CONNECTS, False),
+        ("router", "storage", FrameKind.CONNECTS, False),
+        ("storage", "edge", FrameKind.CONNECT_ANSWERS, True),
+        ("router", "edge", FrameKind.CONNECT_ANSWERS, False),
+        ("edge", "edge", FrameKind.CONNECT_ANSWERS, False),
     ],
 )
 def test_frames_by_tier(sender: str, receiver: str, kind: int, allowed: bool) -> None:

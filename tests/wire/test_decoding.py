@@ -12,6 +12,7 @@ from tests.fuzz.nested import NESTINGS, damaged_forms, nested
 from wire.decoding import Unreadable, plain_text
 from wire.messages import batches, hello, replication
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.connects import decode_answers, decode_connects, encode_record
 from wire.messages.control import (
     CONTROLS_MAX,
     count_of_controls,
@@ -26,10 +27,12 @@ from wire.messages.nodes import Heartbeat, Register
 from wire.messages.ranges import PARTITIONS_MAX
 from wire.messages.retained import RetainedNone
 from wire.messages.routes import AddRoutes, Destinations, GroupDestinations, Resolved, RouteEntry
-from wire.messages.sessions import Claim, Claims, OpenSession, PollClaims
+from wire.messages.sessions import Claim, Claims, CloseSession, OpenSession, PollClaims, SessionClosed, SessionOpened
 from wire.sstable.manifest import Manifest, ManifestDamaged, decode_manifest, encode_manifest
 
 HELLO = encode_hello(NodeIdentity("c", "edge-0", "edge", 5, "127.0.0.1:1"))[HEADER_BYTES:]
+OPENING, ENDING = OpenSession(1, 2, 3, "c", 4, True, 0), CloseSession(5, 2, 3, "c", 6, True)
+ANSWERS = SessionOpened(1, 2, 3, 0, 4), SessionClosed(5, True)
 CONTROL = encode_control(Register(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))
 RAFT = raft.encode_message(raft.AppendEntries("a", "b", 1, 2, 3, 4, 0, 0, 0, 1, (raft.Entry(1, 1, "normal", b"x"),)))
 REPLICA = replication.encode_replica_message(replication.Append(1, 2, 3, 2, 3, 0, 1, [b"row"]))
@@ -42,6 +45,8 @@ FORMATS: list[tuple[str, Callable[[Any], object], bytes, type[Exception]]] = [
     ("hello", hello.decode_hello, HELLO, Unreadable),
     ("control", decode_control, CONTROL, Unreadable),
     ("controls", decode_controls, join_controls([CONTROL, CONTROL]), Unreadable),
+    ("connects", decode_connects, join_controls([encode_record(OPENING), encode_record(ENDING)]), Unreadable),
+    ("answers", decode_answers, join_controls([encode_record(one) for one in ANSWERS]), Unreadable),
     ("raft", raft.decode_message, RAFT, Unreadable),
     ("replica", replication.decode_replica_message, REPLICA, Unreadable),
     ("publish", batches.decode_publish, PUBLISH, Unreadable),
@@ -100,13 +105,15 @@ def test_what_the_settings_allow_can_be_said() -> None:
     for message in (
         Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(PARTITIONS_MAX), (1 << 40, 1))),
         Register(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
-        OpenSession((1 << 64) - 1, PARTITIONS_MAX - 1, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF),
         Claims(1, PARTITIONS_MAX - 1, 1, [Claim("c", 1, 1, (1 << 64) - 1)]),
         RetainedNone(1, list(range(PARTITIONS_MAX))),
         Resolved(1, 1, [Destinations(names, list(range(PARTITIONS_MAX)), [])], [0]),
         AddRoutes(1, 65_535, 1, -1, (1 << 44) - 1, 9, [RouteEntry("f" * 65_535, "s", 10_000_000)]),
     ):
         assert decode_control(encode_control(message)) == message
+    opening = OpenSession((1 << 64) - 1, PARTITIONS_MAX - 1, 1, "c" * 65_535, (1 << 64) - 1, False, 0xFFFFFFFF)
+    ending = CloseSession(1, 0, 1, "c" * 65_535, (1 << 64) - 1, True, 0xFFFFFFFF)
+    assert decode_connects(join_controls([encode_record(opening), encode_record(ending)])) == [opening, ending]
 
 
 def test_a_reason_fits_one_line() -> None:
@@ -129,3 +136,15 @@ def test_a_frame_of_controls_is_bounded() -> None:
             decode_controls(unreadable)
     for odd in (more, b"", b"\x92" + CONTROL * 2, b"\xdd\x00\x00\x00\x01"):
         assert count_of_controls(odd) == CONTROLS_MAX
+
+
+@pytest.mark.parametrize(("decode", "record"), [(decode_connects, OPENING), (decode_answers, ANSWERS[0])])
+def test_a_frame_of_connects_is_bounded(decode: Callable[[bytes], list[Any]], record: Any) -> None:
+    """Likewise, and of its own records only: nobody claims by an answer."""
+    one = encode_record(record)
+    assert decode(join_controls([one] * CONTROLS_MAX)) == [record] * CONTROLS_MAX
+    more = b"\xdc" + (CONTROLS_MAX + 1).to_bytes(2, "big") + one * (CONTROLS_MAX + 1)
+    others = [encode_record(other) for other in ((OPENING, ENDING) if decode is decode_answers else ANSWERS)]
+    for unreadable in (more, b"\xdc\x00\x00", CONTROL, one, *(join_controls([other]) for other in others)):
+        with pytest.raises(Unreadable):
+            decode(unreadable)

@@ -3,13 +3,15 @@
 from wire.links import joined_frames as joining
 from wire.links.joined_frames import FRAME_BYTES
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.connects import decode_answers, encode_record
 from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, decode_controls, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
-from wire.messages.sessions import SessionClosed
+from wire.messages.sessions import InboundReleased, SessionClosed, SessionOpened
 
 PUSH, ACK, CONTROL, CONTROLS = FrameKind.PUSH, FrameKind.PUBLISH_ACK, FrameKind.CONTROL, FrameKind.CONTROLS
+ANSWERS = FrameKind.CONNECT_ANSWERS
 NODES = {name: NodeEntry(name, tier, 1, f"{name}:1") for name, tier in (("e1", "edge"), ("r1", "router"))}
-CLOSED = [SessionClosed(number) for number in range(2 * CONTROLS_MAX + 1)]
+RELEASED = [InboundReleased(number) for number in range(2 * CONTROLS_MAX + 1)]
 
 
 def joined_frames(sends: list[tuple[str, int, bytes]]) -> list[tuple[str, int, bytes]]:
@@ -43,20 +45,30 @@ def test_no_frame_is_larger_than_a_link_takes() -> None:
 
 def test_answers_to_an_edge_share_a_frame() -> None:
     """Those to a router do not: only edges read them."""
-    answers = [encode_control(message) for message in CLOSED]
+    answers = [encode_control(message) for message in RELEASED]
     frames = joined_frames([(node, CONTROL, answer) for answer in answers for node in ("e1", "r1")])
     assert [(kind, payload) for node, kind, payload in frames if node == "r1"] == [(CONTROL, one) for one in answers]
     to_edge = [(kind, payload) for node, kind, payload in frames if node == "e1"]
     assert [kind for kind, _ in to_edge] == [CONTROLS, CONTROLS, CONTROL]
-    assert [message for _, payload in to_edge[:2] for message in decode_controls(payload)] == CLOSED[:-1]
+    assert [message for _, payload in to_edge[:2] for message in decode_controls(payload)] == RELEASED[:-1]
     assert to_edge[2][1] == answers[-1]
 
 
 def test_a_record_stands_between_answers() -> None:
     """An answer that came after a push leaves after it, in a frame of its own."""
-    answer = encode_control(CLOSED[0])
+    answer = encode_control(RELEASED[0])
     sends = [("e1", CONTROL, answer), ("e1", PUSH, b"p"), ("e1", CONTROL, answer), ("e1", CONTROL, answer)]
     assert [kind for _, kind, _ in joined_frames(sends)] == [CONTROL, PUSH, CONTROLS]
+
+
+def test_answers_to_connects_share_a_frame() -> None:
+    """Also one alone has an array; what is pushed to a session that opened stays behind its answer."""
+    answers = [SessionOpened(1, 2, 3, 0, 4), SessionClosed(5, True)]
+    records = [encode_record(answer) for answer in answers]
+    sends = [("e1", ANSWERS, records[0]), ("e1", ANSWERS, records[1]), ("e1", PUSH, b"p"), ("e1", ANSWERS, records[1])]
+    frames = joined_frames(sends)
+    assert [kind for _, kind, _ in frames] == [ANSWERS, PUSH, ANSWERS]
+    assert [decode_answers(frames[place][2]) for place in (0, 2)] == [answers, answers[1:]]
 
 
 def test_long_answers_have_frames_of_their_own() -> None:

@@ -172,6 +172,8 @@ FRAMES: dict[int, frozenset[tuple[str, str]]] = {
     FrameKind.CONTROLS: frozenset(
         pair for tier in (TIER_ROUTER, TIER_STORAGE) for pair in ((TIER_EDGE, tier), (tier, TIER_EDGE))
     ),
+    FrameKind.CONNECTS: CELLS[sessions.OpenSession].tiers,
+    FrameKind.CONNECT_ANSWERS: CELLS[sessions.SessionOpened].tiers,
 }
 
 # What a partition answers to an edge's request; Moved may come instead of each.

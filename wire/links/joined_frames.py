@@ -2,8 +2,8 @@
 
 Records of one kind to one node share a frame. PUSH, PUBLISH_ACK and PUBLISH say nothing about one another (what each
 shows is committed), so those of a turn may change places; a control message overtakes none of them and none overtakes
-it. Control messages to an edge that follow one another share a CONTROLS frame. A frame is closed well below what a link
-takes.
+it. Control messages to an edge that follow one another share a CONTROLS frame, and answers to claims one of theirs. A
+frame is closed well below what a link takes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +18,7 @@ __all__ = ["joined_frames"]
 Output = tuple[str, int, bytes]  # node, frame kind, payload
 
 WHOLE_MESSAGES = frozenset((FrameKind.REPLICATE, FrameKind.REPLICATE_ACK))  # one message per frame
+ORDERED = (FrameKind.CONTROL, FrameKind.CONNECT_ANSWERS)  # no record of another kind overtakes them
 FRAME_BYTES = 1024 * 1024  # beyond it the next record begins another frame; one record alone may be larger
 
 
@@ -57,16 +58,17 @@ def joined_frames(sends: Iterable[Output], nodes: Mapping[str, NodeEntry]) -> li
             frames.append((node, kind, [payload]))
             continue
         batch = of_node.get(kind)
-        if kind == FrameKind.CONTROL:
+        if kind in ORDERED:
             if batch is not None and batch.take(payload, CONTROLS_BYTES, CONTROLS_MAX):
                 continue
             of_node.clear()
             batch = _Growing(payload)
             entry = nodes.get(node)
-            if entry is not None and entry.tier == TIER_EDGE:
+            if kind == FrameKind.CONNECT_ANSWERS or (entry is not None and entry.tier == TIER_EDGE):
                 of_node[kind] = batch
         else:
-            of_node.pop(FrameKind.CONTROL, None)
+            for ordered in ORDERED:
+                of_node.pop(ordered, None)
             if batch is not None and batch.take(payload, FRAME_BYTES, FRAME_BYTES):
                 continue
             batch = of_node[kind] = _Growing(payload)
@@ -75,6 +77,8 @@ def joined_frames(sends: Iterable[Output], nodes: Mapping[str, NodeEntry]) -> li
 
 
 def _frame(node: str, kind: int, records: list[bytes]) -> Output:
+    if kind == FrameKind.CONNECT_ANSWERS:
+        return node, kind, join_controls(records)
     if len(records) == 1:
         return node, kind, records[0]
     if kind == FrameKind.CONTROL:

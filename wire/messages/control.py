@@ -57,20 +57,16 @@ from wire.messages.routes import (
 from wire.messages.running_traces import RunningTrace
 from wire.messages.sessions import (
     Claims,
-    CloseSession,
     FiltersListed,
     InboundRecorded,
     InboundReleased,
     KickSession,
     ListFilters,
-    OpenSession,
     PollClaims,
     RecordInbound,
     ReleaseInbound,
-    SessionClosed,
     SessionExpired,
     SessionKicked,
-    SessionOpened,
     SessionSubscribed,
     SessionUnsubscribed,
     SubscribeSession,
@@ -116,10 +112,6 @@ Control = (
     | Invalidate
     | Invalidated
     | Moved
-    | OpenSession
-    | SessionOpened
-    | CloseSession
-    | SessionClosed
     | SessionExpired
     | KickSession
     | SessionKicked
@@ -188,13 +180,13 @@ decode_controls: Callable[[Payload], list[Control]] = strictly(_array_decoder.de
 
 
 def join_controls(payloads: Sequence[bytes]) -> bytes:
-    """Return the payload of a CONTROLS frame from those of CONTROL frames, CONTROLS_MAX at most."""
+    """Return the payload of a CONTROLS frame from those of CONTROL frames, or of a frame of records."""
     assert len(payloads) <= CONTROLS_MAX, f"{len(payloads)} messages in one frame"
     return _ARRAY.pack(_ARRAY_16, len(payloads)) + b"".join(payloads)
 
 
 def count_of_controls(payload: Payload) -> int:
-    """Return how many messages a CONTROLS frame has, unread: the most it may have where it says nothing credible."""
+    """Return how many messages or records a frame has, unread: the most it may have where it says nothing credible."""
     if len(payload) < _ARRAY.size:
         return CONTROLS_MAX
     form, count = _ARRAY.unpack_from(payload)

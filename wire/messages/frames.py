@@ -13,7 +13,7 @@ import struct
 
 __all__ = ["FRAME_BYTES_MAX", "HEADER", "HEADER_BYTES", "PROTOCOL_VERSION", "FrameKind"]
 
-PROTOCOL_VERSION = 6  # of frames and of what they carry; a peer with another major version is refused at HELLO
+PROTOCOL_VERSION = 7  # of frames and of what they carry; a peer with another major version is refused at HELLO
 HEADER = struct.Struct(">IBBHQ")
 HEADER_BYTES = HEADER.size
 FRAME_BYTES_MAX = 8 * 1024 * 1024  # a longer declared length closes the link before anything is buffered
@@ -36,3 +36,5 @@ class FrameKind:
     REPLICATE = 8  # wire/messages/replication.py: op log records, primary to backup
     REPLICATE_ACK = 9  # wire/messages/replication.py: synced up to, backup to primary
     CONTROLS = 10  # msgpack, an array of what CONTROL carries: requests of one turn, and what a partition answers
+    CONNECTS = 11  # wire/messages/connects.py: connections that open and end, edge to storage
+    CONNECT_ANSWERS = 12  # wire/messages/connects.py: what a storage node answers to those

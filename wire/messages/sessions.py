@@ -61,7 +61,7 @@ class Subscription(msgspec.Struct, array_like=True):
     identifier: U32 = 0  # 0: none
 
 
-class OpenSession(Message, tag="OpenSession"):
+class OpenSession(msgspec.Struct, array_like=True, tag=1):  # of CONNECTS frames, as the next three
     """Edge to the client ID's partition: this connection claims the client ID."""
 
     request: U64
@@ -86,7 +86,7 @@ class OpenSession(Message, tag="OpenSession"):
     queue_bytes_max: U64 = 0
 
 
-class SessionOpened(Message, tag="SessionOpened"):
+class SessionOpened(msgspec.Struct, array_like=True, tag=1):
     """The claim is committed. Pushes for a durable session follow behind this on the same link."""
 
     request: U64
@@ -103,7 +103,7 @@ class SessionOpened(Message, tag="SessionOpened"):
     sys_filters: Annotated[list[Subscription], Meta(max_length=SYS_FILTERS_MAX)] = []
 
 
-class CloseSession(Message, tag="CloseSession"):
+class CloseSession(msgspec.Struct, array_like=True, tag=2):
     """The connection ended. ``clean``: DISCONNECT 0x00 was read, so the will is discarded."""
 
     request: U64
@@ -115,7 +115,7 @@ class CloseSession(Message, tag="CloseSession"):
     expiry_s: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1  # changed at DISCONNECT; -1: as before
 
 
-class SessionClosed(Message, tag="SessionClosed"):
+class SessionClosed(msgspec.Struct, array_like=True, tag=2):
     """Committed (durable, or with a will), or forgotten (ephemeral).
 
     ``accepted``: the connection owned the client ID until now, so a DISCONNECT 0x00 discarded its will.

@@ -1,0 +1,176 @@
+"""Connects of edges: plain connections are answered in their turn, and by the same rules as all others."""
+
+import random
+
+import pytest
+
+from router.map.commands import DeclareDead
+from storage.core import FrameArrived
+from tests.storage.scripted_edge import Connection, Edge, encoded
+from tests.storage.scripted_router import LEASE_S
+from tests.storage.storage_cluster import Cluster
+from wire.messages.cluster_map import MapDelta
+from wire.messages.connects import ConnectRequest, decode_answers, encode_record
+from wire.messages.control import encode_control, join_controls
+from wire.messages.frames import FrameKind
+from wire.messages.nodes import MapStep, Moved
+from wire.messages.sessions import CloseSession, OpenSession, SessionClosed, SessionOpened
+from wire.messages.wills import Will
+
+CLIENTS = [f"client {number}" for number in range(8)]
+WILL = Will("w", b"gone")
+
+
+def say(cluster: Cluster, edge: Edge, *requests: ConnectRequest) -> None:
+    """Send requests in one frame."""
+    payload = join_controls([encode_record(request) for request in requests])
+    cluster.send(edge.key, "s1", FrameKind.CONNECTS, payload)
+
+
+def opening(edge: Edge, client_id: str, **changes: object) -> OpenSession:
+    partition = edge.cluster.map.partition_for(client_id)
+    asked = {"clean_start": True, "expiry_s": 0} | changes
+    return OpenSession(*edge.head(partition), client_id, next(edge.cluster.numbers), **asked)  # type: ignore[arg-type]
+
+
+def ending(edge: Edge, client_id: str, owner_epoch: int, *, clean: bool = True) -> CloseSession:
+    return CloseSession(*edge.head(edge.cluster.map.partition_for(client_id)), client_id, owner_epoch, clean)
+
+
+def test_a_round_is_answered_with_one_record() -> None:
+    """Twenty connections open, and end: a frame each way."""
+    cluster = Cluster(partitions=8)
+    edge = cluster.edges["e1"]
+    frames: list[tuple[int, bytes]] = []
+
+    def noted(_source: object, target: str, kind: int, payload: bytes) -> bool:
+        if target == "e1":
+            frames.append((kind, payload))
+        return True
+
+    cluster.filter = noted
+    say(cluster, edge, *(opening(edge, f"c{number}") for number in range(20)))
+    cluster.settle()
+    ((kind, payload),) = frames
+    answers = decode_answers(payload)
+    assert kind == FrameKind.CONNECT_ANSWERS and len(answers) == 20
+    assert all(isinstance(one, SessionOpened) and one.owner_epoch and not one.reason_code for one in answers)
+    frames.clear()
+    epochs = [one.owner_epoch for one in answers if isinstance(one, SessionOpened)]
+    say(cluster, edge, *(ending(edge, f"c{number}", epoch) for number, epoch in enumerate(epochs)))
+    cluster.settle()
+    ((_, payload),) = frames
+    assert [one.accepted for one in decode_answers(payload) if isinstance(one, SessionClosed)] == [True] * 20
+    assert not any(len(hosted.owners) for hosted in cluster.nodes["s1"].core.partitions.values())
+
+
+def test_each_request_has_its_own_result() -> None:
+    """One of a partition_epoch that is over is sent elsewhere, one of another edge's connection is not accepted."""
+    cluster = Cluster(partitions=2)
+    cluster.crash_all()  # the partitions' epochs go on
+    one, two = cluster.edges["e1"], cluster.edges["e2"]
+    stale, good = opening(one, "a"), opening(one, "b")
+    stale.partition_epoch -= 1
+    assert stale.partition_epoch > 0
+    say(cluster, one, stale, good)
+    cluster.settle()
+    (moved,) = one.answers(Moved)
+    (opened,) = one.answers(SessionOpened)
+    assert (moved.request, opened.request) == (stale.request, good.request)
+    say(cluster, two, ending(two, "b", opened.owner_epoch), opening(two, "c"))
+    cluster.settle()
+    assert [answer.accepted for answer in two.answers(SessionClosed)] == [False]
+    assert len(two.answers(SessionOpened)) == 1
+    hosted = cluster.nodes["s1"].core.partitions[cluster.map.partition_for("b")]
+    assert hosted.owners.is_held_by("b", *one.key[::2])
+
+
+def test_without_a_lease_nothing_is_answered() -> None:
+    """A claim that comes meanwhile is answered when there is one again."""
+    cluster = Cluster(partitions=2)
+    edge = cluster.edges["e1"]
+    cluster.silence("s1")
+    cluster.run(LEASE_S + 1.0)
+    say(cluster, edge, opening(edge, "a"))
+    cluster.run(0.5)
+    assert not edge.answers(SessionOpened)
+    cluster.end_silence()
+    cluster.run(1.0)
+    assert len(edge.answers(SessionOpened)) == 1
+
+
+def test_who_loses_its_lease_in_a_turn_answers_nothing_of_it() -> None:
+    """The map ends this incarnation behind the claim, in the same turn."""
+    cluster = Cluster(partitions=2)
+    edge, node = cluster.edges["e1"], cluster.nodes["s1"]
+    claim = FrameArrived(edge.key, *encoded(opening(edge, "a")))
+    ended = cluster.machine.apply(DeclareDead("s1", node.key.incarnation)).delta
+    assert ended is not None
+    for events, answered in (([claim], 1), ([claim, FrameArrived(cluster.router.key, *step(ended))], 0)):
+        ready = node.core.handle(cluster.now, events)
+        assert [kind for _, kind, _ in ready.sends].count(FrameKind.CONNECT_ANSWERS) == answered
+
+
+def step(delta: MapDelta) -> tuple[int, bytes]:
+    return FrameKind.CONTROL, encode_control(MapStep(delta))
+
+
+def claim_some(edge: Edge, rng: random.Random) -> None:
+    """Have an edge say something about a few clients, of which another edge speaks too."""
+    requests: list[ConnectRequest] = []
+    for client_id in rng.sample(CLIENTS, 4):
+        known = edge.connections.get(client_id)
+        if known is not None and known.open and rng.random() < 0.4:
+            known.open = False
+            requests.append(ending(edge, client_id, known.owner_epoch, clean=rng.random() < 0.5))
+            continue
+        will, expiry_s = (WILL if rng.random() < 0.1 else None), (100 if rng.random() < 0.1 else 0)
+        request = opening(edge, client_id, expiry_s=expiry_s, will=will, withdrawn=rng.random() < 0.1)
+        edge.connections[client_id] = Connection(client_id, request.connection)
+        requests.append(request)
+    for request in requests:
+        edge.asked[request.request] = (request.partition, request)
+    say(edge.cluster, edge, *requests)
+
+
+def played(seed: int, *, waiting: bool) -> list[object]:
+    """Return all answers, who holds what in the end, and which wills were fired."""
+    cluster, rng = Cluster(partitions=2), random.Random(seed)
+    node = cluster.nodes["s1"]
+    for number in range(12):
+        node.disk_slow = waiting
+        for partition in range(2):
+            edge = cluster.edges["e1"]
+            writer = Connection(f"writer {number} {partition}", next(cluster.numbers))
+            edge.connections[writer.client_id] = writer
+            edge.ask(OpenSession(*edge.head(partition), writer.client_id, writer.number, True, 100))
+        if waiting:
+            cluster.step()
+        else:
+            cluster.settle()
+        for edge in cluster.edges.values():
+            claim_some(edge, rng)
+        cluster.step()
+        node.disk_slow = False
+        cluster.settle()
+    holders = sorted(
+        (client_id, each.edge, each.connection, each.session > 0)
+        for item in node.core.partitions.values()
+        for client_id, each in item.owners.holders.items()
+    )
+    fired = sorted(will.client_id for edge in cluster.edges.values() for will in edge.wills)
+    return [*(answers_of(edge) for edge in cluster.edges.values()), holders, fired]
+
+
+def answers_of(edge: Edge) -> list[tuple[object, ...]]:
+    """Return them without their numbers: an order to close waits for a commit, so openings may change places."""
+    opened = [
+        (one.request, one.reason_code, one.session > 0, one.session_present) for one in edge.answers(SessionOpened)
+    ]
+    return sorted(opened) + sorted((one.request, one.accepted) for one in edge.answers(SessionClosed))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plain_claims_obey_the_rules_of_all_others(seed: int) -> None:
+    """The same claims at a node whose partitions wait for a commit: there none is plain."""
+    assert played(seed, waiting=False) == played(seed, waiting=True)
