@@ -12,7 +12,7 @@ import cython
 
 from edge.hot.buffers import Buffer
 from edge.hot.state import HotState, Peer, PendingAck
-from wire.links.link import LinkFull
+from wire.links.link import RESEND_BYTES_MAX, LinkFull
 
 if not cython.compiled:
     from edge.hot.buffers import copy_bytes, copy_span, give_buffer, put16, put32, reserve, take_buffer, take_bytes
@@ -240,8 +240,10 @@ def note_room(hot: HotState, peer: Peer) -> None:
         if not peer.full:
             peer.full = True
             hot.full_peers += 1
-    elif peer.full and room >= peer.low_bytes + hot.peer_low_bytes:
-        release_peer(hot, peer)
+    elif peer.full:
+        more: cython.Py_ssize_t = room - peer.low_bytes
+        if more >= hot.peer_low_bytes or 2 * more >= RESEND_BYTES_MAX - peer.low_bytes:
+            release_peer(hot, peer)
 
 
 def release_peer(hot: HotState, peer: Peer) -> None:

@@ -26,8 +26,9 @@ if not cython.compiled:
 
 __all__ = ["Peering"]
 
-# Not taken by a storage node, of which a busy one does not read more: CONNECTs and acknowledgements wait behind it.
-UNTAKEN_BYTES = 4 * 1024 * 1024
+# Not taken by a storage node: CONNECTs and acknowledgements of everybody here wait behind it, and a busy one takes a
+# few thousand messages a second. With less, publishers of long messages would wait for each round trip.
+UNTAKEN_BYTES = 256 * 1024
 LINK_SILENCE_NS = int(SILENCE_S * 1_000_000_000)
 
 
