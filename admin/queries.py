@@ -17,6 +17,7 @@ from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
 from wire.messages.look_rows_clients import SeenClientNow, SeenQueued, SeenSessionNow, SeenSubscription
 from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
+from wire.messages.looks import WHERE_MAX
 
 __all__ = [
     "EVERY_ROW",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 WITH_PARTITIONS = ("sessions", "session", "queue", "retained", "shares", "matches")  # rows that a primary holds
+TEXT_MAX = 65_535  # characters of a client ID, a topic or a pattern
 OLDEST = "age"  # s: of the oldest unacknowledged or unsent byte at an edge, of the oldest queued message at storage
 SLOW_BY = {OLDEST: "", "window": "", "unsent": TIER_EDGE, "queued": TIER_STORAGE, "bytes": TIER_STORAGE}  # "": both
 PARTITIONS_NAMED = 8  # in one line
@@ -139,7 +141,17 @@ async def walk(cluster: Cluster, what: str, wanted: Wanted) -> Listed:
 
 
 def _question(cluster: Cluster, what: str, where: Mapping[str, str], columns: Sequence[str] = ()) -> Question:
-    return Question(what, where, columns, cluster.actor, cluster.role)
+    """Return a question that a node can read: one with too long a text would end the link.
+
+    Raises:
+        UserError: It is no such question.
+    """
+    for name, value in where.items():
+        if len(value) > TEXT_MAX:
+            raise UserError(f"{name} of {len(value)} characters: at most {TEXT_MAX}", ExitCode.USAGE)
+    if len(where) > WHERE_MAX:
+        raise UserError(f"{len(where)} conditions: at most {WHERE_MAX}", ExitCode.USAGE)
+    return Question(what, where, [*dict.fromkeys(columns)], cluster.actor, cluster.role)
 
 
 def _greatest(column: str) -> Callable[[Any], Any]:

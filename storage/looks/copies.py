@@ -81,6 +81,7 @@ def _slow_columns(shown: Shown) -> Columns:
         "by": lambda one: one.by,
         "value": lambda one: one.value,
         "unit": lambda one: one.unit,
+        "since_ms": lambda one: shown.follows_not_since_ms(one.hosted, one.session),
         "session": lambda one: one.session.number,
         "partition": lambda one: one.hosted.partition.number,
         "number": lambda one: one.session.connection if one.session.edge else None,

@@ -13,7 +13,6 @@ from wire.looks.source import Ask, Columns, LookRefused, Place, Source
 __all__ = ["STATES", "session_sources"]
 
 STATES = {STATE_QUEUED: "queued", 1: "sent", STATE_RELEASED: "released"}
-NEVER_EXPIRES = 0xFFFFFFFF
 
 
 class One(NamedTuple):
@@ -150,11 +149,7 @@ def _columns_of_one(shown: Shown) -> Columns:
         return entry.topic.decode() if entry is not None else None
 
     def away_since_s(one: One) -> float | None:
-        session = one.session
-        if session is None or session.edge or session.deadline == NEVER or session.expiry_s == NEVER_EXPIRES:
-            return None
-        left_s = (session.deadline - shown.served_ms(one.hosted.partition.number)) / 1000
-        return max(0.0, session.expiry_s - left_s)
+        return shown.away_s(one.hosted, one.session) if one.session is not None else None
 
     def retained_left_s(one: One) -> float | None:
         reads = one.session.reads if one.session is not None else None

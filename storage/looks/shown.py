@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterator, Mapping
 from storage.hosting.hosted_partition import HostedPartition
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
-from storage.state.rows import STATE_RELEASED, Entry, decode_entry, outline_entry
+from storage.state.rows import NEVER, STATE_RELEASED, Entry, decode_entry, outline_entry
 from wire.looks.moments import Moments
 from wire.looks.ordered_keys import OrderedKeys
 from wire.looks.origins import origin_text
 from wire.looks.source import LookRefused
 from wire.messages.cluster_map import ClusterMap
 
-__all__ = ["Shown", "first_waiting_seq", "oldest_seq"]
+__all__ = ["NEVER_EXPIRES", "Shown", "first_waiting_seq", "oldest_seq"]
+
+NEVER_EXPIRES = 0xFFFFFFFF
 
 
 class Shown:
@@ -134,6 +136,27 @@ class Shown:
         number = hosted.partition.number
         now_ms = self.served_ms(number)
         return self._moments.utc_of(min(served_ms, now_ms), now_ms, number)
+
+    def away_s(self, hosted: HostedPartition, session: DurableSession) -> float | None:
+        """Return for how long a session has no connection; None of one that has, or that never expires."""
+        if session.edge or session.deadline == NEVER or session.expiry_s == NEVER_EXPIRES:
+            return None
+        left_s = (session.deadline - self.served_ms(hosted.partition.number)) / 1000
+        return max(0.0, session.expiry_s - left_s)
+
+    def follows_not_since_ms(self, hosted: HostedPartition, session: DurableSession) -> int | None:
+        """Return since when a session does not follow, UTC: without its client, with a full window, behind its oldest.
+
+        None where nobody knows.
+        """
+        served_ms = self.served_ms(hosted.partition.number)
+        away_s = self.away_s(hosted, session)
+        if away_s is not None:
+            return self.utc_of(hosted, served_ms - int(away_s * 1000))
+        waiting = first_waiting_seq(session) if session.out >= session.window else None
+        session_seq = waiting if waiting is not None else oldest_seq(session)
+        entry = self.entry(hosted, session, session_seq) if session_seq is not None else None
+        return self.utc_of(hosted, entry.arrived) if entry is not None and entry.arrived else None
 
     def oldest_s(self, hosted: HostedPartition) -> float | None:
         """Return the age of the oldest queued message of a partition, None where nothing is queued."""

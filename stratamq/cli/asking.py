@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stratamq.cli.options import Options
-from stratamq.cli.output import print_result
+from stratamq.cli.output import OutputFormat, print_result
 
 if TYPE_CHECKING:
     from wire.links.operator_access import Access
@@ -24,6 +24,7 @@ __all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "s
 
 ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
 ASK_AGAIN_S = 0.25
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 READ_S = 10.0  # for an answer
 CHANGE_S = 30.0  # a verb that takes rights away waits up to 20 s for nodes, and names those that it waits for
 
@@ -76,11 +77,24 @@ def show_nodes(
     reply = ask(verb, arguments, options)
     if isinstance(reply.result, dict):
         rows = [row for row in reply.result["nodes"] if row["count"] or not only_counted]
-        if rows or not only_counted:
-            print_result({**(about or {}), **reply.result, "nodes": rows}, options.output)
+        if (rows or not only_counted) and not _says_nothing(reply, options):
+            print_result({**(about or {}), **_told(reply.result, options), "nodes": rows}, options.output)
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     return reply.result
+
+
+def _says_nothing(reply: "AdminReply", options: Options) -> bool:
+    """Return whether a table would only repeat mistakes: no node did anything."""
+    rows = reply.result["nodes"] if isinstance(reply.result, dict) else ()
+    return not reply.ok and options.output in TABLES and not any(row["done"] or row["count"] for row in rows)
+
+
+def _told(result: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """Return a result for its reader: a table names nobody that the order waits for where it waits for none."""
+    return {
+        name: value for name, value in result.items() if value or name != "waits_for" or options.output not in TABLES
+    }
 
 
 def ask(

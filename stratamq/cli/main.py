@@ -131,7 +131,7 @@ def _usage(mistake: Exception) -> int:
     if context is None or text.startswith("Usage:"):
         mistake.show()  # type: ignore[attr-defined]
         return ExitCode.USAGE
-    line = " ".join(text.split()).removesuffix(".")
+    line = " ".join(text.replace(": Value error, ", ": ").split()).removesuffix(".")
     return report([UserError(f"{line} (see `{context.command_path} -h`)", ExitCode.USAGE)])
 
 

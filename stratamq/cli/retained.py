@@ -12,7 +12,8 @@ import typer
 from stratamq.cli.asking import Options, ask
 from stratamq.cli.cells import fields_of
 from stratamq.cli.cluster_questions import end_partial, with_cluster
-from stratamq.cli.listing import add_list
+from stratamq.cli.listing import Look, list_options, listed
+from stratamq.cli.nouns import NOUNS
 from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.progress import progress_bar
 from stratamq.cli.showing import DryOption, Point, YesOption, api_path, point_options, print_view
@@ -35,10 +36,22 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
 def register(app: typer.Typer) -> None:
     """Add the group."""
     retained = group(app, "retained", "Retained messages.")
-    add_list(retained, "list", "retained")
+    retained.command("list", help=NOUNS["retained"].text)(list_them)
     retained.command("get")(get)
     retained.command("clear")(clear)
     retained.command("purge")(purge)
+
+
+@list_options
+def list_them(
+    look: Look,
+    options: Options,
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter, with + and #.")] = "",
+) -> None:
+    """Retained messages, by partition."""
+    if topic_filter:
+        _check_filter(topic_filter)
+    listed(NOUNS["retained"], look, options, {"matches": topic_filter} if topic_filter else {})
 
 
 @point_options
@@ -113,13 +126,8 @@ def _of_topic(
     return [row for _, row in found.rows if row.topic == topic], found.partial  # an asterisk in it is a pattern there
 
 
-def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, int]], tuple[Missing, ...]]":
-    """Return (topic, bytes) of each retained message that a filter meets.
-
-    Raises:
-        UserError: It is no filter, or meets more than a million.
-    """
-    from admin.queries import Wanted, walk
+def _check_filter(topic_filter: str) -> None:
+    """Refuse a text that is no topic filter."""
     from conf.errors import ExitCode, UserError
     from mqtt.errors import MqttError
     from mqtt.topics import validate_topic_filter
@@ -128,6 +136,18 @@ def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, in
         validate_topic_filter(topic_filter)
     except MqttError as error:
         raise UserError(f"{topic_filter[:200]!r} is no topic filter: {error}", ExitCode.USAGE) from None
+
+
+def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, int]], tuple[Missing, ...]]":
+    """Return (topic, bytes) of each retained message that a filter meets.
+
+    Raises:
+        UserError: It is no filter, or meets more than a million.
+    """
+    from admin.queries import Wanted, walk
+    from conf.errors import UserError
+
+    _check_filter(topic_filter)
 
     async def look(cluster: "Cluster") -> "tuple[list[tuple[str, int]], tuple[Missing, ...]]":
         wanted = Wanted({"matches": topic_filter}, limit=PAGE, columns=("topic", "bytes"))

@@ -37,7 +37,14 @@ def create(
 ) -> None:
     """Make a token and print it, this once."""
     from access.operators.tokens import digest_of, new_token
+    from access.operators.verbs import Role
+    from conf.errors import ExitCode, UserError
 
+    roles = [one.name.lower() for one in Role]
+    if role not in roles:
+        raise UserError(f"--role {role[:64]!r}: one of {', '.join(roles)}", ExitCode.USAGE)
+    if not name:
+        raise UserError("a token wants a name", ExitCode.USAGE)
     token = new_token()
     arguments: dict[str, object] = {"name": name, "role": role, "for_s": seconds_of(expires, "--expires")}
     arguments["dry_run"] = dry_run

@@ -115,3 +115,24 @@ def test_a_payload_is_shown_to_operators_that_ask_for_it(
     if not error:
         (row,) = rows_of(what, answer)
         assert row.payload == shown
+
+
+def test_a_session_that_does_not_follow_says_since_when() -> None:
+    """Without its client since that went; with a full window since the first message waits; else since its oldest."""
+    cluster, edge = with_edge(partitions=1)
+    started = cluster.now
+    gone, full, open_ = edge.open("gone", "a"), edge.open("full", "a", receive_maximum=1), edge.open("open", "a")
+    edge.close(gone, expiry_s=600)
+    went = cluster.now
+    sent = []
+    for text in (b"1", b"2"):
+        cluster.run(5.0)
+        edge.publish(PublishMessage(0, b"a", text, 1), 0)
+        cluster.settle()
+        sent.append(cluster.now)
+    cluster.run(5.0)
+    assert full.received and open_.received
+    wanted = {"gone": went, "full": sent[1], "open": sent[0]}
+    now = cluster.now
+    found = {row["client_id"]: now - (UTC_MS - row["since_ms"]) / 1000 for row in shown(cluster, "slow")}
+    assert found == {name: pytest.approx(at, abs=0.6) for name, at in wanted.items()}, started

@@ -8,6 +8,7 @@ import pytest
 
 from tests.admin.scripted_cluster import SHARDS, ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry, ShardEntry, partition_of
+from wire.messages.look_kinds import columns_of
 from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
 from wire.messages.look_rows_nodes import SeenJournal
 from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
@@ -155,6 +156,7 @@ async def test_msg_explain_finds_a_message_in_a_queue(
         assert "who gets" in capsys.readouterr().out
 
 
+MANY = [word for name in columns_of("clients")[:17] for word in ("--filter", f"{name}=*")]
 BAD = [
     (("topic", "explain", "a/+"), "is no topic name"),
     (("topic", "explain", "#"), "is no topic name"),
@@ -165,9 +167,31 @@ BAD = [
     (("msg", "explain", "nonsense"), "is no origin"),
     (("msg", "explain"), "name one of"),
     (("msg", "explain", ORIGIN, "--client", "c", "--packet", "1"), "name one of"),
+    (("retained", "list", "a#"), "is no topic filter"),
+    (("token", "create", "ci", "--role", "boss"), "one of viewer, operator, admin"),
+    (("token", "create", ""), "wants a name"),
+    (("client", "list", "-o", "xml"), "-o' / '--output': 'xml' is not one of 'table'"),
     (("msg", "explain", "--client", "c"), "--client wants --packet"),
     (("msg", "explain", "--session", "c"), "--session wants --seq"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("client", "show", "c" * 70_000), "client_id of 70000 characters: at most 65535"),
+        (("client", "list", "--filter", f"client_id={'c' * 70_000}"), "client_id of 70000 characters: at most 65535"),
+        (("client", "list", *MANY), "17 conditions: at most 16"),
+    ],
+    ids=["client ID", "filter", "filters"],
+)
+async def test_a_question_that_no_node_could_read_is_one_line(
+    words: tuple[str, ...], why: str, cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended the link: the node was named as one that does not answer."""
+    async with cluster.running():
+        assert await cluster.command(*words) == 2
+    assert capsys.readouterr().err == f"stratamq: {why}\n"
 
 
 @pytest.mark.parametrize(("words", "why"), BAD, ids=[why for _, why in BAD])
@@ -187,6 +211,8 @@ async def test_what_cannot_be_meant_is_one_line(
         (("client", "explain", "c", "--topic", "t"), "GET /api/v1/clients/c/explain?topic=t"),
         (("queue", "show", "c"), "GET /api/v1/sessions/c/queue?limit=100"),
         (("topic", "explain", "t", "--from", "p"), "GET /api/v1/topics/explain?topic=t&qos=1&from=p"),
+        (("retained", "list", "a/+"), "GET /api/v1/retained?matches=a%2F%2B&limit=100"),
+        (("slow", "--by", "window"), "GET /api/v1/slow?by=window&limit=100"),
         (("msg", "explain", ORIGIN), "GET /api/v1/messages/explain?origin=edge-1%2F5%2F77"),
     ],
 )
