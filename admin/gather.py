@@ -122,7 +122,7 @@ class Page(NamedTuple):
     after: Position | None = None  # where the next page begins; None: no row is left
     partial: tuple[Missing, ...] = ()
     restarted: tuple[str, ...] = ()  # begun anew: rows of an earlier page may come again
-    total_about: int = 0
+    total_about: int = 0  # 0: not known
     overtime: bool = False  # the time was over before the page was full
 
     @property
@@ -216,6 +216,7 @@ class Gather:
         self._limit, self._best = limit, best
         self._node_s, self._total_s = min(node_s, total_s), total_s
         self._deadline = math.inf
+        self._from_the_first = after is None
         self._requests = 0
         if after is not None:
             self._go_on(after)
@@ -402,6 +403,11 @@ class Gather:
                 if part.state is _State.FAILED or (overtime and not part.over)
             ),
             tuple(part.node for part in parts if part.restarted),
-            sum(part.total for part in self._parts),
+            self._total(),
             overtime,
         )
+
+    def _total(self) -> int:
+        """Return how many rows there are; 0, not known, where a node has not answered or stands before this page."""
+        answered = all(part.total or part.over for part in self._parts)
+        return sum(part.total for part in self._parts) if self._from_the_first and answered else 0

@@ -277,9 +277,13 @@ def _unmatched(
     if not misses:
         near = [one.filter for one in subscriptions if _is_near(one.filter or "", topic)]
         hint = f"; {near[0]!r} misses it by one level" if near else ""
-        yield Step(
-            node, "no_subscription", f"none of its {count(len(subscriptions), 'subscription')} meets {topic!r}{hint}"
+        all_of_them = len(subscriptions)
+        which = (
+            "its one subscription does not meet"
+            if all_of_them == 1
+            else f"none of its {all_of_them} subscriptions meets"
         )
+        yield Step(node, "no_subscription", f"{which} {topic!r}{hint}")
 
 
 def _is_near(topic_filter: str, topic: str) -> bool:

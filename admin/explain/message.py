@@ -144,7 +144,8 @@ def _published(found: Evidence) -> Iterator[Step]:
 
 def _kept(found: Evidence) -> Iterator[Step]:
     for node, client_id, row, before in found.queued:
-        behind = f", behind {count(before, 'entry', 'entries')} that are not acknowledged" if before else ""
+        verb = "is" if before == 1 else "are"
+        behind = f", behind {count(before, 'entry', 'entries')} that {verb} not acknowledged" if before else ""
         sent = {"sent": "sent and not acknowledged", "released": "released, PUBCOMP lacks"}.get(row.state or "")
         packet = f" as packet {row.packet}" if row.packet else ""
         expires = f"; it expires in {span(row.expires_in_s)}" if row.expires_in_s is not None else ""

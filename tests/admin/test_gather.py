@@ -68,6 +68,14 @@ def test_rows_of_nodes_stand_in_the_order_of_their_names() -> None:
     assert page.after is None and page.complete and page.total_about == 3
 
 
+def test_a_page_without_answers_of_all_nodes_says_no_total() -> None:
+    """The rows of the first node filled it, and stood there as about all that there are."""
+    nodes = Nodes(a=["a1", "a2"], b=["b1", "b2", "b3"])
+    first = nodes.page(1)
+    assert first.total_about == 0 and first.after is not None
+    assert nodes.page(9, after=first.after).total_about == 0
+
+
 @pytest.mark.parametrize("limit", range(1, 9))
 def test_pages_join_to_the_whole_list(limit: int) -> None:
     """Each page but the last is full, wherever it ends."""
