@@ -90,4 +90,5 @@ def test_another_protocol_version_is_one_line_on_both_sides(
     assert HEADER.unpack_from(edge.core.hot.take_output(conn))[1:4] == (FrameKind.HELLO, 0, PROTOCOL_VERSION)
     assert edge.core.counts["links_refused_hello"] == 1
     (line,) = caplog.messages
-    assert line == f"refused a link: {'s1' if readable else 'the peer'} speaks link protocol version 2, this node 6"
+    peer = "s1" if readable else "the peer"
+    assert line == f"refused a link: {peer} speaks link protocol version 2, this node {PROTOCOL_VERSION}"
