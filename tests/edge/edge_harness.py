@@ -213,7 +213,8 @@ class Edge:
                 (self.router if isinstance(message, Resolve | AddRoutes) else self.storage)(reply)
         return answered
 
-    def reply(self, message: Any) -> Control | None:
+    def reply(self, message: Any) -> Any:
+        """Return a node's answer, None for what has none."""
         if isinstance(message, Resolve):
             found = [self.routes.get(topic, Destinations()) for topic in message.topics]
             return Resolved(message.request, message.shard_epoch, found, list(range(len(found))))
@@ -230,7 +231,7 @@ class Edge:
             return RetainedPage(message.request, list(self.retained), partition=message.partition)
         if isinstance(message, ReadRetainedAll):
             return self._read_all(message)
-        simple: dict[type, Callable[[Any], Control]] = {
+        simple: dict[type, Callable[[Any], Control | ConnectAnswer]] = {
             CloseSession: lambda m: SessionClosed(m.request, True),
             RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
             ReleaseInbound: lambda m: InboundReleased(m.request),

@@ -125,9 +125,9 @@ def claim_some(edge: Edge, rng: random.Random) -> None:
             requests.append(ending(edge, client_id, known.owner_epoch, clean=rng.random() < 0.5))
             continue
         will, expiry_s = (WILL if rng.random() < 0.1 else None), (100 if rng.random() < 0.1 else 0)
-        request = opening(edge, client_id, expiry_s=expiry_s, will=will, withdrawn=rng.random() < 0.1)
-        edge.connections[client_id] = Connection(client_id, request.connection)
-        requests.append(request)
+        opened = opening(edge, client_id, expiry_s=expiry_s, will=will, withdrawn=rng.random() < 0.1)
+        edge.connections[client_id] = Connection(client_id, opened.connection)
+        requests.append(opened)
     for request in requests:
         edge.asked[request.request] = (request.partition, request)
     say(edge.cluster, edge, *requests)

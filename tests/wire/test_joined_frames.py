@@ -3,7 +3,7 @@
 from wire.links import joined_frames as joining
 from wire.links.joined_frames import FRAME_BYTES
 from wire.messages.cluster_map import NodeEntry
-from wire.messages.connects import decode_answers, encode_record
+from wire.messages.connects import ConnectAnswer, decode_answers, encode_record
 from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, decode_controls, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.sessions import InboundReleased, SessionClosed, SessionOpened
@@ -63,7 +63,7 @@ def test_a_record_stands_between_answers() -> None:
 
 def test_answers_to_connects_share_a_frame() -> None:
     """Also one alone has an array; what is pushed to a session that opened stays behind its answer."""
-    answers = [SessionOpened(1, 2, 3, 0, 4), SessionClosed(5, True)]
+    answers: list[ConnectAnswer] = [SessionOpened(1, 2, 3, 0, 4), SessionClosed(5, True)]
     records = [encode_record(answer) for answer in answers]
     sends = [("e1", ANSWERS, records[0]), ("e1", ANSWERS, records[1]), ("e1", PUSH, b"p"), ("e1", ANSWERS, records[1])]
     frames = joined_frames(sends)
