@@ -213,15 +213,14 @@ class Edge:
                 (self.router if isinstance(message, Resolve | AddRoutes) else self.storage)(reply)
         return answered
 
-    def reply(self, message: Any) -> Any:
-        """Return a node's answer, None for what has none."""
+    def reply(self, message: Any) -> Control | None:
         if isinstance(message, Resolve):
             found = [self.routes.get(topic, Destinations()) for topic in message.topics]
             return Resolved(message.request, message.shard_epoch, found, list(range(len(found))))
         if isinstance(message, AddRoutes):
             return RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch)
         if isinstance(message, OpenSession):
-            return self._open(message)
+            return cast(Control, self._open(message))  # what the two records of a connect are not
         if isinstance(message, SubscribeSession):
             codes = [subscription.qos for subscription in message.subscriptions]
             return SessionSubscribed(message.request, codes, [False] * len(codes))
@@ -231,7 +230,7 @@ class Edge:
             return RetainedPage(message.request, list(self.retained), partition=message.partition)
         if isinstance(message, ReadRetainedAll):
             return self._read_all(message)
-        simple: dict[type, Callable[[Any], Control | ConnectAnswer]] = {
+        simple: dict[type, Callable[[Any], Any]] = {
             CloseSession: lambda m: SessionClosed(m.request, True),
             RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
             ReleaseInbound: lambda m: InboundReleased(m.request),
@@ -240,7 +239,7 @@ class Edge:
             RevokeAway: lambda m: AwayRevoked(m.request, len(m.topic_filters)),
         }
         make = simple.get(type(message))
-        return None if make is None else make(message)
+        return None if make is None else cast(Control, make(message))
 
     def _open(self, message: OpenSession) -> SessionOpened:
         self.epochs += 1
