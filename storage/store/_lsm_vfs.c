@@ -517,7 +517,8 @@ static PyObject *check(PyObject *self, PyObject *arguments) {
 static PyMethodDef methods[] = {
     {"check", check, METH_VARARGS, "check(entries): the sum of a record of the journal."},
     {"install", install, METH_VARARGS, "install(path of the lsm module): replace the library's file calls, once."},
-    {"attach", attach, METH_VARARGS, "attach(data file, journal fd, journal bytes, sums, bytes to rewrite it at): check pages from now on."},
+    {"attach", attach, METH_VARARGS,
+     "attach(data file, journal fd, journal bytes, sums, bytes to rewrite it at): check pages from now on."},
     {"detach", detach, METH_VARARGS, "detach(data file): stop once the library has closed it; closes the journal."},
     {"status", status, METH_VARARGS, "status(data file) -> (errno of a failed sync, corrupt page or -1, journal bytes)."},
     {"unsynced", unsynced, METH_VARARGS, "unsynced(data file) -> pages written since the journal's last record."},

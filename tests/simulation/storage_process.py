@@ -36,7 +36,7 @@ class DiskKnobs:
 class StorageProcess(LinkProcess):
     """One storage node over its lives."""
 
-    copies_max = 3  # of messages in one go: more are common here
+    copies_max = 1  # of messages in one go: more are common here
 
     tier = TIER_STORAGE
 

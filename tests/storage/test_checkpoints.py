@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,30 @@ async def test_commits_to_a_crowded_log_wait_for_the_end_of_a_checkpoint(path: P
             await committer.wait_durable(batch)
         nursery.cancel_scope.cancel()
     assert store.scan(b"", None, 1 << 20) == _rows(count)
+    store.close()
+
+
+async def test_rows_that_a_commit_waits_for_are_moved_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older generation is not gone when the newer one is crowded: the loop goes on between two slices."""
+    monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autocheckpoint": 16_384})  # none
+    for name, value in (("MOVED_MOST", 2), ("MOVED_LEAST", 1), ("MOVED_PER_ROW", 0)):
+        monkeypatch.setattr(logged_store, name, value)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    committer = GroupCommitter(store, lambda _: None, GroupCommitSettings(delay_s=0.0))
+    sizes, held, batch, count = [0], 0, 0, 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(committer.run)
+        for count in range(1, 201):
+            batch = committer.submit([row for number in range(20) for row in _row(count * 20 + number, 120)])
+            sizes.append(len(store.raw_scan(b"\x00", 1 << 20)))
+            while committer.durable < batch:
+                held += store.makes_room
+                await trio.lowlevel.checkpoint()
+                sizes.append(len(store.raw_scan(b"\x00", 1 << 20)))
+        nursery.cancel_scope.cancel()
+    assert held > 10
+    assert max(later - size for size, later in pairwise(sizes)) <= 2 * 2, "with a commit, and with a turn of the loop"
+    assert len(store.scan(b"", None, 1 << 20)) == 20 * count
     store.close()
 
 

@@ -6,8 +6,10 @@ from storage.state import keys
 from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge
+from tests.storage.storage_node import StorageNode
 from tests.turn_time import assert_within, timed
-from wire.messages.batches import PublishMessage
+from wire.messages.batches import PublishMessage, encode_message
+from wire.messages.frames import FrameKind
 from wire.messages.sessions import SessionOpened
 from wire.messages.wills import Will
 
@@ -122,7 +124,7 @@ def test_messages_with_a_hundred_receivers_come_in_one_frame(monkeypatch: pytest
 
 @timed
 def test_one_message_with_a_thousand_receivers_is_taken_in_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its copies are one operation all the same; what came behind it is taken behind it."""
+    """Its copies are one operation all the same, and no turn is kept open by messages that come behind it."""
     cluster = Cluster(partitions=1)
     edge, other = cluster.edges["e1"], cluster.edges["e2"]
     clients = opened(edge, 1_000)
@@ -140,8 +142,33 @@ def test_one_message_with_a_thousand_receivers_is_taken_in_goes(monkeypatch: pyt
     assert len(other.answers(SessionOpened)) == 1
     assert [[push.payload for push in client.received] for client in clients] == [[b"0", b"1", b"2"]] * 1_000
     assert not edge.unfinished
-    print(f"{sorted(found)[-5:]} ms, {partition.meta.op_index - before} operations")
+    assert partition.meta.op_index - before == 3, "a turn ends behind the message that it was in"
+    print(f"{sorted(found)[-5:]} ms")
     assert_within("a message with 1 000 receivers", max(found), ROUND_MS)
+
+
+@pytest.mark.parametrize("copies", [2, 3, 7, 1_000])
+def test_messages_for_several_partitions_are_cut_in_order(monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
+    """However small a go is: every receiver of each partition has all of them, in order, and each is acknowledged."""
+    monkeypatch.setattr(StorageNode, "copies_max", copies)
+    cluster, edge = with_edge(partitions=3)
+    clients = opened(edge, 30)
+    for client in clients:
+        edge.subscribe(client, "all", settle=False)
+    cluster.settle()
+    numbers = (0, 1, 2)
+    node = cluster.primary(0).key.node
+    records = []
+    for number in range(12):
+        message = PublishMessage(1_000 + number, b"all", b"%d" % number, 1)
+        message.partitions, message.epochs = numbers, tuple(edge.epoch(one) for one in numbers)
+        records.append(encode_message(message))
+    cluster.send(edge.key, node, FrameKind.PUBLISH, b"".join(records[:7]))
+    for record in records[7:]:
+        cluster.send(edge.key, node, FrameKind.PUBLISH, record)
+    cluster.run(6.0)
+    assert {tuple(int(push.payload) for push in client.received) for client in clients} == {tuple(range(12))}
+    assert sorted(ack.tag for ack in edge.acks) == sorted(1_000 + number for number in range(12) for _ in numbers)
 
 
 @timed
