@@ -7,12 +7,15 @@ from access.rules.rights import ConnectionRights
 from access.rules.rules import Rule
 from edge.away_filters import AwayFilters
 from edge.held_filters import HeldFilters
+from edge.login import logins
+from edge.rights import sweep as sweeps
 from edge.rights.absent import AbsentUsers
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import Sweep
 from tests.edge import test_away_filters as _A
 from tests.edge.rights import test_held_filters as _H
+from tests.edge.rights import test_renewal as _N
 from tests.edge.rights import test_resumed_filters as _F
 from tests.edge.rights import test_rules_of_clients as _R
 from tests.edge.rights import test_sweep as _S
@@ -24,6 +27,19 @@ __all__ = ["EDGE_RIGHTS"]
 def _forgets(sweep: Any, clients: int, filters: int) -> tuple[int, int]:
     sweep._rights.resumed.clear()
     return clients, filters
+
+
+def _all_at_once(look: Any, _: int) -> list[str]:
+    taken: list[str] = _take(look, 1 << 30)
+    return taken
+
+
+def _costs_nothing(patch: Any) -> None:
+    patch.setattr(logins, "RENEWAL_NS", 0)
+    patch.setattr(logins, "RENEWED_FILTER_NS", 0)
+
+
+_take = sweeps._Look.take
 
 
 def _by_an_older_view(self: AbsentUsers, away: Any, then: Any) -> bool:
@@ -95,6 +111,20 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(Sweep, "_refused", lambda *_: []),
         partial(_S.test_filters_that_new_rules_do_not_grant_are_taken, durable=False),
         "test_filters_that_new_rules_do_not_grant_are_taken",
+    ),
+    SeededBug(
+        "whoever proves itself again without end is read without end",
+        "edge/login/logins.py RENEWAL_NS",
+        _costs_nothing,
+        _N.test_renewals_without_end_wait_for_their_turn,
+        "test_renewals_without_end_wait_for_their_turn",
+    ),
+    SeededBug(
+        "all filters of one client are judged in one turn",
+        "edge/rights/sweep.py _Look.take",
+        lambda patch: patch.setattr(sweeps._Look, "take", _all_at_once),
+        _N.test_many_filters_of_one_client_are_judged_over_several_turns,
+        "test_many_filters_of_one_client_are_judged_over_several_turns",
     ),
     SeededBug(
         "an unknown listener judges nobody",

@@ -235,7 +235,10 @@ def take_all(broker: Broker, store: Node, sent: int) -> int:
 
 
 def test_retained_messages_of_qos_0_park_their_publisher_too(hot: Any) -> None:
-    """Their partition is none of the Route's: 200 000 of one client kept everybody's CONNECT waiting for 20 s."""
+    """Their partition is none of the Route's: 200 000 of one client kept everybody's CONNECT waiting for 20 s.
+
+    NIST: protect.
+    """
     broker, store = stored(hot)
     broker.route_to()
 

@@ -82,7 +82,10 @@ def test_a_renewal_as_another_ends_the_connection() -> None:
 
 
 def test_renewals_without_end_wait_for_their_turn() -> None:
-    """Each runs the chain, compiles rules and has all filters judged: four a second, a second's worth at once."""
+    """Each runs the chain, compiles rules and has all filters judged: four a second, a second's worth at once.
+
+    NIST: protect.
+    """
     edge, _, session = come()
     for _ in range(200):
         session.send(Auth(0x19, METHOD))
