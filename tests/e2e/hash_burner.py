@@ -6,6 +6,7 @@ where nobody else wants the core. Prints how many were computed. With ``--asked`
 for each byte that comes, and answers it with a byte.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -21,9 +22,10 @@ def main() -> None:
     else:
         os.nice(19)
     if "--asked" in sys.argv:
-        while os.read(0, 1):
-            verify(record, b"guess")
-            os.write(1, b"x")
+        with contextlib.suppress(ConnectionError):  # whoever asks may go before the last answer
+            while os.read(0, 1):
+                verify(record, b"guess")
+                os.write(1, b"x")
         return
     until, hashes = time.monotonic() + float(sys.argv[1]), 0
     while time.monotonic() < until:
