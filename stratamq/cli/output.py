@@ -11,6 +11,7 @@ import csv
 import enum
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -71,7 +72,9 @@ def _print_blocks(blocks: "Sequence[_Block | str]") -> None:
         return
     from rich.console import Console
 
-    console = Console(markup=False, emoji=False, highlight=False)
+    # NO_COLOR means plain text: rich would only leave the colours out, and write bold heads.
+    colours: Any = None if os.environ.get("NO_COLOR") else "auto"
+    console = Console(markup=False, emoji=False, highlight=False, color_system=colours)
     for number, block in enumerate(blocks):
         if number:
             console.print()

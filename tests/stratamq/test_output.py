@@ -11,6 +11,7 @@ import pytest
 
 from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table, render
 from stratamq.cli.progress import progress_bar
+from tests.clients.terminal import at_terminal
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS: list[dict[str, Any]] = [
@@ -59,6 +60,16 @@ def test_a_terminal_gets_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.truncate(0)
     print_result({"a": 1}, OutputFormat.JSON)
     assert terminal.getvalue().strip("\0\n") == '{\n  "a": 1\n}'
+
+
+@pytest.mark.parametrize("wish", ["", "1"])
+def test_a_terminal_that_wants_no_colour_gets_plain_text(wish: str) -> None:
+    """In a terminal of its own; an empty NO_COLOR says nothing (https://no-color.org)."""
+    code = f"import os; os.environ.update(TERM='xterm', NO_COLOR={wish!r})\n"
+    code += "from stratamq.cli.output import *; print_result([{'node': 'edge-0', 'n': 1}], OutputFormat.TABLE)"
+    ended, shown = at_terminal([sys.executable, "-c", code])
+    assert ended == 0 and "edge-0" in shown
+    assert ("\x1b" in shown) is not bool(wish), shown
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
