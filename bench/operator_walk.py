@@ -1,11 +1,13 @@
 """One operator that walks all lists without pause, beside 10 000 msg/s: what that costs messages and processors.
 
-    python -m bench.operator_walk [--runs 5] [--clients 2000]
+    python -m bench.operator_walk [--runs 9] [--clients 2000]
 
-All nodes run on CPU 0, as in ``bench/cluster.py``, the generator on CPU 1; so does the operator, with a nice value: it
-is to ask, not to make the generator late. Besides the 100 pairs there are clients that have nothing to do, every second
-one with a stored session, a subscription, and a retained message. Runs with and without the operator take turns on one
-cluster. Bars: P99 1.15 times, processor per message of all nodes 1.05 times, by the medians.
+All nodes run on CPU 0, as in ``bench/cluster.py``, the generator on CPU 1; so does the operator, which gets what the
+generator leaves (SCHED_IDLE): it is to ask, not to make the generator late. Besides the 100 pairs there are clients
+that have nothing to do, every second one with a stored session, a subscription, and a retained message. A run with the
+operator and one without make a pair on one cluster, in one order and in the other. Bars: P99 1.15 times, processor per
+message of all nodes 1.05 times, by the medians of the pairs. A pair says nothing of P99 where the generator was late in
+one of its runs: its own lateness is part of every latency. Without three others the P99 is not decided.
 """
 
 import argparse
@@ -37,7 +39,8 @@ from wire.links.operator_access import find_access
 
 PACED = "10 000 msg/s over 100 pairs"
 SETTLE_S = 12.0
-NICE = 10
+LATE_US = 500  # P99 of the generator's lateness: a fifth of the latency of a message at most
+PAIRS_MIN = 3
 AT_ONCE = 50
 EXPIRY_S = 3_600
 ACKNOWLEDGED = b"\x40"
@@ -45,6 +48,7 @@ ACKNOWLEDGED = b"\x40"
 
 async def ask(data: Path) -> None:
     """Walk all lists until the end of this process; print rounds, rows, and nodes that did not answer."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     access = find_access("", data)
     rounds = rows = silent = 0
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
@@ -105,7 +109,7 @@ class Walker:
     """The operator, in a process of its own."""
 
     def __init__(self, data: Path) -> None:
-        command = ["taskset", "-c", "1", "nice", "-n", str(NICE), sys.executable, "-m", "bench.operator_walk"]
+        command = ["taskset", "-c", "1", sys.executable, "-m", "bench.operator_walk"]
         self._process = subprocess.Popen([*command, "--ask", str(data)], stdout=subprocess.PIPE, text=True)
         time.sleep(2.0)  # it imports
 
@@ -127,39 +131,54 @@ def processors(cluster: Cluster) -> dict[str, float]:
 
 
 def compare(cluster: Cluster, mqload: Path, row: Row, runs: int) -> int:
-    """Run with and without an operator in turns; return how many bars are missed."""
-    p99: dict[bool, list[float]] = {False: [], True: []}
-    cpu: dict[bool, list[float]] = {False: [], True: []}
-    late: list[float] = []
-    for number in range(2 * runs):
-        walks = number % 4 in (1, 2)
-        walker = Walker(cluster.data) if walks else None
-        began, before = time.monotonic(), processors(cluster)
-        report = run_on(cluster, mqload, row)
-        used = {node: seconds - before[node] for node, seconds in processors(cluster).items()}
-        said = "; " + ", ".join(f"{node} {1e6 * each / report['received']:.2f}" for node, each in used.items()) + " us"
-        if walker is not None:
-            rounds, rows, silent = walker.stop()
-            said += f", {rounds / (time.monotonic() - began):.1f} rounds/s of {rows // max(1, rounds)} rows"
-            said += f", {silent} did not answer" if silent else ""
-        assert not report["exit"], report
-        p99[walks].append(float(report["latency_us"]["p99"]))
-        cpu[walks].append(float(report["broker_cpu_us_per_msg"]))
-        late.append(float(report["generator_lateness_us"]["p99"]))
-        print(
-            f"{'with   ' if walks else 'without'}: P99 {p99[walks][-1]:.0f} us, {cpu[walks][-1]:.2f} us a message,"
-            f" generator late P99 {late[-1]:.0f} us{said}",
-            flush=True,
-        )
-    times = [statistics.median(each[True]) / statistics.median(each[False]) for each in (p99, cpu)]
-    print(f"an operator that walks all lists: P99 {times[0]:.2f} times (bar 1.15), processor {times[1]:.2f} (bar 1.05)")
-    return (times[0] > 1.15) + (times[1] > 1.05)
+    """Run with and without an operator in pairs; return how many bars are missed."""
+    p99: list[float] = []
+    cpu: list[float] = []
+    for number in range(runs):
+        pair = {
+            walks: measured(cluster, mqload, row, walks=walks) for walks in ((False, True), (True, False))[number % 2]
+        }
+        (p99_without, cpu_without, late_without), (p99_with, cpu_with, late_with) = pair[False], pair[True]
+        cpu.append(cpu_with / cpu_without)
+        if max(late_without, late_with) <= LATE_US:
+            p99.append(p99_with / p99_without)
+        print(f"pair {number + 1}: P99 {p99_with / p99_without:.2f} times, processor {cpu[-1]:.3f}", flush=True)
+    print(f"an operator that walks all lists, {runs} pairs, load {os.getloadavg()[0]:.1f}:")
+    print(f"processor per message {statistics.median(cpu):.3f} times (bar 1.05), {min(cpu):.3f} to {max(cpu):.3f}")
+    missed = statistics.median(cpu) > 1.05
+    if len(p99) < PAIRS_MIN:
+        print(f"P99 not decided: the generator itself was late by more than {LATE_US} us in {runs - len(p99)} pairs")
+        return missed
+    print(f"P99 {statistics.median(p99):.2f} times (bar 1.15), {min(p99):.2f} to {max(p99):.2f}, by {len(p99)} pairs")
+    return missed + (statistics.median(p99) > 1.15)
+
+
+def measured(cluster: Cluster, mqload: Path, row: Row, *, walks: bool) -> tuple[float, float, float]:
+    """Run once; return P99, processor per message and the generator's lateness, us."""
+    walker = Walker(cluster.data) if walks else None
+    began, before = time.monotonic(), processors(cluster)
+    report = run_on(cluster, mqload, row)
+    used = {node: seconds - before[node] for node, seconds in processors(cluster).items()}
+    said = "; " + ", ".join(f"{node} {1e6 * each / report['received']:.2f}" for node, each in used.items()) + " us"
+    if walker is not None:
+        rounds, rows, silent = walker.stop()
+        said += f", {rounds / (time.monotonic() - began):.1f} rounds/s of {rows // max(1, rounds)} rows"
+        said += f", {silent} did not answer" if silent else ""
+    assert not report["exit"], report
+    p99, cpu = float(report["latency_us"]["p99"]), float(report["broker_cpu_us_per_msg"])
+    late = float(report["generator_lateness_us"]["p99"])
+    print(
+        f"{'with   ' if walks else 'without'}: P99 {p99:.0f} us, {cpu:.2f} us a message,"
+        f" generator late P99 {late:.0f} us{said}",
+        flush=True,
+    )
+    return p99, cpu, late
 
 
 def main() -> int:
     """Measure; return how many bars are missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--clients", type=int, default=2_000)
     parser.add_argument("--ask", type=Path, default=None, help=argparse.SUPPRESS)
     asked = parser.parse_args()
