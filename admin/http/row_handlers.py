@@ -78,8 +78,13 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
     kind = LOOK_KINDS[listing.what]
     page = page_type(listing.what)
     names = [*columns_of(listing.what), *kind.takes]
+    known = [*dict.fromkeys([*names, "node", "limit", "cursor", "best", "columns", "timeout"])]
 
     async def handle(request: Request[Any, Any, Any], **given: Any) -> Any:
+        unknown = [name for name in request.query_params if name not in known]
+        if unknown:
+            text = f"no filter key or parameter {unknown[0][:64]!r}; there are {', '.join(known)}"
+            raise Problem(400, "bad_request", text)
         caller: Caller = request.state.caller
         cluster = await cluster_of(caller, given["timeout"])
         where = {name: given[f"is_{name}"] for name in names if given.get(f"is_{name}")}

@@ -11,6 +11,7 @@ from litestar.params import Parameter
 
 from access.operators.verbs import Role
 from admin import queries, stories
+from admin.explain.message import check_origin
 from admin.explain.story import Story
 from admin.http.partial import Partial
 from admin.http.problems import Problem
@@ -177,9 +178,13 @@ def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Clus
         seq: Annotated[int, Parameter(ge=0, lt=1 << 62)] = 0,
         topic: Name = "",
     ) -> ToldStory:
+        try:
+            checked = check_origin(origin) if origin else ""
+        except UserError as error:
+            raise refused(error) from None
         cluster = await asked(request)
-        if origin:
-            return _told(await _heard(stories.by_origin(cluster, origin, topic)))
+        if checked:
+            return _told(await _heard(stories.by_origin(cluster, checked, topic)))
         if client and packet:
             return _told(await _heard(stories.by_packet(cluster, client, packet)))
         if session and seq:

@@ -268,10 +268,13 @@ def test_pages_have_cursors_and_refuse_foreign_ones(place: Place) -> None:
             {"limit": 10_000_000},
             {"columns": "colour"},
             {"node": "storage-9"},
+            {"colour": "red"},
         ):
             refused = client.get("/partitions", params=wrong)
             assert refused.status_code == 400, wrong
             assert "\n" not in refused.json()["detail"] and refused.json()["code"] in ("bad_request", "stale_cursor")
+        refused = client.get("/messages/explain", params={"origin": "nonsense"})
+        assert refused.status_code == 400 and "is no origin" in refused.json()["detail"]
     place.cluster.admin("token", "revoke", "pages")
 
 
