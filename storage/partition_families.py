@@ -1,6 +1,7 @@
 """Families of a storage node's partitions on its metrics page: drops, sessions, queues, retained messages, lag, epochs.
 
 One walk over the partitions finds what all families show: a node may have thousands, and a page goes on between them.
+Partitions that nothing happened to are not read again. Decision: docs/adr/0199-figures-are-kept-until-counted.md.
 """
 
 from collections.abc import Callable, Generator, Mapping

@@ -2,7 +2,7 @@
 
 typer reads each value with pydantic, which takes 0.2 s to start: half of what a short command takes. A text is the
 value of an option that wants text; a number, a word of a list or a path is read here where it is written plainly. The
-rest, mistakes above all, is left to typer, which also words what is wrong.
+rest, mistakes above all, is left to typer, which also words what is wrong. Decision: docs/adr/0198-plain-values.md.
 """
 
 import enum
