@@ -7,8 +7,9 @@ left out: rows behind ``--limit``, and nodes that did not answer.
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
@@ -162,16 +163,17 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
     rates = _Rates(noun) if noun.rate[0] in columns and options.output in TABLES else None
     while True:
         began = time.monotonic()
-        page = with_cluster(options, lambda cluster: _ask(cluster, noun, look, wanted), look.timeout_s)
+        ask: Callable[[Cluster], Awaitable[Listed]] = partial(_ask, noun=noun, look=look, wanted=wanted)
+        if rates is not None and not rates.begun:
+            ask = partial(_ask_twice, ask=ask, noun=noun, rates=rates)
+        page = with_cluster(options, ask, look.timeout_s)
         if look.everything and not (columns or sort or wanted.best or look.watch) and _goes_straight(noun, options):
             _print_lines(noun, page)
             return end_partial(page.partial, page.restarted, required=look.required)
         rows = _merged([row_of(noun.what, node, row) for node, row in page.rows], noun)
         if rates is not None:
             columns = rates.columns(columns)
-            if not rates.add(rows):
-                time.sleep(APART_S)
-                continue
+            rates.add(rows)
         if wanted.best and not look.everything:
             rows = [row for row in rows if row.get(wanted.best)]  # no zeros
         shown = rows if look.everything else rows[: look.limit]
@@ -230,6 +232,21 @@ async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> 
     )
 
 
+async def _ask_twice(
+    cluster: "Cluster", ask: Callable[["Cluster"], Awaitable["Listed"]], noun: Noun, rates: "_Rates"
+) -> "Listed":
+    """Ask once more over the same links, some time later: nodes count, and a rate is a difference."""
+    import trio
+
+    page = await ask(cluster)
+    rows = _merged([row_of(noun.what, node, row) for node, row in page.rows], noun)
+    if rows:
+        rates.add(rows)
+        await trio.sleep(APART_S)
+        page = await ask(cluster)
+    return page
+
+
 # -- rows
 
 
@@ -248,15 +265,19 @@ class _Rates:
         behind = columns.index(self._counter) + 1
         return (*columns[:behind], self._column, *columns[behind:])
 
-    def add(self, rows: Sequence[dict[str, Any]]) -> bool:
-        """Put the rate into each row; False in the first round, unless there is nothing to count."""
+    @property
+    def begun(self) -> bool:
+        """Return whether there was a round before."""
+        return self._before is not None
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Put the rate since the round before into each row that was there."""
         now, before = time.monotonic(), self._before
         self._before = {(row.get("filter"), row.get("group")): row.get(self._counter, 0) for row in rows}
         for key, row in zip(self._before, rows, strict=True):
             if before is not None and key in before and self._before[key] >= before[key]:
                 row[self._column] = round((self._before[key] - before[key]) / (now - self._at), 1)
         self._at = now
-        return before is not None or not rows
 
 
 def row_of(what: str, node: str, row: Any) -> dict[str, Any]:
