@@ -20,7 +20,7 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from access.operators.verbs import Role
-from admin.http.callers import Callers
+from admin.http.callers import Caller, Callers
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.description import complete
@@ -67,6 +67,9 @@ def make_application(
 ) -> Litestar:
     """Return the application; everything else of the service is in ``handlers``, with their roles."""
 
+    def as_me(caller: Caller) -> Me:
+        return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
+
     async def authorize(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         wanted = handler.opt.get("role")
         if wanted == PUBLIC:
@@ -90,6 +93,21 @@ def make_application(
         )
         return response
 
+    @get(
+        f"{BASE}/login",
+        opt={"role": PUBLIC},
+        summary="Who is logged in; empty: nobody",
+        operation_id="logged_in",
+    )
+    async def logged_in(request: Request[Any, Any, Any]) -> Me | None:
+        # A page begins with this: a browser writes each answer of 401 on its console.
+        try:
+            return as_me(await callers.find(_asking(request, cluster)))
+        except Problem as problem:
+            if problem.status == 401:
+                return None
+            raise
+
     @post(f"{BASE}/logout", opt={"role": Role.VIEWER}, status_code=204, summary="Log out", operation_id="logout")
     async def log_out(request: Request[Any, Any, Any]) -> Response[None]:
         callers.log_out(request.headers.get("cookie", ""))
@@ -99,8 +117,7 @@ def make_application(
 
     @get(f"{BASE}/me", opt={"role": Role.VIEWER}, summary="Who asks", operation_id="me")
     async def me(request: Request[Any, Any, Any]) -> Me:
-        caller = request.state.caller
-        return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
+        return as_me(request.state.caller)
 
     @get(
         f"{BASE}/version",
@@ -117,7 +134,7 @@ def make_application(
         return complete(request.app.openapi_schema.to_schema())
 
     return Application(
-        route_handlers=[log_in, log_out, me, tell_version, describe, *handlers],
+        route_handlers=[log_in, logged_in, log_out, me, tell_version, describe, *handlers],
         guards=[authorize],
         request_max_body_size=BODY_BYTES_MAX,
         exception_handlers={Problem: _problem, HTTPException: _http_problem, Exception: _unexpected},

@@ -1,7 +1,7 @@
 // The dashboard: a page for each question. Which page, and what it is asked, stands in the address behind the #.
 
 import { html, render, useEffect, useState } from "./vendor/preact-htm.js";
-import { ask, change, follow, Problem, remember } from "./api.js";
+import { ask, change, follow, remember } from "./api.js";
 import { Failure } from "./parts.js";
 import { counted } from "./words.js";
 import { List, LISTS } from "./pages/lists.js";
@@ -81,14 +81,15 @@ function App() {
   const [problem, setProblem] = useState(null);
   const [asked, setAsked] = useState(false);
   const known = (answer) => {
+    if (!answer || !answer.name) return; // nobody is logged in
     remember(answer);
     setMe(answer);
   };
   useEffect(() => {
     const code = new URLSearchParams(location.hash.replace(/^#\/?\??/, "")).get("code");
-    const first = code ? change("POST", "/login", {}, { code }) : ask("/me");
+    const first = code ? change("POST", "/login", {}, { code }) : ask("/login");
     if (code) history.replaceState(null, "", location.pathname);
-    first.then(known, (error) => { if (!(error instanceof Problem) || code) setProblem(error); }).finally(() => setAsked(true));
+    first.then(known, setProblem).finally(() => setAsked(true));
   }, []);
   if (!asked) return html`<p role="status">…</p>`;
   if (!me) return html`<${Login} done=${known} problem=${problem} />`;

@@ -44,7 +44,7 @@ def start_a_trace(window: Browser) -> None:
     window.show("traces", "Traces")
     form = window.page.locator("main form")
     assert form.locator("select").input_value() == "client"
-    form.locator("label:has-text('name') input").fill("seen")
+    form.locator("label:has-text('name') input").fill("typed")
     form.locator("select").select_option("topic")
     form.locator("label:has-text('pattern') input").fill("load/#")
     window.page.keyboard.press("Enter")
@@ -76,7 +76,7 @@ def has_data(window: Browser, name: str, heading: str) -> None:
         window.show(name + ASKED.get(name, ""), heading)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Any:
     with (
         local_cluster("--edges", "3", "--routers", "3", "--storages", "3", "--admin-port", "0") as cluster,
@@ -84,33 +84,45 @@ def cluster() -> Any:
     ):
         served(cluster)
         happenings(cluster)
-        cluster.admin("token", "create", "a-token", "--role", "viewer")
         cluster.admin("ban", "add", "user", "eve")
+        cluster.admin("trace", "start", "topic", "load/#", "--name", "seen", "--for", "60m", "--events", "100000")
         yield cluster
 
 
-def test_every_page_during_a_kill_and_a_rebalance(cluster: LocalCluster) -> None:
+@pytest.fixture(scope="module")
+def token(cluster: LocalCluster) -> str:
+    return str(cluster.admin("token", "create", "a-token", "--role", "admin")["token"])
+
+
+def log_in(window: Browser, cluster: LocalCluster, token: str) -> None:
+    """As a person does who has a token."""
+    window.page.goto(str(cluster.state["nodes"]["admin"]["addresses"]["admin"]))
+    field = window.page.get_by_label("token")
+    field.wait_for()
+    assert not window.violations(), "the form of the login"
+    field.fill(token)
+    window.page.keyboard.press("Enter")
+    window.page.wait_for_selector("nav a")
+
+
+@pytest.mark.parametrize(("colours", "width"), WINDOWS)
+def test_every_page_during_a_kill_and_a_rebalance(cluster: LocalCluster, token: str, colours: str, width: int) -> None:
     """In light and dark, at 320 px, by keyboard alone; nothing foreign, nothing on the console; axe finds nothing."""
-    login = cluster.state["nodes"]["admin"]["addresses"]["login"]
-    base, state = login.partition("#")[0], None
-    for colours, width in WINDOWS:
-        with browser(base, colours, width, state=state) as window:
-            window.page.goto(base if state else login)
-            window.page.wait_for_selector("nav a")
-            if state is None:
-                state = window.page.context.storage_state()
-                start_a_trace(window)
-                before = cluster.pid("storage-1")
-                cluster.kill("storage-1")
-                cluster.wait_for(lambda: cluster.is_started_again("storage-1", before), "started again")  # noqa: B023
-            if (colours, width) == ("dark", 1280):
-                assert cluster.command("ring", "rebalance", "--data", str(cluster.data)).returncode == 0
-            pages = window.pages()
-            assert len(pages) > 20
-            for name in pages:
-                heading = str(window.page.text_content(f"nav a[href='#/{name}']"))
-                look_at(window, name, heading, width, (colours, width) == WINDOWS[0])
-            assert not window.complaints, set(window.complaints)
+    with browser(str(cluster.state["nodes"]["admin"]["addresses"]["admin"]), colours, width) as window:
+        log_in(window, cluster, token)
+        if (colours, width) == WINDOWS[0]:
+            start_a_trace(window)
+        before = cluster.pid("storage-1")
+        cluster.kill("storage-1")
+        cluster.wait_for(lambda: cluster.is_started_again("storage-1", before), "started again")
+        if (colours, width) == ("dark", 1280):
+            assert cluster.command("ring", "rebalance", "--data", str(cluster.data)).returncode == 0
+        pages = window.pages()
+        assert len(pages) > 20
+        for name in pages:
+            heading = str(window.page.text_content(f"nav a[href='#/{name}']"))
+            look_at(window, name, heading, width, (colours, width) == WINDOWS[0])
+        assert not window.complaints, set(window.complaints)
 
 
 def test_what_is_copied_says_what_the_page_shows() -> None:
@@ -124,6 +136,7 @@ def test_what_is_copied_says_what_the_page_shows() -> None:
             window.page.goto(login)
             window.page.wait_for_selector("nav a")
             start_a_trace(window)
+            cluster.admin("trace", "start", "topic", "load/#", "--name", "seen")
             compared = 0
             for name in window.pages():
                 heading = str(window.page.text_content(f"nav a[href='#/{name}']"))
@@ -150,7 +163,7 @@ def compare(window: Browser, name: str, shown: Any, told: Any) -> int:
     return len(by_curl)
 
 
-def test_numbers_of_64_bits_and_foreign_names_are_shown_as_they_are(cluster: LocalCluster) -> None:
+def test_numbers_of_64_bits_and_foreign_names_are_shown_as_they_are(cluster: LocalCluster, token: str) -> None:
     """NIST: protect. JavaScript rounds the number of a session; markup in names stays text on every page."""
     from tests.clients.paho_client import PahoClient
 
@@ -165,10 +178,8 @@ def test_numbers_of_64_bits_and_foreign_names_are_shown_as_they_are(cluster: Loc
     cluster.admin("ban", "add", "user", name, "--reason", name)
     session = str(cluster.admin("session", "show", name)["session"]["session"])
     assert len(session) > 15
-    login = cluster.state["nodes"]["admin"]["addresses"]["login"]
-    with browser(login.partition("#")[0]) as window:
-        window.page.goto(login)
-        window.page.wait_for_selector("nav a")
+    with browser(str(cluster.state["nodes"]["admin"]["addresses"]["admin"])) as window:
+        log_in(window, cluster, token)
         window.show("clients", "Clients")
         window.page.get_by_role("link", name=name).click()
         window.page.wait_for_selector(f"dd:text-is('{session}')")

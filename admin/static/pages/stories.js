@@ -7,7 +7,6 @@ import { Answered, Asking, Change, Copies, Facts, Failure, Partial } from "../pa
 import { moment, printable, shown } from "../words.js";
 
 const message = (row) => `#/message?${new URLSearchParams({ origin: row.origin })}`;
-const client = (row) => `#/client?${new URLSearchParams({ id: row.client_id })}`;
 
 export function Steps({ steps }) {
   return html`<ol class="steps">${(steps || []).map((step, at) => html`<li key=${at}>
@@ -104,6 +103,6 @@ export function Traces({ query, go, me, beat }) {
     <${Failure} problem=${problem} />
     <${Answered} state=${list} caption="Traces" columns=${["trace", "node", "kind", "pattern", "state", "started_at_ms", "until_ms", "events", "events_max", "actor"]} links=${{ trace: (row) => `#/traces?trace=${encodeURIComponent(row.trace)}` }} empty="No trace runs." />
     ${query.trace ? html`<h2>Trace ${printable(query.trace)}</h2><div class="row"><${Change} label="Stop" method="DELETE" path=${`/traces/${encodeURIComponent(query.trace)}`} enabled=${may} /></div>
-      <${Answered} state=${events} caption="Events" columns=${["at_us", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} links=${{ client_id: client, origin: message }} empty="Nothing happened yet." />` : null}
+      <${Answered} state=${events} caption="Events" columns=${["at_us", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} empty="Nothing happened yet." />` : null}
     <${Copies} cli=${query.trace ? `stratamq trace export ${quoted(query.trace)}` : "stratamq trace list"} path=${query.trace ? `/traces/${encodeURIComponent(query.trace)}` : "/traces"} />`;
 }
