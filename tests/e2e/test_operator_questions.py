@@ -96,6 +96,10 @@ def test_settings_and_copies_of_running_nodes(place: OperatedCluster) -> None:
     shown = place.ask("config", "show", "--node", "storage-1", "--effective").shown
     queue_max = next(row for row in shown if row["setting"] == "storage.queue_messages_max")
     assert queue_max["value"] == str(QUEUE_MAX) and queue_max["source"].startswith("--set")
+    known = {row["name"]: row for row in place.rows("config", "list", "--node", "storage-1", "--all")}
+    bound, level = known["storage.queue_messages_max"], known["logs.level"]
+    assert (bound["default"], bound["needs_restart"]) == ("10000", True) and not level["needs_restart"]
+    assert "default" not in level, "its value is the default"
     assert place.ask("config", "diff").code == place.ask("config", "diff", "edge-0", "edge-1").code == 0
     differing = place.ask("config", "diff", "edge-0", "storage-0")
     assert differing.code == 1 and "storage.queue_messages_max" in {row["setting"] for row in differing.shown}

@@ -5,7 +5,7 @@ import resource
 import time
 from collections.abc import Iterator
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -22,9 +22,19 @@ from wire.node.process import NodeProcess, own_version
 
 __all__ = ["show_process", "stats_columns"]
 
+DEFAULT = "default"  # the source of a setting that nobody sets
+UNSET = object()
 ROOMS = ("node", "membership", "metrics", "logs")  # beside the tier's own
 USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL: may hold a password
-Setting = tuple[str, object, str]  # name, value, source
+
+
+class Setting(NamedTuple):
+    """One setting as the node runs with it."""
+
+    name: str
+    value: object
+    source: str
+    default: object
 
 
 def show_process(desk: LookDesk, process: NodeProcess, journal: Journal) -> None:
@@ -55,7 +65,7 @@ def _sources(process: NodeProcess) -> dict[str, Source]:
     node = process.config.node.id
     return {
         "stats": Source(lambda _: iter([(1, process)]), stats_columns()),
-        "config": Source(lambda ask: _settings(process, ask), _setting_columns(node)),
+        "config": Source(lambda ask: _settings(process, ask), _setting_columns(process)),
         "log": Source(lambda ask: _lines(kept, ask), _line_columns(node), newest=lambda _: kept.number),
     }
 
@@ -155,27 +165,48 @@ def _settings(process: NodeProcess, ask: Ask) -> Iterator[tuple[Place, Any]]:
 def _all_settings(process: NodeProcess) -> Iterator[Setting]:
     sources = process.config.sources
     for room in (process.tier, *ROOMS):
-        for key, value in getattr(process.config, room, None) or ():
+        model = getattr(process.config, room, None)
+        for key, value in model or ():
             if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
                 for item in value:
                     table = f"{room}.{key}.{getattr(item, 'name', '')}"
                     for inner, one in item:
-                        yield f"{table}.{inner}", one, sources.get(f"{table}.{inner}", "default")
+                        name = f"{table}.{inner}"
+                        yield Setting(name, one, sources.get(name, DEFAULT), _default(item, inner))
             else:
-                yield f"{room}.{key}", value, sources.get(f"{room}.{key}", "default")
+                name = f"{room}.{key}"
+                yield Setting(name, value, sources.get(name, DEFAULT), _default(model, key))
 
 
-def _setting_columns(node: str) -> Columns:
+def _default(model: BaseModel | None, key: str) -> object:
+    """Return what a setting is where nobody sets it, UNSET where it must be set."""
+    field = type(model).model_fields.get(key) if model is not None else None
+    if field is None or field.is_required():
+        return UNSET
+    return field.get_default(call_default_factory=True, validated_data={})
+
+
+def _setting_columns(process: NodeProcess) -> Columns:
+    takes: dict[str, bool] = {}  # parts are added at the start alone
+
+    def needs_restart(setting: Setting) -> bool:
+        if setting.name not in takes:
+            takes[setting.name] = process.reload.takes(setting.name)
+        return not takes[setting.name]
+
     return {
-        "node": lambda _: node,
-        "name": lambda setting: setting[0],
-        "value": _shown,
-        "source": lambda setting: setting[2],
+        "node": lambda _: process.config.node.id,
+        "name": lambda setting: setting.name,
+        "value": lambda setting: _shown(setting.name, setting.value),
+        "source": lambda setting: setting.source,
+        "default": lambda setting: (
+            None if setting.source == DEFAULT or setting.default is UNSET else _shown(setting.name, setting.default)
+        ),
+        "needs_restart": needs_restart,
     }
 
 
-def _shown(setting: Setting) -> str:
-    name, value, _ = setting
+def _shown(name: str, value: object) -> str:
     return "***" if value and is_secret_name(name) else USERINFO.sub("***", str(value))
 
 

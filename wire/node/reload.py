@@ -86,6 +86,10 @@ class Reload:
         """Have parts read from now on; they are put in force in this order."""
         self._parts.extend(parts)
 
+    def takes(self, name: str) -> bool:
+        """Return whether a part takes a setting up; another one is read at the start only."""
+        return any(_matches(pattern, name) for part in self._parts for pattern in part.settings)
+
     def prepare(self) -> Prepared:
         """Read everything; changes nothing. May run in a thread, one at a time."""
         parts = tuple(self._parts)
