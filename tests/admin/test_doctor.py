@@ -1,14 +1,18 @@
 """Each check of `stratamq doctor` finds what is wrong, and says what to do."""
 
+import datetime
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from admin.alarms import Sight
 from admin.doctor import cluster, host
 from admin.doctor.findings import FAIL, OK, SKIPPED, WARN, Check, Finding, judged, worst
 from conf.errors import UserError
+from wire.links.authority import DevelopmentAuthority
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.look_rows_nodes import SeenDrop, SeenReplica, SeenStats
 
@@ -148,6 +152,27 @@ def test_a_configuration_is_read_and_its_mistakes_are_lines(tmp_path: Path) -> N
     findings = host.judge(host.Host(tmp_path, check_config=wrong))
     assert of(findings, "configuration") == [(FAIL, "edge.x: no such setting"), (FAIL, "edge.y: too large")]
     assert of(host.judge(host.Host(tmp_path)), "configuration")[0][0] == SKIPPED
+
+
+@pytest.mark.parametrize(("days", "state"), [(31, OK), (29, WARN), (6, FAIL), (-1, FAIL)])
+def test_days_of_a_certificate_here(tmp_path: Path, days: int, state: str) -> None:
+    made = DevelopmentAuthority(tmp_path, "c", datetime.datetime.now(datetime.UTC))
+    end = x509.load_pem_x509_certificate(made.certificate.read_bytes()).not_valid_after_utc
+    for path in tmp_path.glob("*.pem"):
+        if path != made.certificate:
+            path.unlink()
+    looked = host.Host(tmp_path, now=end.timestamp() - days * DAY_S)
+    assert [finding.state for finding in host.judge(looked) if finding.check == "certificates"] == [state]
+
+
+def test_a_low_limit_of_files_is_warned_of(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
+    try:
+        ((state, said),) = of(host.judge(host.Host(tmp_path)), "file limit")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert state == WARN and "may open 1024 files" in said
 
 
 def test_a_foreign_package_a_kernel_and_keys(tmp_path: Path) -> None:
