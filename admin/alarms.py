@@ -240,7 +240,7 @@ ALARMS = (
     ),
     Alarm(
         "queue_oldest", "warning", 60, "Messages wait for more than ten minutes",
-        "`stratamq session list --sort oldest_s` shows whose",
+        "`stratamq session list --best oldest_s` shows whose",
         f"max by (instance, node) (stratamq_queue_oldest_seconds) > {OLDEST_S}", _queue_oldest,
     ),
     Alarm(

@@ -29,7 +29,8 @@ FOCUSED = """() => {
   return at.outerHTML.slice(0, 80);
 }"""
 UNREACHED = """() => [...document.querySelectorAll("a[href], button, input, select, [tabindex='0']")]
-  .filter((one) => !one.disabled && one.checkVisibility() && !(window.reached || new Set()).has(one))
+  .filter((one) => !one.disabled && one.tabIndex >= 0 && one.checkVisibility())
+  .filter((one) => !(window.reached || new Set()).has(one))
   .map((one) => one.outerHTML.slice(0, 80))"""
 TABS_MAX = 700
 
@@ -118,6 +119,19 @@ class Browser:
         """Return the errors that the page shows."""
         shown: list[str] = self.page.eval_on_selector_all(".problem", "(all) => all.map((one) => one.textContent)")
         return shown
+
+    def walk_grid(self) -> int:
+        """Go through the first grid of buttons by its arrows; return how many of them show the focus."""
+        grid = self.page.locator(".grid").first
+        grid.locator("[tabindex='0']").focus()
+        self.page.keyboard.press("Home")
+        count = grid.locator("button").count()
+        seen = set()
+        for _ in range(count):
+            assert not self.page.evaluate(FOCUSED).startswith("unseen")
+            seen.add(self.page.evaluate("document.activeElement.textContent"))
+            self.page.keyboard.press("ArrowRight")
+        return len(seen)
 
     def walk_by_keyboard(self) -> list[str]:
         """Press Tab through the page; return what cannot be reached or shows no focus."""

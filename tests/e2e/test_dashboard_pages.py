@@ -64,6 +64,8 @@ def look_at(window: Browser, name: str, heading: str, width: int, by_keyboard: b
         has_data(window, name, heading)
     if by_keyboard:
         assert not (stuck := window.walk_by_keyboard()), f"{name}: {stuck}"
+        if name == "ring":
+            assert window.walk_grid() == window.page.locator(".grid").first.locator("button").count() > 10
 
 
 def has_data(window: Browser, name: str, heading: str) -> None:

@@ -1,6 +1,6 @@
 // Pages that are one list of rows: a question, a path of the API, the columns, and where a row leads.
 
-import { html } from "../vendor/preact-htm.js";
+import { html, useState } from "../vendor/preact-htm.js";
 import { useAnswer } from "../load.js";
 import { Cards, Change, cliFilters, Conditions, Copies, Facts, Failure, Partial, Table } from "../parts.js";
 import { decoded, printable, shown, size } from "../words.js";
@@ -39,6 +39,20 @@ function Members({ query, answer }) {
   if (!answer || !query.group || !query.filter) return null;
   const who = answer.rows.filter((row) => row.group === query.group && row.filter === query.filter).flatMap((row) => row.who || []);
   return html`<h2>Members of ${printable(query.group)}</h2><${Table} caption="Members" rows=${who.map(placed)} columns=${["client_id", "online", "queued", "oldest_s", "node", "partition"]} links=${{ client_id: client }} empty="No member." />`;
+}
+
+// Let no new client in at a listener, of one edge or of all; those that are there stay.
+function Pausing({ answer, me }) {
+  const [chosen, setChosen] = useState("");
+  const rows = answer ? answer.rows : [];
+  const may = me.role !== "viewer";
+  const [listener, node] = JSON.parse(chosen || "[]");
+  const all = [...new Set(rows.map((row) => row.listener))].map((name) => [name, ""]).concat(rows.map((row) => [row.listener, row.node]));
+  const label = ([name, at]) => `${name} of ${at || "all edges"}`;
+  const path = (verb) => `/listeners/${encodeURIComponent(listener)}/${verb}`;
+  return html`<h2>Maintenance</h2><div class="row"><label>listener <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}><option value="">choose</option>${all.map((one) => html`<option key=${label(one)} value=${JSON.stringify(one)}>${label(one)}</option>`)}</select></label>
+    ${listener ? html`<${Change} label=${`Pause ${label([listener, node])}`} method="POST" path=${path("pause")} body=${{ node }} danger=${true} enabled=${may} />
+      <${Change} label=${`Resume ${label([listener, node])}`} method="POST" path=${path("resume")} body=${{ node }} enabled=${may} />` : null}</div>`;
 }
 
 const placed = (row) => (row.partition < 0 ? { ...row, partition: undefined } : row); // of an ephemeral session or group: at an edge alone
@@ -104,7 +118,7 @@ export const LISTS = {
     columns: ["id", "kind", "node", "state", "done", "total", "left", "unit", "eta_s", "cancel", "detail"], filters: [], empty: "No long work runs: no rebalance, no drain, no export.",
   },
   listeners: {
-    title: "Listeners", question: "Where do clients come in?", path: "/edge-listeners", cli: "stratamq listener list", live: true,
+    title: "Listeners", question: "Where do clients come in?", path: "/edge-listeners", cli: "stratamq listener list", live: true, below: Pausing,
     columns: ["node", "listener", "kind", "bind", "state", "connections", "connections_max"], filters: ["node", "listener", "state"],
   },
 };
@@ -131,6 +145,6 @@ export function List({ page, query, go, beat, me }) {
       ${query.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: "" })}>First page</button>` : null}
       ${answer && answer.cursor ? html`<button type="button" onClick=${() => go({ ...query, cursor: answer.cursor })}>Next page</button>` : null}
     </div>
-    ${page.below ? html`<${page.below} query=${query} answer=${answer} />` : null}
+    ${page.below ? html`<${page.below} query=${query} answer=${answer} me=${me} />` : null}
     <${Copies} cli=${cli + (greatest ? ` --best ${greatest}` : "") + cliFilters({ ...chosen, ...query }, [...filters, ...Object.keys(choices)])} path=${path} query=${asked} />`;
 }

@@ -19,6 +19,22 @@ export function Plain({ title, question, path, query = {}, cli, beat = 0, childr
     <${Copies} cli=${cli} path=${path} query=${query} />`;
 }
 
+// Many buttons with one stop for Tab; arrows, Home and End go within.
+function Grid({ label, cells }) {
+  const [at, setAt] = useState(0);
+  const here = Math.min(at, cells.length - 1);
+  const move = (event) => {
+    const all = [...event.currentTarget.children];
+    const wide = Math.max(1, all.filter((one) => one.offsetTop === all[0].offsetTop).length);
+    const to = { ArrowRight: here + 1, ArrowLeft: here - 1, ArrowDown: here + wide, ArrowUp: here - wide, Home: 0, End: all.length - 1 }[event.key];
+    if (to === undefined || !all[to]) return;
+    event.preventDefault();
+    setAt(to);
+    all[to].focus();
+  };
+  return html`<div class="grid" role="group" aria-label=${label} onKeyDown=${move}>${cells.map(({ id, name, text, kind, pressed, act }, number) => html`<button type="button" key=${id} class=${kind} tabindex=${number === here ? 0 : -1} aria-pressed=${pressed} title=${name} aria-label=${name} onFocus=${() => setAt(number)} onClick=${act}>${text}</button>`)}</div>`;
+}
+
 export function Ring({ me, go, query, beat }) {
   const { answer, problem } = useAnswer("/ring", {}, beat);
   const status = useAnswer("/ring/status", {}, beat);
@@ -45,7 +61,10 @@ export function Ring({ me, go, query, beat }) {
     ${plan.answer ? html`<${Facts} facts=${facts(plan.answer)} />${tables(plan.answer).map(([title, moves]) => html`<${Table} key=${title} caption=${capital(title)} rows=${moves} columns=${columns(moves)} />`)}` : null}
     <h2>Partitions</h2><p class="question">By primary; ! says that something is wrong with one, → that a copy is on its way.</p>
     <${Asking} state=${{ answer, problem }} wanted=${true} />${primaries.map((primary) => html`<h3 key=${primary}>${printable(primary || "Without primary")}: ${counted(rows.filter((row) => row.primary === primary).length, "partition")}</h3>
-      <div class="grid">${rows.filter((row) => row.primary === primary).map((row) => html`<button type="button" key=${row.partition} class=${row.state !== "ok" || row.joining.length ? "warn" : ""} aria-pressed=${String(row.partition) === query.partition} title=${said(row)} aria-label=${said(row)} onClick=${() => go({ ...query, partition: row.partition })}>${row.partition}${row.joining.length ? "→" : row.state !== "ok" ? "!" : ""}</button>`)}</div>`)}
+      <${Grid} label=${`Partitions of ${primary || "nobody"}`} cells=${rows.filter((row) => row.primary === primary).map((row) => ({
+        id: row.partition, name: said(row), kind: row.state !== "ok" || row.joining.length ? "warn" : "", pressed: String(row.partition) === query.partition,
+        text: `${row.partition}${row.joining.length ? "→" : row.state !== "ok" ? "!" : ""}`, act: () => go({ ...query, partition: row.partition }),
+      }))} />`)}
     ${query.partition ? html`<h2>Partition ${printable(query.partition)}</h2><${Facts} facts=${rows.find((row) => String(row.partition) === query.partition) || {}} />` : null}
     <${Copies} cli="stratamq ring show" path="/ring" />`;
 }
