@@ -118,7 +118,8 @@ def test_every_page_during_a_kill_and_a_rebalance(cluster: LocalCluster, token: 
         cluster.kill("storage-1")
         cluster.wait_for(lambda: cluster.is_started_again("storage-1", before), "started again")
         if (colours, width) == ("dark", 1280):
-            assert cluster.command("ring", "rebalance", "--data", str(cluster.data)).returncode == 0
+            order = ("ring", "rebalance", "--data", str(cluster.data))  # refused while the copies of before are made
+            cluster.wait_for(lambda: cluster.command(*order).returncode == 0, "rebalanced")
         pages = window.pages()
         assert len(pages) > 20
         for name in pages:
