@@ -201,7 +201,7 @@ class Matrix:
         sys.modules["edge.hot.forwarded"].receive_link(core.hot, self.conn, b"")
         peer.link, self.conn.peer = link, None
 
-    def unnoticed(self, message: str, payload: bytes) -> list[str]:
+    def unnoticed(self, message: str, payload: bytes, frame: int = FrameKind.CONTROL) -> list[str]:
         """Return who may send a message to whom without a cell, and without that a refusal by tier is counted."""
         kind = next(each for each in allowed.CELLS if each.__name__ == message)
         found = []
@@ -210,7 +210,7 @@ class Matrix:
                 if (tier, receiver) not in allowed.CELLS[kind].tiers:
                     before = core.counts.get("refused_tier", 0)
                     with contextlib.suppress(Exception):  # a message that nobody expects is noticed in whatever way
-                        self.deliver(core, self.keys(tier)[0], FrameKind.CONTROL, payload)
+                        self.deliver(core, self.keys(tier)[0], frame, payload)
                     if core.counts.get("refused_tier", 0) == before:
                         found.append(f"{message} of a {tier} at a {receiver}")
         return found
@@ -268,11 +268,17 @@ RULES: dict[str, tuple[Callable[[], None], frozenset[str]]] = {  # and whom it i
 
 
 def check_tiers() -> int:
-    """Say each message to whom its sender has no cell; then again, the check of this one message left out."""
+    """Say each message to whom its sender has no cell; then again, the check of this one message left out.
+
+    What connections say has frames of its own: those are judged by their kind, before anything in them is read.
+    """
     matrix = Matrix()
     messages = [(name, payload) for kind, name, payload in matrix.frames() if kind == FrameKind.CONTROL]
-    assert {name for name, _ in messages} == {message.__name__ for message in allowed.CELLS}
-    wrong = [said for name, payload in messages for said in matrix.unnoticed(name, payload)]
+    connects = [one for one in matrix.frames() if one[0] in (FrameKind.CONNECTS, FrameKind.CONNECT_ANSWERS)]
+    said = {name for name, _ in messages} | {name for _, name, _ in connects}
+    assert said == {message.__name__ for message in allowed.CELLS}
+    wrong = [one for name, payload in messages for one in matrix.unnoticed(name, payload)]
+    wrong += [one for kind, name, payload in connects for one in matrix.unnoticed(name, payload, kind)]
     looks = vars(allowed)["_LOOKS"]
     tried = 0
     for name, payload in messages:
