@@ -8,6 +8,7 @@ from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, PARK_PEER, Peer,
 
 cdef object find_targets(HotState hot, Route route)
 cdef bint park_if_peers_full(HotState hot, Conn publisher, Route route) except -1
+cdef object park_if_primary_full(HotState hot, Conn publisher, int partition)
 cdef object send_to_edge(HotState hot, Peer peer, bytes record, PendingAck message)
 cdef object send_to_partitions(HotState hot, Route route, bytes record, PendingAck message)
 cdef object send_to_partition(HotState hot, int partition, bytes record, PendingAck message, bytes share)
@@ -17,6 +18,7 @@ cdef object pump_outboxes(HotState hot)
 
 
 # private
+cdef object _park(HotState hot, Conn publisher)
 cdef bint _wait_for_peer(Conn publisher, Peer peer)
 cdef Peer _primary_of(HotState hot, int partition)
 cdef Outbox _outbox(HotState hot, int partition)

@@ -46,10 +46,24 @@ def park_if_peers_full(hot: HotState, publisher: Conn, route: Route) -> cython.b
         for target in route.targets:
             full = full or _wait_for_peer(publisher, target[0])
     if full:
-        publisher.parked |= PARK_PEER
-        hot.parked_peer += 1
-        mark_dirty(hot, publisher)
+        _park(hot, publisher)
     return full
+
+
+def park_if_primary_full(hot: HotState, publisher: Conn, partition: cython.int) -> None:
+    """Park the publisher of a retained message whose partition's primary has no room; the message itself is taken.
+
+    No Route names that partition, so ``park_if_peers_full`` does not look at it.
+    """
+    peer: Peer | None = _primary_of(hot, partition)
+    if peer is not None and not publisher.parked & PARK_PEER and _wait_for_peer(publisher, peer):
+        _park(hot, publisher)
+
+
+def _park(hot: HotState, publisher: Conn) -> None:
+    publisher.parked |= PARK_PEER
+    hot.parked_peer += 1
+    mark_dirty(hot, publisher)
 
 
 def _wait_for_peer(publisher: Conn, peer: Peer) -> cython.bint:

@@ -6,12 +6,13 @@ from edge.hot.fanout cimport fan_out, redispatch
 from edge.hot.layout cimport FAILURE, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
 from edge.hot.notes cimport note_drop
 from edge.hot.origins cimport was_picked
-from edge.hot.output cimport mark_dirty, note_high, pending_output, write_short
+from edge.hot.outboxes cimport park_if_primary_full
+from edge.hot.output cimport note_high, pending_output, write_short
 from edge.hot.picks cimport unfinished_picks
 from edge.hot.records cimport load_record, topic_of
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
-from edge.hot.state cimport Conn, HotState, Inbound, PARK_PEER, PendingAck, Packet, Peer, Route, Sub
+from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, Route, Sub
 
 
 cdef class Publications(Connections):
@@ -19,5 +20,4 @@ cdef class Publications(Connections):
 
 
 # private
-cdef object _wait_for_retained(HotState hot, Conn publisher, int partition)
 cdef bint _refuse_if_behind(HotState hot, Inbound publish) except -1

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import cython
 
 from edge.hot.connections import Connections
-from edge.hot.state import Conn, HotState, Inbound, Packet, Peer, PendingAck, Route, Sub
+from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route, Sub
 
 if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
@@ -19,12 +19,12 @@ if not cython.compiled:
     from edge.hot.layout import FAILURE, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
     from edge.hot.notes import note_drop
     from edge.hot.origins import was_picked
-    from edge.hot.output import mark_dirty, note_high, pending_output, write_short
+    from edge.hot.outboxes import park_if_primary_full
+    from edge.hot.output import note_high, pending_output, write_short
     from edge.hot.picks import unfinished_picks
     from edge.hot.records import load_record, topic_of
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
-    from edge.hot.state import PARK_PEER
 
 __all__ = ["Publications"]
 
@@ -152,7 +152,7 @@ class Publications(Connections):
         self.origin_tag = 0
         self.owner_block = b""
         if retained_partition >= 0 and self.full_peers > 0 and publish.conn is not None:
-            _wait_for_retained(self, publish.conn, retained_partition)
+            park_if_primary_full(self, publish.conn, retained_partition)
         if message is None:
             return 0
         tag: int = message.tag
@@ -268,19 +268,6 @@ class Publications(Connections):
     def take_picks(self, conn: Conn) -> list[tuple[bytes, Inbound]]:
         """Return (share, message) of copies that an ended session leaves for another member of their groups; once."""
         return unfinished_picks(self, conn)
-
-
-def _wait_for_retained(hot: HotState, publisher: Conn, partition: cython.int) -> None:
-    """Park the publisher of a retained message whose partition's primary has not taken what it was sent before.
-
-    No Route names that partition, so nobody was parked for it before the message was read.
-    """
-    peer: Peer | None = hot.primaries[partition] if partition < len(hot.primaries) else None
-    if peer is not None and peer.full and not peer.dead and not publisher.parked & PARK_PEER:
-        peer.waiters.append(publisher)
-        publisher.parked |= PARK_PEER
-        hot.parked_peer += 1
-        mark_dirty(hot, publisher)
 
 
 def _refuse_if_behind(hot: HotState, publish: Inbound) -> cython.bint:

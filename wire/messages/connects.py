@@ -24,9 +24,9 @@ ConnectAnswer = SessionOpened | SessionClosed
 encode_record: Callable[[ConnectRequest | ConnectAnswer], bytes] = msgspec.msgpack.Encoder().encode
 
 _BOUND = msgspec.Meta(min_length=1, max_length=CONTROLS_MAX)
-_round_decoder = msgspec.msgpack.Decoder(Annotated[list[ConnectRequest], _BOUND])
+_requests_decoder = msgspec.msgpack.Decoder(Annotated[list[ConnectRequest], _BOUND])
 _answers_decoder = msgspec.msgpack.Decoder(Annotated[list[ConnectAnswer], _BOUND])
 
 # Return the records of a frame, in their order. Raise Unreadable for all if one cannot be read.
-decode_connects: Callable[[Payload], list[ConnectRequest]] = strictly(_round_decoder.decode, "CONNECTS")
+decode_connects: Callable[[Payload], list[ConnectRequest]] = strictly(_requests_decoder.decode, "CONNECTS")
 decode_answers: Callable[[Payload], list[ConnectAnswer]] = strictly(_answers_decoder.decode, "CONNECT_ANSWERS")
