@@ -14,23 +14,20 @@ All numbers depend on what else the machine does: compare within a run.
 import argparse
 import contextlib
 import os
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.hot import HERE
+from tests.clients.mosquitto_process import mosquitto
 from tests.e2e.attacked_place import Attackers, Honest, Outcome
-from tests.e2e.flooded_logins import flooded_edge, mosquitto, under_attack
+from tests.e2e.flooded_logins import flooded_edge, mosquitto_of_ann, under_attack
 from tests.e2e.test_denial import BOUNDS, QUEUE_MAX, SHIPPED, attacked
 from tests.free_ports import free_port
-from tests.patience import PATIENCE_S
 
 Ports = dict[str, int]
 CALM_S = 3.0
@@ -73,23 +70,15 @@ def bare(folder: Path, *hasher: str) -> Iterator[Ports]:
 @contextlib.contextmanager
 def theirs() -> Iterator[Ports]:
     """Run Mosquitto with the queue's bound of our edge."""
-    with tempfile.TemporaryDirectory() as name:
-        plain, ws = free_port(), free_port()
-        words = f"allow_anonymous true\nuser root\nmax_queued_messages {QUEUE_MAX}\n"
-        words += f"listener {plain} 127.0.0.1\nlistener {ws} 127.0.0.1\nprotocol websockets\n"
-        (Path(name) / "conf").write_text(words)
-        command = [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-c", f"{name}/conf"]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            until = time.monotonic() + PATIENCE_S
-            while time.monotonic() < until and process.poll() is None:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", plain), 1):
-                    break
-                time.sleep(0.05)
-            yield {"plain": plain, "ws": ws}
-        finally:
-            process.terminate()
-            process.wait(PATIENCE_S)
+    ws = free_port()
+    words = (
+        "allow_anonymous true",
+        f"max_queued_messages {QUEUE_MAX}",
+        f"listener {ws} 127.0.0.1",
+        "protocol websockets",
+    )
+    with tempfile.TemporaryDirectory() as name, mosquitto(Path(name), *words) as plain:
+        yield {"plain": plain, "ws": ws}
 
 
 @contextlib.contextmanager
@@ -155,7 +144,7 @@ def turn(kind: str, who: str, folder: Path) -> Figures:
     if who == "floor":
         with bare(folder, sys.executable, "-m", "tests.e2e.hash_burner", "--asked") as ports:
             return flooded(ports["plain"])
-    with tempfile.TemporaryDirectory() as name, mosquitto(Path(name)) as port:
+    with tempfile.TemporaryDirectory() as name, mosquitto_of_ann(Path(name)) as port:
         return flooded(port)
 
 

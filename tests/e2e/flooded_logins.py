@@ -5,8 +5,6 @@ The flood is ``login_flood.py``. The bars stand in ``test_login_figures.py``, th
 
 import contextlib
 import json
-import shutil
-import socket
 import ssl
 import statistics
 import subprocess
@@ -19,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.clients.blocking import BlockingClient
+from tests.clients.mosquitto_process import mosquitto
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_revocation_figures import order
-from tests.free_ports import free_port
 from tests.patience import PATIENCE_S
 
 __all__ = [
@@ -34,7 +32,7 @@ __all__ = [
     "flooded_edge",
     "honest_logins",
     "logged_in",
-    "mosquitto",
+    "mosquitto_of_ann",
     "p99_of_pair",
     "under_attack",
 ]
@@ -64,23 +62,11 @@ def flooded_edge() -> Iterator[tuple[LocalCluster, ExtraEdge]]:
 
 
 @contextlib.contextmanager
-def mosquitto(folder: Path) -> Iterator[int]:
+def mosquitto_of_ann(folder: Path) -> Iterator[int]:
     """Run Mosquitto with one user in a file of its own making (`$7$`); yield its port."""
-    port = free_port()
     subprocess.run(["mosquitto_passwd", "-c", "-b", folder / "users", "ann", "good"], check=True)
-    words = f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {folder / 'users'}\nuser root\n"
-    (folder / "conf").write_text(words)
-    process = subprocess.Popen([shutil.which("mosquitto") or "", "-c", folder / "conf"], stderr=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.02)
+    with mosquitto(folder, "allow_anonymous false", f"password_file {folder / 'users'}") as port:
         yield port
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
 
 
 def logged_in(port: int, client_id: str, secure: ssl.SSLContext | None = None) -> BlockingClient:

@@ -26,7 +26,7 @@ from tests.e2e.flooded_logins import (
     flooded_edge,
     honest_logins,
     logged_in,
-    mosquitto,
+    mosquitto_of_ann,
     p99_of_pair,
     under_attack,
 )
@@ -57,7 +57,7 @@ def test_the_floor_under_wrong_passwords(tmp_path: Path) -> None:
     for name in ("mosquitto", "mosquitto_passwd"):
         if shutil.which(name) is None:
             pytest.skip(f"needs {name}: apt-get install mosquitto")
-    with mosquitto(tmp_path) as port:
+    with mosquitto_of_ann(tmp_path) as port:
         found = under_attack(port)
     print(f"Mosquitto: {found}")
     assert found.tried > FLOOD_RATE * FLOOD_S * 0.8

@@ -11,6 +11,7 @@ import pytest
 from mqtt.packets import Pingreq, Pingresp, Publish, Suback, Subscribe, SubscriptionRequest
 from tests.access.rules import test_mosquitto as table
 from tests.clients.blocking import BlockingClient
+from tests.clients.mosquitto_process import EXECUTABLE, mosquitto
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import local_cluster
 from tests.patience import PATIENCE_S
@@ -26,7 +27,7 @@ FILTERS = ["public/#", "both/+/+", "+/plus/#", "dev/roger/+", "ids/#", "shared",
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of both brokers, with one acl_file."""
-    if not (MAKER and Path(table.EXECUTABLE).exists()):
+    if not (MAKER and Path(EXECUTABLE).exists()):
         pytest.skip("mosquitto and mosquitto_passwd are not installed (Debian: mosquitto)")
     folder = tmp_path_factory.mktemp("acl")
     acl, users = folder / "acl", folder / "users"
@@ -39,7 +40,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]
     users.chmod(0o600)
     listener = {"tls": False, "allow_anonymous": True, "password_file": str(users), "acl_file": str(acl)}
     with (
-        table.mosquitto(folder, acl) as theirs,
+        mosquitto(folder, "allow_anonymous true", f"acl_file {acl}") as theirs,
         local_cluster("--edges", "1") as cluster,
         extra_edge(cluster, {"ruled": listener}) as edge,
     ):

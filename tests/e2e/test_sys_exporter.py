@@ -7,7 +7,6 @@ Slow: ``pytest -m slow tests/e2e/test_sys_exporter.py``; wants the package index
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.clients.mosquitto_process import EXECUTABLE, mosquitto
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import local_cluster
 from tests.free_ports import free_port
@@ -26,7 +26,6 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
-MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 THEIRS_MIN = 45  # of 2.0.11's 53 names, `version` and `uptime` are texts
 Series = dict[tuple[str, str], float]  # by name and topic
 
@@ -89,21 +88,6 @@ def until(port: int, least: int) -> Series:
     return found
 
 
-@contextlib.contextmanager
-def mosquitto(folder: Path) -> Iterator[int]:
-    """Run Debian's broker; yield its port."""
-    if not Path(MOSQUITTO).exists():
-        pytest.skip("mosquitto is not installed (Debian: mosquitto)")
-    port = free_port()
-    config = folder / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nsys_interval 1\n")
-    with subprocess.Popen([MOSQUITTO, "-c", str(config)], stderr=subprocess.DEVNULL) as process:
-        try:
-            yield port
-        finally:
-            process.terminate()
-
-
 def published(port: int) -> None:
     """Have a message go through a broker."""
     client = PahoClient(port)
@@ -115,7 +99,9 @@ def published(port: int) -> None:
 
 def test_an_exporter_shows_of_an_edge_what_it_shows_of_mosquitto(exporter: Path, tmp_path: Path) -> None:
     """Each series of Mosquitto's is one of ours; what is a number there is one here."""
-    with mosquitto(tmp_path) as broker, exported(exporter, broker) as port:
+    if not Path(EXECUTABLE).exists():
+        pytest.skip("mosquitto is not installed (Debian: mosquitto)")
+    with mosquitto(tmp_path, "allow_anonymous true", "sys_interval 1") as broker, exported(exporter, broker) as port:
         time.sleep(1.0)
         published(broker)
         theirs = until(port, THEIRS_MIN)

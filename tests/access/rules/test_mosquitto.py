@@ -1,11 +1,5 @@
 """One acl_file, some two hundred publishes and reads: a real Mosquitto and these rules decide the same."""
 
-import contextlib
-import shutil
-import socket
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +8,9 @@ from access.rules.acl_file import AclFile, read_acl_file
 from access.rules.rules import Action, Policy, Who
 from mqtt.packets import Pingreq, Pingresp, Publish
 from tests.clients.blocking import BlockingClient
-from tests.free_ports import free_port
+from tests.clients.mosquitto_process import EXECUTABLE, mosquitto
 from tests.patience import PATIENCE_S
 
-EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 TIMEOUT_S = PATIENCE_S
 NOT_AUTHORIZED = 0x87
 OWNER = "owner"  # may write everything, so that reads of others can be seen
@@ -99,26 +92,6 @@ TOPICS = [
 ]
 
 
-@contextlib.contextmanager
-def mosquitto(folder: Path, acl: Path) -> Iterator[int]:
-    """Run a broker with an acl_file that takes any user name; yield its port."""
-    port = free_port()
-    config = folder / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nacl_file {acl}\nuser root\n")
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([EXECUTABLE, "-c", str(config)], stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + TIMEOUT_S
-        while process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.02)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
-
-
 def client(port: int, user: str, client_id: str) -> BlockingClient:
     connection = BlockingClient(port, timeout_s=TIMEOUT_S)
     connection.open(client_id, username=user or None)
@@ -177,7 +150,7 @@ def test_a_real_mosquitto_decides_the_same(folder: Path) -> None:
     acl.chmod(0o644)
     file = read_acl_file(acl)
     cases = 0
-    with mosquitto(folder, acl) as port:
+    with mosquitto(folder, "allow_anonymous true", f"acl_file {acl}") as port:
         for user, client_id in CLIENTS:
             wider = WIDER.get((user, client_id), set())
             written, read = (ours(file, user, client_id, action) for action in (Action.PUBLISH, Action.RECEIVE))
