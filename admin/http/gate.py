@@ -2,13 +2,16 @@
 
 An answer is never kept by a cache, never framed, and brings nothing from elsewhere. More requests than the bound are
 refused at once, so that a slow node cannot fill this process. Streams of pages and requests that wait for news are
-counted apart, for they stay: each kind keeps out its own alone.
+counted apart, for they stay: each kind keeps out its own alone. The server ends a connection, without a word, whose
+request is answered before its body is there: a browser would lose its next request. So what is left of a body is taken
+before the answer, if it is short and comes soon; else the answer says that the connection ends.
 """
 
 import enum
 import math
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 import trio
@@ -38,6 +41,8 @@ LATE = BUSY.replace(b"Service Unavailable", b"Request Timeout").replace(b"503", 
 LATE = LATE.replace(b"as many requests as there may be are under way", b"the request took longer than a minute")
 STREAMS_MAX = 64
 WAITS_MAX = 128  # requests that wait for news at once: a trace that is followed is one of each edge and storage node
+REST_BYTES_MAX = 64 * 1024  # of a body that nobody read, as much as one may have
+REST_S = 1.0  # for that
 REQUEST_S = 60.0  # a change waits for half a minute at most, a body that trickles for a whole one
 
 
@@ -76,33 +81,60 @@ class Gate:
         scope.setdefault("state", {})["request_id"] = secrets.token_hex(8)
 
         begun = False
+        body = _Body(scope, receive)
 
-        async def answer(message: Any) -> None:
+        async def answer(message: Any, rest_s: float = REST_S) -> None:
             nonlocal begun
             begun = True
             if message["type"] == "http.response.start":
+                if not body.over:
+                    await body.take_rest(rest_s)
                 headers = [(name, value) for name, value in message.get("headers", ()) if name != b"server"]
                 names = {name for name, _ in headers}
                 headers += [pair for pair in SECURITY_HEADERS if pair[0] not in names]
                 if b"cache-control" not in names:
                     headers.append((b"cache-control", b"no-store"))
                 headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
+                if not body.over:
+                    headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
             await send(message)
 
+        at_once = partial(answer, rest_s=0.0)
         stay = self._stay_of(scope["path"], scope.get("query_string", b""))
         if self._free[stay] <= 0:
             self.refused += 1
-            await _refuse(answer, 503, BUSY)
+            await _refuse(at_once, 503, BUSY)
             return
         self._free[stay] -= 1
         try:
             with trio.move_on_after(math.inf if stay is Stay.STREAM else REQUEST_S) as bound:
-                await self._application(scope, receive, answer)
+                await self._application(scope, body.receive, answer)
         finally:
             self._free[stay] += 1
         if bound.cancelled_caught and not begun:
-            await _refuse(answer, 408, LATE)
+            await _refuse(at_once, 408, LATE)
+
+
+class _Body:
+    """The body of one request."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        self.over = not any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+    async def receive(self) -> Any:
+        """Return the next message of the server, as ASGI has it."""
+        message = await self._receive()
+        self.over = self.over or not message.get("more_body")
+        return message
+
+    async def take_rest(self, seconds: float) -> None:
+        """Take what nobody read, as much as a body may have and as far as it comes in time."""
+        left = REST_BYTES_MAX
+        with trio.move_on_after(seconds):
+            while not self.over and left > 0:
+                left -= len((await self.receive()).get("body", b""))
 
 
 async def _refuse(send: Send, status: int, body: bytes) -> None:

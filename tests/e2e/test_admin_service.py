@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -332,6 +333,18 @@ def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_by
     assert answer.split(b" ")[1].startswith(status), answer[:200]
     with place.client() as client:
         assert client.get("/version").is_success
+
+
+def test_a_refusal_costs_no_connection(place: Place) -> None:
+    """The body comes behind the head, as browsers send it: the next request on the connection is answered."""
+    host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as stream:
+        stream.settimeout(PATIENCE_S)
+        stream.sendall(b"POST /api/v1/bans HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        time.sleep(0.3)  # the answer could be there by now
+        stream.sendall(b"{}GET /api/v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = b"".join(iter(lambda: stream.recv(65_536), b""))
+    assert [line.split(b" ")[1] for line in answers.split(b"HTTP/1.1")[1:]] == [b"401", b"200"], answers[:600]
 
 
 def test_a_request_that_trickles_is_ended(place: Place) -> None:

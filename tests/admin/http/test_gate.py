@@ -38,7 +38,7 @@ async def test_each_kind_keeps_out_its_own(monkeypatch: pytest.MonkeyPatch, auto
         async def receive() -> None:
             raise AssertionError("no body is read")
 
-        await made({"type": "http", "path": path, "query_string": b""}, receive, send)
+        await made({"type": "http", "path": path, "query_string": b"", "headers": []}, receive, send)
 
     for _ in range(2):
         async with trio.open_nursery() as nursery:
@@ -60,3 +60,35 @@ async def test_each_kind_keeps_out_its_own(monkeypatch: pytest.MonkeyPatch, auto
 )
 def test_a_look_that_waits_is_told_by_its_address(path: str, query: bytes, waiting: bool) -> None:
     assert waits(path, query) is waiting
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pause_s", "taken", "closes"),
+    [
+        ([b"{", b"}"], 0.1, 2, False),
+        ([b"{", b"}"], 5.0, 0, True),  # comes too late
+        ([b"x" * 40_000] * 9, 0.01, 2, True),  # longer than a body may be
+    ],
+)
+async def test_a_connection_stays_whose_body_nobody_read(
+    pieces: list[bytes], pause_s: float, taken: int, closes: bool, autojump_clock: object
+) -> None:
+    """The body is taken before the answer, or the answer says that the connection ends."""
+    del autojump_clock
+    waiting, heads = [*pieces], []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 403, "headers": []})
+
+    async def receive() -> Any:
+        await trio.sleep(pause_s)
+        return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting)}
+
+    async def send(message: Any) -> None:
+        heads.append(dict(message["headers"]))
+
+    scope = {"type": "http", "path": "/bans", "query_string": b"", "headers": [(b"content-length", b"2")]}
+    await Gate(application, 2, stay_of)(scope, receive, send)
+    assert len(pieces) - len(waiting) == taken
+    assert (heads[0].get(b"connection") == b"close") is closes
