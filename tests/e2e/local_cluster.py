@@ -19,6 +19,7 @@ from tests.forked_commands import run_command
 from tests.patience import PATIENCE_S
 
 READY_S = 3 * PATIENCE_S  # many processes start
+LAST_LINES = 25  # of each log, shown when a test fails
 PORTS_TRIES = 3  # `up` chooses free ports, and binds them a while later
 
 
@@ -126,6 +127,12 @@ class LocalCluster:
             found += [(f"{family}_{value}", amount) for value, amount in rows]
         return {name: float(amount) for name, amount in found}
 
+    def last_words(self) -> str:
+        """Return how the logs of ``up`` and of all nodes end, for whoever reads that a test failed."""
+        logs = [self.log, *sorted((self.data / "logs").glob("*.log"))]
+        texts = {log.name: log.read_text(errors="replace").splitlines()[-LAST_LINES:] for log in logs if log.exists()}
+        return "\n".join(f"--- {name}\n" + "\n".join(lines) for name, lines in texts.items())
+
     def stop(self) -> int:
         """Stop everything as Ctrl-C does; return the exit code."""
         with contextlib.suppress(ProcessLookupError):
@@ -153,6 +160,9 @@ def local_cluster(*options: str) -> Iterator[LocalCluster]:
             cluster = LocalCluster(folder / "cluster", *options)
         cluster.wait_ready()
         yield cluster
+    except BaseException:
+        print(cluster.last_words())
+        raise
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
