@@ -177,7 +177,7 @@ class StorageCore:
         self._ends = self._publishing.unfinished and (ends or not goes_on)
         self._goes_on = self._publishing.unfinished or (goes_on and not ends)
         if self._goes_on:
-            return Ready(next_deadline=now, left=left)
+            return Ready(next_deadline=now, left=left, goes_on=True)
         if now >= self._next_look:
             calm = False
             self._look(now)

@@ -32,4 +32,5 @@ class Ready:
     orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, what it passed on)
     ended: bool = False  # this incarnation is dead in the map: start anew
     left: list[Event] = field(default_factory=list)  # was not taken: it is the first of its peers in a later go
+    goes_on: bool = False  # the turn is not over: there is no work of it yet
     stopped: bool = False  # the orderly stop is over: end the process

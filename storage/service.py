@@ -21,8 +21,9 @@ from conf.errors import UserError
 from conf.events import say
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
-from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore, Tick
+from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore
 from storage.export.export_desk import ExportDesk
+from storage.goes import take_goes
 from storage.hosting.live_copies import LiveCopies
 from storage.looks.shown import Shown
 from storage.partition_families import expose_partitions
@@ -361,12 +362,8 @@ class StorageService:
 
     def _take_some(self) -> Ready:
         """Take events for about a millisecond: of a turn that goes on, as many parts as that lasts."""
-        others_at = boot_time() + OTHERS_EVERY_S
-        ready = None
-        while ready is None or (self._events.goes_on and boot_time() < others_at):
-            events = self._events.take(own=self._committer.congested) or [Tick()]
-            ready = self.core.handle(boot_time(), events, goes_on=self._events.goes_on)
-            self._events.put_back(ready.left)
+        own = self._committer.congested
+        ready = take_goes(self.core, self._events, boot_time, boot_time() + OTHERS_EVERY_S, own=own)
         if self._events.own or (self._events and not self._committer.congested):
             self._wake.set()
         return ready

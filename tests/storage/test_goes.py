@@ -1,0 +1,45 @@
+"""The work of each turn that ends is carried out, also where more has come than the turn took."""
+
+from storage.goes import take_goes
+from storage.turn_events import COPIES_MAX, TurnEvents
+from tests.storage.storage_cluster import Cluster
+from wire.messages.batches import PublishMessage, encode_message
+from wire.messages.frames import FrameKind
+from wire.node.events import FrameArrived
+
+CLIENTS = COPIES_MAX + 1  # one receiver is left for the second go
+BEHIND = 400  # frames: more than one go takes
+
+
+def test_a_turn_that_ends_behind_a_message_is_carried_out_though_more_has_come() -> None:
+    """Its copies were lost when the rest of the message took less time than a loop gives to goes."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    clients = [edge.open(f"c{number}", settle=False) for number in range(CLIENTS)]
+    cluster.settle()
+    for client in clients:
+        edge.subscribe(client, "all", settle=False)
+    cluster.settle()
+    node = cluster.primary(0)
+    core, now = node.core, node.clock()
+    operations = core.partitions[0].partition.meta.op_index
+
+    def frame(tag: int, topic: bytes) -> FrameArrived:
+        message = PublishMessage(tag, topic, b"m", 1, partitions=(0,), epochs=(edge.epoch(0),))
+        return FrameArrived(edge.key, FrameKind.PUBLISH, encode_message(message))
+
+    events = TurnEvents()
+    events.append(frame(100_000, b"all"))
+    begun = take_goes(core, events, lambda: now, now + 1.0, own=False)
+    assert begun.goes_on and not begun.batch, "the message has receivers left"
+    for tag in range(BEHIND):
+        events.append(frame(100_001 + tag, b"nobody"))
+    ended = take_goes(core, events, lambda: now, now + 1.0, own=False)
+    assert events, "the turn took what came behind the message"
+    assert ended.batch and len(ended.writes) >= CLIENTS, "the message's copies are written with its turn"
+    assert core.partitions[0].partition.meta.op_index == operations + 1
+    following = []
+    while events:
+        ready = take_goes(core, events, lambda: now, now + 1.0, own=False)
+        following += [ready.batch] if ready.batch else []
+    assert following == list(range(ended.batch + 1, ended.batch + 1 + len(following))), "each batch is handed out"
