@@ -2,12 +2,16 @@
 
 import io
 import logging
+import mmap
 
 from conf.logs import configure_logs, kept_lines
 from conf.metrics import Metrics
 from conf.node_settings import LogSettings
 from wire.messages.look_rows_nodes import SeenStats
+from wire.node.host_figures import resident_bytes
 from wire.node.node_looks import stats_columns
+
+SIZE = 64 * 1024 * 1024
 
 
 def test_lines_that_are_written_are_kept_and_those_left_out_are_not() -> None:
@@ -39,3 +43,16 @@ def test_figures_have_the_names_of_the_page() -> None:
 def test_each_figure_of_a_node_has_a_source() -> None:
     """The age of the oldest queued message had none: its alarm and the first page never showed any."""
     assert set(SeenStats.__struct_fields__) == set(stats_columns())
+
+
+def test_memory_is_that_of_now() -> None:
+    """It was the greatest that the process, or the one that started it, ever had: RSS never fell."""
+    before = resident_bytes()
+    assert before is not None
+    held = mmap.mmap(-1, SIZE)
+    held.write(b"x" * SIZE)
+    with_it = resident_bytes()
+    held.close()
+    after = resident_bytes()
+    assert with_it is not None and after is not None
+    assert with_it - before > SIZE / 2 and with_it - after > SIZE / 2

@@ -1,4 +1,4 @@
-"""Figures of the host as one process sees it: room on the disk of its data, and open files against their limit."""
+"""Figures of the host as one process sees it: memory, room on the disk of its data, open files against their limit."""
 
 import os
 import resource
@@ -6,9 +6,21 @@ from pathlib import Path
 
 from conf.metrics import Metrics
 
-__all__ = ["disk_bytes", "disk_free_bytes", "open_files", "open_files_max", "register_host_figures"]
+__all__ = ["disk_bytes", "disk_free_bytes", "open_files", "open_files_max", "register_host_figures", "resident_bytes"]
 
 OPEN_FILES = Path("/proc/self/fd")  # its size is how many there are
+MEMORY = Path("/proc/self/statm")  # in pages: all, resident, ...
+
+
+def resident_bytes() -> int | None:
+    """Return the memory that this process has now; None where the system does not tell.
+
+    The peak that getrusage gives never falls, and begins with that of the process that started this one.
+    """
+    try:
+        return int(MEMORY.read_text("ascii").split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def open_files() -> int | None:

@@ -1,7 +1,6 @@
 """Looks that every node answers alike: its figures, its settings, and the last lines of its log."""
 
 import re
-import resource
 import time
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -17,7 +16,7 @@ from wire.looks.journal import Journal
 from wire.looks.pace import Clocks
 from wire.looks.source import Ask, Columns, Place, Source
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
-from wire.node.host_figures import disk_bytes, disk_free_bytes, open_files, open_files_max
+from wire.node.host_figures import disk_bytes, disk_free_bytes, open_files, open_files_max, resident_bytes
 from wire.node.process import NodeProcess, own_version
 
 __all__ = ["show_process", "stats_columns"]
@@ -96,7 +95,7 @@ def stats_columns() -> Columns:
         "copies": _copies,
         "queue_oldest_s": lambda process: max(process.metrics.values_of("queue_oldest_seconds"), default=None),
         "tls_not_after_ms": _ends_ms,
-        "rss_bytes": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "rss_bytes": lambda _: resident_bytes(),
         "cpu_s": lambda _: round(time.process_time(), 3),
         "open_files": lambda _: open_files(),
         "open_files_max": lambda _: open_files_max(),
