@@ -124,10 +124,20 @@ class NodeOrders:
             for node, answer in sorted(order.answers.items())
         ]
         reply = AdminReply(order.question.request, True, {"nodes": rows, "waits_for": silent})
-        wrong = [f"{node}: {answer.error}" for node, answer in sorted(order.answers.items()) if answer.error]
+        wrong: dict[str, list[str]] = {}  # which nodes say so
+        for node, answer in sorted(order.answers.items()):
+            if answer.error:
+                wrong.setdefault(answer.error, []).append(node)
         if wrong:
-            reply.ok, reply.exit_code, reply.error = False, FAILED, "\n".join(wrong[:NAMED_MAX])
+            lines = [f"{_some(nodes)}: {error}" for error, nodes in wrong.items()]
+            reply.ok, reply.exit_code, reply.error = False, FAILED, "\n".join(lines[:NAMED_MAX])
         elif silent:
             reply.ok, reply.exit_code = False, PARTIAL
-            reply.error = f"no answer within {ORDER_S:g} s from {', '.join(silent[:NAMED_MAX])}: done there or not"
+            reply.error = f"no answer within {ORDER_S:g} s from {_some(silent)}: done there or not"
         self._tell(order.asker, reply)
+
+
+def _some(nodes: Sequence[str]) -> str:
+    """Return names of nodes for a line of text."""
+    more = len(nodes) - NAMED_MAX
+    return ", ".join(nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -66,6 +66,15 @@ def test_a_silent_node_is_named_with_exit_code_3(desk: Desk) -> None:
     assert len(desk.sent) == 3 and desk.orders.next_deadline() == float("inf")
 
 
+def test_a_mistake_that_all_nodes_name_is_one_line(desk: Desk) -> None:
+    """It was a line for each of the first five, and no word of the others."""
+    nodes = [f"e{number}" for number in range(7)]
+    desk.pass_on(*nodes)
+    for node in nodes:
+        desk.orders.take(node, NodeOrdered(1, error="odd" if node == "e3" else "no trace 'x'"))
+    assert desk.reply().error == "e0, e1, e2, e4, e5 and 1 more: no trace 'x'\ne3: odd"
+
+
 def test_a_mistake_of_one_node_is_the_reply_s(desk: Desk) -> None:
     desk.pass_on("e1", "e2")
     desk.orders.take("e1", NodeOrdered(1, lines=["users: no such file"], error="users: no such file"))

@@ -136,7 +136,7 @@ def test_the_seventeenth_trace_is_refused_unless_one_has_ended() -> None:
     node = Node()
     for number in range(TRACES_MAX):
         node.begin(f"t{number}")
-    with pytest.raises(TraceRefused, match="16 traces run at e1"):
+    with pytest.raises(TraceRefused, match="16 traces run: `trace stop` one"):
         node.begin("one-more")
     with pytest.raises(TraceRefused, match="runs already"):
         node.begin("t0", pattern="b/#")

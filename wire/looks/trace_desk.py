@@ -189,7 +189,7 @@ class TraceDesk:
         if known is None and len(self._traces) >= TRACES_MAX:
             ended = next((name for name, each in self._traces.items() if each.state != RUNNING), "")
             if not ended:
-                raise TraceRefused(f"{TRACES_MAX} traces run at {self._node}: `trace stop` one of them first")
+                raise TraceRefused(f"{TRACES_MAX} traces run: `trace stop` one of them first")
             del self._traces[ended]
         self._traces.pop(order.trace, None)  # the newest ones stand behind
         self._traces[order.trace] = trace
@@ -205,7 +205,7 @@ class TraceDesk:
         self.step(now)
         trace = self._traces.get(name)
         if trace is None:
-            raise TraceRefused(f"{self._node} has no trace {name!r}: see `trace list`")
+            raise TraceRefused(f"no trace {name!r}: see `trace list`")
         if trace.state == RUNNING:
             trace.state = STOPPED
             self._count()
@@ -249,7 +249,7 @@ class TraceDesk:
     def _named(self, name: str) -> Trace:
         trace = self._traces.get(name)
         if trace is None:
-            raise TraceRefused(f"{self._node} has no trace {name!r}: see `trace list`")
+            raise TraceRefused(f"no trace {name!r}: see `trace list`")
         return trace
 
     # --- other nodes
