@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import tarfile
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,7 @@ def write_archive(path: Path, parts: Sequence[Part], about: Mapping[str, Any], b
         ],
     }
     files["manifest.json"] = json.dumps(manifest, indent=2, default=str).encode() + b"\n"
-    new = path.with_name(path.name + ".new")
+    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # of a bundle that was killed one may be left
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:

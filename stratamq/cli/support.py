@@ -1,5 +1,6 @@
 """``stratamq support bundle``: one file for whoever helps from outside, without secrets and payloads."""
 
+import os
 import platform
 import sys
 import time
@@ -27,7 +28,7 @@ APART_S = 10.0
 LINES_MAX = 500_000
 KEY_FILES = ("*.key", "*keys*", "*passw*", "*secret*", "*token*", "*psk*")  # names of files that may hold secrets
 
-ToOption = Annotated[Path | None, typer.Option("--to", help="File to write; default: a new one in this folder.")]
+ToOption = Annotated[Path | None, typer.Option("--to", help="File to write, or its folder; default: this folder.")]
 SinceOption = Annotated[str, typer.Option("--since", help="Lines of logs and journals: 30s, 10m, 1h or 2d.")]
 NoLogsOption = Annotated[bool, typer.Option("--no-logs", help="Without the lines of the nodes' logs.")]
 PseudonymsOption = Annotated[
@@ -60,6 +61,7 @@ def bundle(
     from stratamq.version import VERSION
 
     since_ms = int((time.time() - seconds_of(since, "--since")) * 1000)
+    _check_place(to)
     answers = examined(options, over, timeout_s)
     lines = _lines(options, [node for node, _ in answers.rows["stats"]], timeout_s, no_logs=no_logs)
     cluster_map = answers.examined.sight.map
@@ -82,7 +84,8 @@ def bundle(
     ]
     partial = tuple(dict.fromkeys([*answers.partial, *(one for listed in lines.values() for one in listed.partial)]))
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    path = to or Path(f"stratamq-support-{cluster_map.cluster}-{stamp}.tar.gz")
+    name = f"stratamq-support-{cluster_map.cluster}-{stamp}.tar.gz"
+    path = Path(name) if to is None else to / name if to.is_dir() else to
     about = {
         "format": 1,
         "made_at": stamp,
@@ -100,6 +103,23 @@ def bundle(
         raise UserError(f"{path}: {error.strerror or error}") from None
     print_result({"file": str(path), "bytes": size, "complete": not partial}, options.output)
     end_partial(partial)
+
+
+def _check_place(to: Path | None) -> None:
+    """Look whether a bundle can be written there, before nodes are asked for half a minute.
+
+    Raises:
+        UserError: A file is there, its folder is not, or this user may not write into that.
+    """
+    from conf.errors import ExitCode, UserError
+
+    folder = Path() if to is None else to if to.is_dir() else to.parent
+    if to is not None and not to.is_dir() and os.path.lexists(to):
+        raise UserError(f"--to {to}: it is there, and a bundle overwrites nothing", ExitCode.USAGE)
+    if not folder.is_dir():
+        raise UserError(f"--to {to}: there is no folder {folder}", ExitCode.USAGE)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"{folder.resolve()}: this user may write no file there; name another place with --to")
 
 
 def _lines(options: Options, nodes: list[str], timeout_s: float, *, no_logs: bool) -> "dict[str, Listed]":

@@ -115,6 +115,15 @@ def test_an_archive_is_private_whole_and_says_its_hashes(tmp_path: Path) -> None
     assert [file.name for file in tmp_path.iterdir()] == ["a.tar.gz"]
 
 
+def test_what_a_killed_bundle_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Its half file was named as the bundle that is there."""
+    (tmp_path / "b.tar.gz.new").touch()
+    write_archive(tmp_path / "b.tar.gz", [Part("a.jsonl", [1])], {})
+    with pytest.raises(FileExistsError):
+        write_archive(tmp_path / "b.tar.gz", [Part("a.jsonl", [1])], {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "b.tar.gz.new"]
+
+
 def test_the_oldest_lines_of_the_largest_log_go_first(tmp_path: Path) -> None:
     """And the manifest says how many; what may lose nothing stays whole."""
     path = tmp_path / "a.tar.gz"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratamq.cli.main import main
 from tests.admin.scripted_cluster import ScriptedCluster
 from wire.messages.look_rows_nodes import SeenConfig, SeenJournal, SeenLog, SeenRaft, SeenStats
 from wire.messages.operators import AdminReply
@@ -76,3 +77,16 @@ async def test_a_bundle_holds_no_planted_secret(
         cluster.silent.add("edge-1")
         after = str(tmp_path / "2.tar.gz")
         assert await cluster.command("support", "bundle", "--over", "0", "--no-logs", "--to", after, *SHORT) == 3
+
+
+def test_a_bundle_that_cannot_be_written_is_refused_before_anybody_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was refused after half a minute, and a folder as a file that is there."""
+    there = tmp_path / "there.tar.gz"
+    there.touch()
+    for to, said in ((there, "it is there, and a bundle overwrites nothing"), (tmp_path / "no" / "b", "no folder")):
+        assert main(["support", "bundle", "--to", str(to), "--data", str(tmp_path)]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["support", "bundle", "--to", str(tmp_path), "--data", str(tmp_path)]) == 2
+    assert "no router is known" in capsys.readouterr().err
