@@ -35,7 +35,7 @@ def show(verb: str, arguments: dict[str, object], options: Options) -> None:
 
     reply = ask(verb, arguments, options)
     if reply.ok and reply.result is not None:
-        print_result(reply.result, options.output)
+        print_result(_told(reply.result, options), options.output)
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     if reply.exit_code:
@@ -90,8 +90,10 @@ def _says_nothing(reply: "AdminReply", options: Options) -> bool:
     return not reply.ok and options.output in TABLES and not any(row["done"] or row["count"] for row in rows)
 
 
-def _told(result: Mapping[str, Any], options: Options) -> dict[str, Any]:
+def _told(result: Any, options: Options) -> Any:
     """Return a result for its reader: a table names nobody that the order waits for where it waits for none."""
+    if not isinstance(result, dict):
+        return result
     return {
         name: value for name, value in result.items() if value or name != "waits_for" or options.output not in TABLES
     }

@@ -17,6 +17,7 @@ __all__ = [
     "age_of",
     "cell_maker",
     "duration",
+    "fact_name",
     "fields_of",
     "heading",
     "is_time",
@@ -58,6 +59,11 @@ def heading(name: str) -> str:
     if is_time(name):
         return name.removesuffix("_at_ms").removesuffix("_ms").removesuffix("at_us").upper() or "AGE"
     return name.removesuffix("_s").upper()
+
+
+def fact_name(name: str) -> str:
+    """Return the name of a fact about one thing, beside a cell that has its unit."""
+    return plain_name(name) if is_time(name) else name.removesuffix("_s")
 
 
 def fields_of(row: Any) -> dict[str, Any] | None:

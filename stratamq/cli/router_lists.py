@@ -9,7 +9,7 @@ import typer
 
 from stratamq.cli.asking import Options, answer
 from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
-from stratamq.cli.output import print_result
+from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
@@ -101,7 +101,10 @@ def _show_pages(verb: str, what: str, listing: Listing, after: str, options: Opt
             break
         after = page["next"]
     following = None if cut else page["next"]
-    print_result(page | {"next": following, what: rows}, options.output)
+    shown = page | {"next": following, what: rows}
+    if following is None and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
+        del shown["next"]  # a table has no fact that is none
+    print_result(shown, options.output)
     if cut or following is not None:
         _say_cut(str(len(rows)), what)
 

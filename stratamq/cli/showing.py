@@ -76,10 +76,10 @@ def print_view(sections: Mapping[str, Any], partial: "Sequence[Missing]", option
     if options.output in TABLES:
         now = time.time()
         facts = {name: value for name, value in sections.items() if not (isinstance(value, Mapping) or _is_rows(value))}
-        blocks: list[object] = [_cells(facts, now)]
+        blocks: list[object] = [_facts(facts, now)]
         for name, value in sections.items():
             if isinstance(value, Mapping):
-                blocks += [f"{name}:", {f"  {key}": of for key, of in _cells(value, now).items()}]
+                blocks += [f"{name}:", {f"  {key}": of for key, of in _facts(value, now).items()}]
             elif _is_rows(value) and value:
                 blocks.append([{cells.heading(key): of for key, of in _cells(row, now).items()} for row in value])
         title = True
@@ -101,6 +101,11 @@ def _is_rows(value: object) -> bool:
 
 def _cells(row: Mapping[str, Any], now: float) -> dict[str, object]:
     return {name: cells.shown_cell(name, value, now) for name, value in row.items()}
+
+
+def _facts(row: Mapping[str, Any], now: float) -> dict[str, object]:
+    """Return facts by the names that people read: a cell has its unit, so its name has none."""
+    return {cells.fact_name(name): value for name, value in _cells(row, now).items()}
 
 
 def _plain(name: str, value: Any) -> object:

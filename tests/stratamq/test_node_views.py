@@ -12,6 +12,7 @@ from wire.messages.look_kinds import columns_of
 from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
 from wire.messages.look_rows_nodes import SeenJournal
 from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
+from wire.messages.operators import AdminReply
 
 ORIGIN = "edge-1/5/77"
 TOPIC = "plant/1/temperature"
@@ -249,3 +250,24 @@ async def test_one_group_as_a_table(cluster: ScriptedCluster, capsys: pytest.Cap
         assert await cluster.command("share", "show", "g") == 0
         shown = capsys.readouterr().out
         assert "filters  a/#" in shown and "m1" in shown and "m2" in shown and "delivered" not in shown
+
+
+async def test_a_change_that_waits_for_nobody_names_nobody(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a table; a program gets the empty list. A refusal is its one line, and no empty table before it."""
+    cluster.replies["user enable"] = AdminReply(0, True, {"policy_epoch": 5, "settled": True, "waits_for": []})
+    refused = {"nodes": [_told("storage-0", "no such session")], "waits_for": []}
+    cluster.replies["session delete"] = AdminReply(0, False, refused, "storage-0: no such session", 1)
+    async with cluster.running():
+        assert await cluster.command("user", "enable", "ann") == 0
+        assert capsys.readouterr().out.split() == ["policy_epoch", "5", "settled", "yes"]
+        assert await cluster.command("user", "enable", "ann", "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["waits_for"] == []
+        assert await cluster.command("session", "delete", "c", "--yes") == 1
+        shown, said = capsys.readouterr()
+        assert not shown and said == "stratamq: storage-0: no such session\n"
+
+
+def _told(node: str, error: str) -> dict[str, object]:
+    return {"node": node, "done": False, "count": 0, "lines": [], "error": error}
