@@ -29,7 +29,6 @@ __all__ = [
     "Wanted",
     "check",
     "client",
-    "counted",
     "place",
     "queue",
     "route",
@@ -221,18 +220,6 @@ def _without_primary(cluster_map: ClusterMap, what: str) -> tuple[Missing, ...]:
         return ()
     named = ", ".join(map(str, numbers[:PARTITIONS_NAMED])) + (", ..." if len(numbers) > PARTITIONS_NAMED else "")
     return (Missing(f"partition {named}", f"no primary ({len(numbers)} of {len(cluster_map.partitions)})"),)
-
-
-async def counted(cluster: Cluster, what: str) -> tuple[dict[str, int], tuple[Missing, ...]]:
-    """Return how many rows of a kind each node has, by one row of each."""
-    found: dict[str, int] = {}
-    partial: tuple[Missing, ...] = ()
-    for node in _nodes_of(cluster.map, what, (), ""):
-        gather = Gather([Target(node, cluster.map.nodes[node].incarnation)], 1, total_s=cluster.total_s)
-        page = await cluster.links.gather(gather, _question(cluster, what, {}))
-        found[node] = page.total_about
-        partial += page.partial
-    return found, partial
 
 
 # -- places

@@ -14,6 +14,7 @@ from stratamq.cli.output import printable
 if TYPE_CHECKING:
     from admin.gather import Missing
     from admin.queries import Cluster
+    from conf.errors import UserError
     from stratamq.cli.asking import Options
 
 __all__ = ["TIMEOUT_S", "end_partial", "say_partial", "with_cluster"]
@@ -27,7 +28,7 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     """Run a function that asks the nodes of the cluster; return what it returns.
 
     Raises:
-        UserError: No router is known or answers, or the function raises it.
+        UserError: No router is known or answers, or the function raises it; never in a group.
         KeyboardInterrupt: Ctrl-C, wherever it came; never in a group.
     """
     import trio
@@ -64,7 +65,16 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None
-        raise
+        expected, others = group.split(UserError)
+        if others is not None or expected is None:
+            raise
+        raise _first(expected) from None
+
+
+def _first(group: "BaseExceptionGroup[UserError]") -> "UserError":
+    """Return one error of a group: a command's questions fail one at a time."""
+    one = group.exceptions[0]
+    return _first(one) if isinstance(one, BaseExceptionGroup) else one
 
 
 def say_partial(partial: "Sequence[Missing]", restarted: Sequence[str] = ()) -> None:

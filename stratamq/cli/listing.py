@@ -18,12 +18,12 @@ import typer
 from conf.errors import ExitCode, UserError
 from stratamq.cli import cells
 from stratamq.cli.asking import Options
-from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, with_cluster
+from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, say_partial, with_cluster
 from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption
 from stratamq.cli.nouns import NOUNS, Noun
 from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table
 from stratamq.cli.verbs import options_of, signed
-from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, clear, pause
+from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, clear, is_away, pause, say_away
 
 if TYPE_CHECKING:
     from admin.queries import Cluster, Listed, Wanted
@@ -154,25 +154,36 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
         raise UserError("--best: nodes hold parts of a row of this list; --sort sorts what is shown", ExitCode.USAGE)
     columns = _columns(noun, look, options.output)
     best, sort = _named(noun, look.best) or noun.best, _named(noun, look.sort.removeprefix("-"))
-    asked = _asked(noun, columns, (sort, best))
+    _check_names(noun, (*columns, sort, best))
+    counter, rate = noun.rate
+    counts = bool(rate) and rate in (*columns, sort)
+    asked = tuple(counter if name == rate else name for name in _asked(noun, columns, (sort, best)))
     wanted = Wanted(conditions, tuple(look.nodes), PAGE, look.after, asked, best, noun.tier)
-    check(noun.what, wanted._replace(columns=[*asked, *([sort] if sort else [])]))
+    check(noun.what, wanted._replace(columns=[*asked, *([sort] if sort and sort != rate else [])]))
     if options.show_api:
         typer.echo(api_call(noun, look, conditions))
         return None
-    rates = _Rates(noun) if noun.rate[0] in columns and options.output in TABLES else None
+    rates = _Rates(noun) if counts else None
+    succeeded = False  # the first look of --watch
     while True:
         began = time.monotonic()
         ask: Callable[[Cluster], Awaitable[Listed]] = partial(_ask, noun=noun, look=look, wanted=wanted)
         if rates is not None and not rates.begun:
-            ask = partial(_ask_twice, ask=ask, noun=noun, rates=rates)
-        page = with_cluster(options, ask, look.timeout_s)
+            ask = partial(_ask_twice, noun=noun, look=look, wanted=wanted, rates=rates)
+        try:
+            page = with_cluster(options, ask, look.timeout_s)
+        except UserError as error:
+            if not (succeeded and is_away(error)):
+                raise
+            say_away(error)
+            pause(began, look.every_s)
+            continue
+        succeeded = look.watch
         if look.everything and not (columns or sort or wanted.best or look.watch) and _goes_straight(noun, options):
             _print_lines(noun, page)
             return end_partial(page.partial, page.restarted, required=look.required)
         rows = _merged([row_of(noun.what, node, row) for node, row in page.rows], noun)
         if rates is not None:
-            columns = rates.columns(columns)
             rates.add(rows)
         if wanted.best and not look.everything:
             rows = [row for row in rows if row.get(wanted.best)]  # no zeros
@@ -189,6 +200,7 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
             typer.echo(f"stratamq: {len(shown)}{of} {noun.rows} are shown{more}", err=True)
         if not look.watch:
             return end_partial(page.partial, page.restarted, required=look.required)
+        say_partial(page.partial, page.restarted)
         pause(began, look.every_s)
 
 
@@ -232,19 +244,18 @@ async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> 
     )
 
 
-async def _ask_twice(
-    cluster: "Cluster", ask: Callable[["Cluster"], Awaitable["Listed"]], noun: Noun, rates: "_Rates"
-) -> "Listed":
-    """Ask once more over the same links, some time later: nodes count, and a rate is a difference."""
+async def _ask_twice(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted", rates: "_Rates") -> "Listed":
+    """Ask for the counters alone, and for all some time later over the same links: a rate is their difference.
+
+    Nodes keep no earlier value of a counter, which would be work and memory for each group while nobody looks.
+    """
     import trio
 
-    page = await ask(cluster)
-    rows = _merged([row_of(noun.what, node, row) for node, row in page.rows], noun)
-    if rows:
-        rates.add(rows)
+    page = await _ask(cluster, noun, look, wanted._replace(columns=("group", "filter", noun.rate[0])))
+    rates.add(_merged([row_of(noun.what, node, row) for node, row in page.rows], noun))
+    if page.rows:
         await trio.sleep(APART_S)
-        page = await ask(cluster)
-    return page
+    return await _ask(cluster, noun, look, wanted)
 
 
 # -- rows
@@ -257,13 +268,6 @@ class _Rates:
         self._counter, self._column = noun.rate
         self._at = 0.0
         self._before: dict[tuple[object, ...], float] | None = None
-
-    def columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the columns with that of the rate, behind the counter."""
-        if self._column in columns:
-            return columns
-        behind = columns.index(self._counter) + 1
-        return (*columns[:behind], self._column, *columns[behind:])
 
     @property
     def begun(self) -> bool:
@@ -372,9 +376,24 @@ def _columns(noun: Noun, look: Look, output: OutputFormat) -> tuple[str, ...]:
             raise UserError(f"--columns {look.columns!r}: write names with one comma between them", ExitCode.USAGE)
         known = _known(noun)
         return tuple(known.get(name, name) for name in names)
-    if output is OutputFormat.TABLE:
-        return noun.columns
-    return noun.columns + noun.wide if output in (OutputFormat.WIDE, OutputFormat.CSV) else ()
+    if output in TABLES:
+        counter, rate = noun.rate
+        shown = noun.columns + noun.wide * (output is OutputFormat.WIDE)
+        return tuple(name for one in shown for name in ((one, rate) if one == counter else (one,)))
+    return noun.columns + noun.wide if output is OutputFormat.CSV else ()
+
+
+def _check_names(noun: Noun, names: Sequence[str]) -> None:
+    """Refuse a column that the list has not, and name those that it has as programs read them.
+
+    Raises:
+        UserError: There is no such column.
+    """
+    known = _known(noun)
+    there = [*known, *filter(None, noun.rate[1:])]
+    for name in names:
+        if name and name not in (*there, *known.values()):
+            raise UserError(f"no column {name!r}; there are {', '.join(there)}", ExitCode.USAGE)
 
 
 def _named(noun: Noun, name: str) -> str:
@@ -405,7 +424,10 @@ def api_call(noun: Noun, look: Look, where: Mapping[str, str]) -> str:
     from admin.http.row_paths import path_of
 
     asked = [*where.items(), *([("node", ",".join(look.nodes))] if look.nodes else [])]
-    asked += [("columns", look.columns)] if look.columns else []
+    if look.columns:
+        counter, rate = noun.rate
+        named = [counter if rate and _field(name) == rate else name for name in look.columns.split(",")]
+        asked.append(("columns", ",".join(dict.fromkeys(named))))  # of a rate its counter: a call is one look
     asked += [("best", look.best)] if look.best else []
     asked += [("cursor", look.after)] if look.after else []
     return f"GET /api/v1{path_of(noun.what)}?{urlencode([*asked, ('limit', str(look.limit))])}"

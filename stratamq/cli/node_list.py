@@ -12,6 +12,7 @@ from stratamq.cli.asking import Options, answer
 from stratamq.cli.cluster_questions import end_partial, with_cluster
 from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
 from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.rates import DELIVERED, RECEIVED, rate_of
 from stratamq.cli.router_lists import COLUMNS
 from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
@@ -26,7 +27,6 @@ __all__ = ["list_nodes"]
 APART_S = 1.0
 NODES_MAX = 10_000
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
-RECEIVED, DELIVERED = "stratamq_messages_received_total", "stratamq_messages_delivered_total"
 TERM, RAFT_LAG, COPY_LAG = "stratamq_raft_term", "stratamq_raft_commit_lag_entries", "stratamq_partition_lag_ops"
 
 
@@ -96,8 +96,8 @@ def _cells(row: dict[str, Any], first: "SeenStats | None", second: "SeenStats | 
         "version": stats.version if stats is not None else None,
         "uptime": cells.duration((now - started) / 1000) if now is not None and started is not None else None,
         "conns": stats.connections if stats is not None else row.get("connected"),
-        "msg_in/s": _rate(RECEIVED, first, second),
-        "msg_out/s": _rate(DELIVERED, first, second),
+        "msg_in/s": rate_of(RECEIVED, first, second),
+        "msg_out/s": rate_of(DELIVERED, first, second),
         "partitions": f"{own or 0}/{max(0, backups)}" if row.get("tier") == "storage" else None,
         "load": row.get("load"),
         "disk": _disk(stats),
@@ -109,22 +109,6 @@ def _cells(row: dict[str, Any], first: "SeenStats | None", second: "SeenStats | 
         "zone": row.get("zone"),
         "address": row.get("address"),
     }
-
-
-def _rate(family: str, first: "SeenStats | None", second: "SeenStats | None") -> object:
-    """Return how much a counter rises in a second, None where the node has none, or began anew."""
-    if first is None or second is None or first.incarnation != second.incarnation:
-        return None
-    span_ms = (second.at_ms or 0) - (first.at_ms or 0)
-    both = [_sum(family, row.counters) for row in (first, second)]
-    if span_ms <= 0 or None in both:
-        return None
-    return round((both[1] - both[0]) * 1000 / span_ms, 1)  # type: ignore[operator]  # neither is None
-
-
-def _sum(family: str, figures: dict[str, float] | None) -> float | None:
-    found = [value for name, value in (figures or {}).items() if name.partition("{")[0] == family]
-    return sum(found) if found else None
 
 
 def _lag(gauges: dict[str, float]) -> object:

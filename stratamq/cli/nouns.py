@@ -61,7 +61,7 @@ NOUNS: dict[str, Noun] = {
     "share": Noun(
         "shares",
         "shares",
-        "Shared groups, by filter.",
+        "Shared groups, by filter. OUT/S is of two looks a second apart; --columns without it takes one.",
         _names("group filter members online queued oldest_s delivered"),
         _names("skew redispatched"),
         merges=True,

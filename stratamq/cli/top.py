@@ -1,13 +1,17 @@
 """``stratamq top``: the nodes of a cluster, their load and its slowest clients, again and again.
 
-On a terminal a screen that is drawn anew; without one, one line of JSON an interval. Every figure is of a look at that
-moment: nothing is kept, and a node that does not answer stands there with the reason.
+On a terminal a screen that is drawn anew; without one, one line of JSON an interval. Figures are of a look at that
+moment, rates of the two last looks; a node that does not answer stands there with the reason. While nobody can be
+asked, as in an election, that is said and the last figures stay.
 """
 
+import contextlib
+import select
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,17 +19,25 @@ import typer
 from stratamq.cli import cells
 from stratamq.cli.asking import Options
 from stratamq.cli.output import OutputFormat, print_result, printable
+from stratamq.cli.rates import DELIVERED, RECEIVED, cpu_of, rate_of
 from stratamq.cli.verbs import asks
+from stratamq.cli.watching import is_away, say_away
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from admin.queries import Cluster
+    from admin.gather import Missing
+    from admin.queries import Cluster, Listed
+    from conf.errors import UserError
+    from wire.messages.look_rows_nodes import SeenStats
 
 __all__ = ["register"]
 
 SLOW_ROWS = 10
 REDRAWS_S = 4
+KEY_S = 0.1  # a key is looked for so often
+TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+COUNTED = ("incarnation", "at_ms", "connections", "sessions", "rss_bytes", "cpu_s", "counters")  # columns of stats
 
 
 def register(app: typer.Typer) -> None:
@@ -39,13 +51,12 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="One look, as a table.")] = False,
     every_s: Annotated[float, typer.Option("--every", min=0.5, max=60, help="s; between two looks.")] = 2.0,
 ) -> None:
-    """Nodes, connections, sessions and slow clients, again and again; Ctrl-C ends it."""
-    from stratamq.cli.cluster_questions import with_cluster
-
+    """Nodes, clients, messages a second and slow clients, again and again; q or Ctrl-C ends it."""
+    looks = _Looks(options)
     if once:
-        seen = with_cluster(options, _look)
-        if options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
-            print_result(seen["nodes"], OutputFormat.TABLE)
+        seen = looks.take()
+        if options.output in TABLES:
+            print_result(_table(seen), OutputFormat.TABLE)
             if seen["slow"]:
                 typer.echo()
                 print_result(seen["slow"], OutputFormat.TABLE)
@@ -62,13 +73,12 @@ def top(
 
     before = signal.signal(signal.SIGINT, interrupted)
     try:
-        if sys.stdout.isatty() and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
-            _draw(options, every_s, ended)
+        if sys.stdout.isatty() and options.output in TABLES:
+            _draw(looks, every_s, ended)
         else:
             while not ended.is_set():
                 began = time.monotonic()
-                print_result([with_cluster(options, _look)], OutputFormat.JSONL)
-                sys.stdout.flush()
+                _print_line(looks)
                 ended.wait(max(0.0, every_s - (time.monotonic() - began)))
     except KeyboardInterrupt:
         return
@@ -76,19 +86,109 @@ def top(
         signal.signal(signal.SIGINT, before)
 
 
-def _draw(options: Options, every_s: float, ended: threading.Event) -> None:
+class _Looks:
+    """Looks at a cluster, each with rates since the one before."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._before: Mapping[str, SeenStats] = {}
+        self.last: dict[str, Any] | None = None
+
+    def take(self) -> dict[str, Any]:
+        """Look once.
+
+        Raises:
+            UserError: Nobody can be asked.
+        """
+        from stratamq.cli.cluster_questions import with_cluster
+
+        self.last, self._before = with_cluster(self._options, lambda cluster: _look(cluster, self._before))
+        return self.last
+
+    def may_pass(self, error: "UserError") -> bool:
+        """Return whether an error is no reason to end: there was a look before, and there may be one again."""
+        return self.last is not None and is_away(error)
+
+
+def _print_line(looks: _Looks) -> None:
+    from conf.errors import UserError
+
+    try:
+        print_result([looks.take()], OutputFormat.JSONL)
+    except UserError as error:
+        if not looks.may_pass(error):
+            raise
+        say_away(error)
+    sys.stdout.flush()
+
+
+def _draw(looks: _Looks, every_s: float, ended: threading.Event) -> None:
     from rich.live import Live
 
-    from stratamq.cli.cluster_questions import with_cluster
+    from conf.errors import UserError
 
-    with Live(screen=True, refresh_per_second=REDRAWS_S, auto_refresh=False) as live:
+    looks.take()  # what is wrong from the start is told on the screen that stays
+    with _keys() as pressed, Live(screen=True, refresh_per_second=REDRAWS_S, auto_refresh=False) as live:
+        said = ""
         while not ended.is_set():
             began = time.monotonic()
-            live.update(_screen(with_cluster(options, _look)), refresh=True)
-            ended.wait(max(0.0, every_s - (time.monotonic() - began)))
+            assert looks.last is not None
+            live.update(_screen(looks.last, said), refresh=True)
+            while not ended.is_set() and (left := every_s - (time.monotonic() - began)) > 0:
+                if pressed(min(left, KEY_S)) in ("q", "Q"):
+                    return
+            if ended.is_set():
+                return
+            try:
+                looks.take()
+                said = ""
+            except UserError as error:
+                if not looks.may_pass(error):
+                    raise
+                said = error.message
 
 
-def _screen(seen: dict[str, Any]) -> "RenderableType":
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Give a function that waits for a key and returns it, "" of none; keys are not shown meanwhile."""
+
+    def wait(timeout_s: float) -> str:
+        time.sleep(timeout_s)
+        return ""
+
+    def pressed(timeout_s: float) -> str:
+        return sys.stdin.read(1) or wait(timeout_s) if select.select([sys.stdin], [], [], timeout_s)[0] else ""
+
+    if not sys.stdin.isatty():
+        yield wait
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _table(seen: Mapping[str, Any]) -> list[dict[str, object]]:
+    """Return the nodes as a table shows them."""
+    shown: list[dict[str, object]] = []
+    for node in seen["nodes"]:
+        cores, rss = node["cpu_cores"], node["rss_bytes"]
+        row = {
+            "cpu" if name == "cpu_cores" else "rss" if name == "rss_bytes" else name: value
+            for name, value in node.items()
+        }
+        row["cpu"] = None if cores is None else f"{cores:.0%}"
+        row["rss"] = None if rss is None else cells.size(rss)
+        shown.append(row)
+    return shown
+
+
+def _screen(seen: dict[str, Any], said: str) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -99,46 +199,67 @@ def _screen(seen: dict[str, Any]) -> "RenderableType":
         head += f"  {seen['without_primary']} partitions WITHOUT PRIMARY"
     parts: list[RenderableType] = [
         Text(printable(f"{head}  {seen['at']}"), style="bold"),
+        *(Text(printable(f"no newer figures: {line}"), style="bold") for line in said.split("\n") if line),
         Text(""),
-        table_of(seen["nodes"]),
+        table_of(_table(seen)),
     ]
     if seen["slow"]:
         parts += [Text(""), Text("slow clients", style="bold"), table_of(seen["slow"])]
-    parts += [Text(""), Text("Ctrl-C ends it", style="dim")]
+    parts += [Text(""), Text("q or Ctrl-C ends it", style="dim")]
     return Group(*parts)
 
 
-async def _look(cluster: "Cluster") -> dict[str, Any]:
-    """Return one picture of the cluster: a row for each node of the map, and the slowest clients."""
-    from admin.queries import Wanted, counted, walk
+async def _look(
+    cluster: "Cluster", before: "Mapping[str, SeenStats]"
+) -> "tuple[dict[str, Any], Mapping[str, SeenStats]]":
+    """Return one picture of the cluster, a row for each node of the map and the slowest clients, and what it is of."""
+    import trio
 
-    clients, silent_edges = await counted(cluster, "clients")
-    sessions, silent_storage = await counted(cluster, "sessions")
-    slow = await walk(cluster, "slow", Wanted(limit=SLOW_ROWS, best="value"))
-    silent = {missing.node: missing.why for missing in (*silent_edges, *silent_storage, *slow.partial)}
+    from admin.queries import EVERY_ROW, Wanted, walk
+
+    found: dict[str, Listed] = {}
+
+    async def ask(what: str, wanted: Wanted) -> None:
+        found[what] = await walk(cluster, what, wanted)
+
+    async with trio.open_nursery() as nursery:  # at once: a silent node costs both a second
+        nursery.start_soon(ask, "stats", Wanted(limit=EVERY_ROW, columns=COUNTED))
+        nursery.start_soon(ask, "slow", Wanted(limit=SLOW_ROWS, best="value"))
+    stats: dict[str, SeenStats] = dict(found["stats"].rows)
+    silent = _silent((*found["stats"].partial, *found["slow"].partial))
     nodes = []
     for name in sorted(cluster.map.nodes):
         entry = cluster.map.nodes[name]
+        first, now = before.get(name), stats.get(name)
         nodes.append(
             {
                 "node": name,
                 "tier": entry.tier,
                 "state": silent.get(name, entry.admin_state or entry.state),
-                "clients": clients.get(name),
-                "sessions": sessions.get(name),
+                "clients": now.connections if now is not None else None,
+                "sessions": now.sessions if now is not None else None,
+                "msg_in/s": rate_of(RECEIVED, first, now),
+                "msg_out/s": rate_of(DELIVERED, first, now),
+                "cpu_cores": cpu_of(first, now),
+                "rss_bytes": now.rss_bytes if now is not None else None,
                 "primaries": sum(placement.primary == name for placement in cluster.map.partitions),
                 "shards": sum(shard.owner == name for shard in cluster.map.shards),
             }
         )
-    worst = [{"node": node} | (cells.fields_of(row) or {}) for node, row in slow.rows]
+    worst = [{"node": node} | (cells.fields_of(row) or {}) for node, row in found["slow"].rows]
     shown = ("client_id", "node", "by", "value", "unit")
-    return {
+    picture = {
         "at": cells.iso(time.time()),
         "cluster": cluster.map.cluster,
         "map_epoch": cluster.map.epoch,
-        "clients": sum(clients.values()),
-        "sessions": sum(sessions.values()),
+        "clients": sum(one.connections or 0 for one in stats.values()),
+        "sessions": sum(one.sessions or 0 for one in stats.values()),
         "without_primary": sum(not placement.primary for placement in cluster.map.partitions),
         "nodes": nodes,
         "slow": [{name: row.get(name) for name in shown} for row in worst if row.get("value")],
     }
+    return picture, stats
+
+
+def _silent(missing: "tuple[Missing, ...]") -> dict[str, str]:
+    return {one.node: one.why for one in missing}

@@ -424,12 +424,9 @@ def test_a_list_that_is_watched_ends_without_a_traceback(place: OperatedCluster,
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
-    """It draws nodes and slow clients on a terminal, and Ctrl-C ends it; a pipe gets lines of JSON."""
+    """It draws nodes and slow clients, Ctrl-C or q ends it; a pipe gets lines of JSON, with rates from the second."""
     socket = ["tmux", "-S", str(tmp_path / "tmux")]
     command = [*place.cluster.command_line(), "top", "--every", "1", "--data", str(place.cluster.data)]
-    subprocess.run(
-        [*socket, "new-session", "-d", "-x", "110", "-y", "30", shlex.join(command)], check=True, timeout=PATIENCE_S
-    )
 
     def screen() -> str:
         shown = subprocess.run(
@@ -437,15 +434,22 @@ def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
         )
         return shown.stdout
 
-    place.cluster.wait_for(lambda: "Ctrl-C ends it" in screen(), "drawn", WAIT_S)
-    assert all(f"{tier}-0" in screen() for tier in ("edge", "router", "storage"))
-    subprocess.run([*socket, "send-keys", "C-c"], check=True, timeout=PATIENCE_S)
-    place.cluster.wait_for(lambda: not screen(), "ended", WAIT_S)
+    for key in ("C-c", "q"):
+        subprocess.run(
+            [*socket, "new-session", "-d", "-x", "110", "-y", "30", shlex.join(command)], check=True, timeout=PATIENCE_S
+        )
+        place.cluster.wait_for(lambda: "Ctrl-C ends it" in screen(), "drawn", WAIT_S)
+        assert all(f"{tier}-0" in screen() for tier in ("edge", "router", "storage"))
+        subprocess.run([*socket, "send-keys", key], check=True, timeout=PATIENCE_S)
+        place.cluster.wait_for(lambda: not screen(), "ended", WAIT_S)
     with subprocess.Popen([*command], stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stdout is not None
-        seen = json.loads(process.stdout.readline())
+        first, seen = (json.loads(process.stdout.readline()) for _ in range(2))
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
+    assert {node["msg_in/s"] for node in first["nodes"]} == {None}
+    rates = [node["msg_in/s"] for node in seen["nodes"] if node["msg_in/s"] is not None]
+    assert rates and min(rates) >= 0
     assert {node["node"] for node in seen["nodes"]} >= {"edge-0", "edge-1", "router-0", "storage-0"}
 
 

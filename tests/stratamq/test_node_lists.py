@@ -13,12 +13,12 @@ import yaml
 from admin.queries import SLOW_BY
 from edge.looks.slow import MEASURES as EDGES
 from storage.looks.copies import MEASURES as STORAGES
-from stratamq.cli import asking, node_list, operation
+from stratamq.cli import asking, operation
 from stratamq.cli import client as client_commands
 from stratamq.cli.cells import duration, plain_row, shown_cell
 from stratamq.cli.main import main
-from stratamq.cli.node_list import _rate
 from stratamq.cli.nouns import NOUNS
+from stratamq.cli.rates import DELIVERED, RECEIVED, rate_of
 from tests.admin.scripted_cluster import ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
@@ -194,6 +194,25 @@ async def test_skew_is_of_all_members_and_a_rate_of_two_questions(
     assert sorted(node for node, _ in cluster.looks)[::2] == ["edge-0", "edge-1", "storage-0"], "each node twice"
 
 
+async def test_a_rate_is_asked_for_where_it_is_shown(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns that are named are those that are shown, in one look where none is a rate; the first of two is short."""
+    cluster.put("edge-0", "shares", SeenShare(group="g", filter="a", members=3, delivered=9))
+    async with cluster.running():
+        assert await cluster.command("share", "list", "--columns", "group,delivered") == 0
+        assert capsys.readouterr().out.split() == ["GROUP", "DELIVERED", "g", "9"]
+        assert cluster.asked() == {"edge-0": 1, "edge-1": 1, "storage-0": 1}
+        cluster.looks.clear()
+        assert await cluster.command("share", "list", "--columns", "group,members,OUT/S", "-o", "csv") == 0
+        assert capsys.readouterr().out == "group,members,out/s\ng,3,0.0\n"
+        assert cluster.looks[0][1].columns == ["group", "filter", "delivered"]
+        assert await cluster.command("share", "list", "--sort", "-out/s", "-o", "jsonl") == 0
+        assert json.loads(capsys.readouterr().out)["out/s"] == 0
+        assert await cluster.command("share", "list", "--columns", "group,out/s", "--show-api") == 0
+        assert "columns=group%2Cdelivered&" in capsys.readouterr().out
+
+
 async def test_columns_filters_and_order_are_the_askers(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +274,7 @@ BAD = [
     (("--filter", "user"), "write key=value"),
     (("--filter", "user=a", "--filter", "user=b"), "has a condition already"),
     (("--columns", "moon"), "no column 'moon'"),
+    (("--columns", "moon"), "keep_alive_s, expiry_s, connected_at, inflight"),
     (("--columns", "user,,node"), "one comma between"),
     (("--sort", "moon"), "no column 'moon'"),
     (("--sort", "moon", "-o", "json"), "no column 'moon'"),
@@ -332,7 +352,7 @@ async def test_nodes_with_figures_of_their_own(cluster: ScriptedCluster, capsys:
     later = SeenStats(node="edge-0", at_ms=63_000, started_at_ms=1_000, version="1.2", connections=4, incarnation=1)
     later.counters = {'stratamq_messages_received_total{qos="1"}': 50.0}
     storage = SeenStats(node="storage-0", gauges={'stratamq_partition_lag_ops{partition="1"}': 3.0})
-    assert [_rate(node_list.RECEIVED, edge, later), _rate(node_list.DELIVERED, edge, later)] == [20.0, None]
+    assert [rate_of(RECEIVED, edge, later), rate_of(DELIVERED, edge, later)] == [20.0, None]
     cluster.put("edge-0", "stats", edge)
     cluster.put("storage-0", "stats", storage)
     async with cluster.running():
