@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
@@ -114,9 +115,10 @@ def cluster(tmp_path: Path) -> ScriptedCluster:
     return made
 
 
-def stats(**figures: int) -> SeenStats:
+def stats(connections: int | None = None, sessions: int | None = None) -> SeenStats:
     counters = {'stratamq_messages_received_total{qos="1"}': 20.0}
-    return SeenStats(incarnation=1, at_ms=2_000, cpu_s=0.5, rss_bytes=1 << 20, counters=counters, **figures)
+    made = SeenStats(incarnation=1, at_ms=2_000, cpu_s=0.5, rss_bytes=1 << 20, counters=counters)
+    return msgspec.structs.replace(made, connections=connections, sessions=sessions)
 
 
 async def test_one_look_of_top(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
