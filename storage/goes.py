@@ -4,19 +4,25 @@ A turn ends where the core says so, though more has come: it ends behind a messa
 it asks for is carried out before the next one begins. Decision: docs/adr/0205-goes-end-inside-a-message.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from storage.core import StorageCore
-from storage.ready import Ready
+from storage.ready import Event, Ready
 from storage.turn_events import TurnEvents
 from wire.node.events import Tick
 
-__all__ = ["take_goes"]
+__all__ = ["Taker", "take_goes"]
 
 
-def take_goes(
-    core: StorageCore, events: TurnEvents, clock: Callable[[], float], others_at: float, *, own: bool
-) -> Ready:
+class Taker(Protocol):
+    """The core, as this module uses it."""
+
+    def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
+        """Take events; ``goes_on``: more have come."""
+        ...
+
+
+def take_goes(core: Taker, events: TurnEvents, clock: Callable[[], float], others_at: float, *, own: bool) -> Ready:
     """Take what waits, until the turn is over or others have theirs; return the work of the last go.
 
     Args:

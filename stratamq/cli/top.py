@@ -24,7 +24,7 @@ from stratamq.cli.verbs import asks
 from stratamq.cli.watching import is_away, say_away
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from admin.gather import Missing
     from admin.queries import Cluster, Listed
@@ -37,6 +37,8 @@ SLOW_ROWS = 10
 REDRAWS_S = 4
 KEY_S = 0.1  # a key is looked for so often
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
+SPARE = ("tier", "shards", "primaries", "state")  # columns that a narrow screen does without, the first one first
+WIDE = 1_000  # characters: more than any table of nodes takes
 COUNTED = ("incarnation", "at_ms", "connections", "sessions", "rss_bytes", "cpu_s", "counters")  # columns of stats
 
 
@@ -133,7 +135,7 @@ def _draw(looks: _Looks, every_s: float, ended: threading.Event) -> None:
         while not ended.is_set():
             began = time.monotonic()
             assert looks.last is not None
-            live.update(_screen(looks.last, said), refresh=True)
+            live.update(_screen(looks.last, said, live.console), refresh=True)
             while not ended.is_set() and (left := every_s - (time.monotonic() - began)) > 0:
                 if pressed(min(left, KEY_S)) in ("q", "Q"):
                     return
@@ -188,7 +190,21 @@ def _table(seen: Mapping[str, Any]) -> list[dict[str, object]]:
     return shown
 
 
-def _screen(seen: dict[str, Any], said: str) -> "RenderableType":
+def _fitting(rows: list[dict[str, object]], console: "Console") -> list[dict[str, object]]:
+    """Return rows with as many columns as a screen has room for."""
+    from rich.measure import Measurement
+
+    from stratamq.cli.output import table_of
+
+    options = console.options.update(width=WIDE)
+    for spare in SPARE:
+        if Measurement.get(console, options, table_of(rows)).maximum <= console.width:
+            break
+        rows = [{name: value for name, value in row.items() if name != spare} for row in rows]
+    return rows
+
+
+def _screen(seen: dict[str, Any], said: str, console: "Console") -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -201,7 +217,7 @@ def _screen(seen: dict[str, Any], said: str) -> "RenderableType":
         Text(printable(f"{head}  {seen['at']}"), style="bold"),
         *(Text(printable(f"no newer figures: {line}"), style="bold") for line in said.split("\n") if line),
         Text(""),
-        table_of(_table(seen)),
+        table_of(_fitting(_table(seen), console)),
     ]
     if seen["slow"]:
         parts += [Text(""), Text("slow clients", style="bold"), table_of(seen["slow"])]

@@ -29,7 +29,7 @@ EveryOption = Annotated[float, typer.Option("--every", min=0.1, max=3600, help="
 
 
 class _Held(io.StringIO):
-    """What a look prints, until it is whole; it is drawn as the stream that it is for."""
+    """The print of a look until it is whole; drawn as the stream is that it is for."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
