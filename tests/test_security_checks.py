@@ -11,7 +11,20 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "security_checks.md"
-ROOMS = ("edge", "router", "storage", "membership", "access", "wire", "mqtt", "conf", "jobs", "stratamq")
+ROOMS = (
+    "edge",
+    "router",
+    "storage",
+    "membership",
+    "access",
+    "wire",
+    "mqtt",
+    "conf",
+    "jobs",
+    "stratamq",
+    "gateways",
+    "admin",
+)
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 COUNTS = {"C": 25, "T": 9, "G": 6, "A": 12, "B": 10, "D": 19}
 FUNCTIONS = ("identify", "protect", "detect", "respond", "recover")

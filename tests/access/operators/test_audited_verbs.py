@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from access.operators.audit_chain import AuditRecord
@@ -66,6 +67,7 @@ def test_a_change_is_answered_when_its_line_is_on_the_disk(desk: Desk) -> None:
     "question", [Admin(7, "node list"), Admin(7, "user disable", {"user": "bob", "dry_run": True})]
 )
 def test_what_changes_nothing_leaves_no_line(desk: Desk, question: Admin) -> None:
+    """NIST: detect. Nor does it want room for one."""
     desk.lines.why = "no room"
     assert desk.verbs.asked(ADMIN, question) is None
     desk.replied(ADMIN, AdminReply(7, True))
@@ -124,3 +126,50 @@ def test_verbs_whose_reply_never_comes_are_bounded(desk: Desk) -> None:
         assert desk.verbs.asked(ADMIN, Admin(number, "user disable", {"user": "bob"})) is None
     reply = desk.verbs.asked(ADMIN, Admin(1 << 40, "user disable", {"user": "bob"}))
     assert reply is not None and "ask again" in reply.error
+
+
+DISABLE = Admin(7, "user disable", {"user": "bob"}, order="one")
+
+
+@pytest.mark.parametrize(
+    "second", [Admin(7, "nonsense"), Admin(7, "node list"), Admin(7, "user disable", {"user": "eve"}, order="one")]
+)
+def test_no_question_takes_the_line_of_another_one_by_its_number(desk: Desk, second: Admin) -> None:
+    """NIST: detect. A change was carried out without a line, or had another verb's outcome."""
+    assert desk.verbs.asked(ADMIN, DISABLE) is None
+    refusal = desk.verbs.asked(ADMIN, second)
+    assert refusal is not None and not refusal.ok and "number each question anew" in refusal.error
+    desk.replied(ADMIN, AdminReply(7, True, {"policy_epoch": 12}))
+    record = desk.lines.synced()
+    assert (record.verb, record.outcome, record.arguments["user"]) == ("user disable", "done", "bob")
+    assert desk.verbs.asked(ADMIN, second) is None and not desk.lines.waiting
+
+
+def test_no_change_is_begun_by_the_number_of_a_read(desk: Desk) -> None:
+    """NIST: detect. Of two reads the first reply ends the first alone."""
+    for _ in range(2):
+        assert desk.verbs.asked(ADMIN, Admin(7, "node list")) is None
+    for _ in range(2):
+        assert desk.verbs.asked(ADMIN, DISABLE) is not None
+        assert desk.verbs.waits(ADMIN.node)
+        desk.replied(ADMIN, AdminReply(7, True))
+    assert not desk.verbs.waits(ADMIN.node) and len(desk.sent) == 2
+    assert desk.verbs.asked(ADMIN, DISABLE) is None
+
+
+def test_a_change_that_is_repeated_has_one_line(desk: Desk) -> None:
+    """Over a new link, because the reply did not come: the routers carry it out once."""
+    assert desk.verbs.asked(ADMIN, DISABLE) is None
+    assert desk.verbs.asked(ADMIN, msgspec.structs.replace(DISABLE, repeated=True)) is None
+    desk.replied(ADMIN, AdminReply(7, True, {"policy_epoch": 12}))
+    assert desk.verbs.asked(ADMIN, Admin(7, "user disable", {"user": "eve"})) is not None, "a reply is awaited"
+    desk.replied(ADMIN, AdminReply(7, True, {"policy_epoch": 12}))
+    assert desk.lines.synced().arguments["user"] == "bob" and not desk.lines.waiting
+    assert len(desk.sent) == 2 and not desk.verbs.waits(ADMIN.node)
+
+
+def test_reads_without_replies_are_bounded(desk: Desk) -> None:
+    for number in range(OPEN_MAX + 1):
+        assert desk.verbs.asked(ADMIN, Admin(number, "node list")) is None
+    assert desk.verbs.asked(ADMIN, Admin(0, "user disable", {"user": "bob"})) is None, "the oldest one is forgotten"
+    assert desk.verbs.asked(ADMIN, Admin(1, "user disable", {"user": "bob"})) is not None
