@@ -6,6 +6,7 @@ asked, as in an election, that is said and the last figures stay.
 """
 
 import contextlib
+import os
 import select
 import signal
 import sys
@@ -35,7 +36,8 @@ __all__ = ["register"]
 
 SLOW_ROWS = 10
 REDRAWS_S = 4
-KEY_S = 0.1  # a key is looked for so often
+KEY_S = 0.1  # keys are looked for so often
+KEYS_MAX = 256  # read at once: an arrow is three characters
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 SPARE = ("tier", "shards", "primaries", "state")  # columns that a narrow screen does without, the first one first
 WIDE = 1_000  # characters: more than any table of nodes takes
@@ -137,7 +139,7 @@ def _draw(looks: _Looks, every_s: float, ended: threading.Event) -> None:
             assert looks.last is not None
             live.update(_screen(looks.last, said, live.console), refresh=True)
             while not ended.is_set() and (left := every_s - (time.monotonic() - began)) > 0:
-                if pressed(min(left, KEY_S)) in ("q", "Q"):
+                if "q" in pressed(min(left, KEY_S)).lower():
                     return
             if ended.is_set():
                 return
@@ -152,14 +154,16 @@ def _draw(looks: _Looks, every_s: float, ended: threading.Event) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that waits for a key and returns it, "" of none; keys are not shown meanwhile."""
+    """Give a function that waits for keys and returns all that were pressed; they are not shown meanwhile."""
 
     def wait(timeout_s: float) -> str:
         time.sleep(timeout_s)
         return ""
 
     def pressed(timeout_s: float) -> str:
-        return sys.stdin.read(1) or wait(timeout_s) if select.select([sys.stdin], [], [], timeout_s)[0] else ""
+        if not select.select([descriptor], [], [], timeout_s)[0]:
+            return ""
+        return os.read(descriptor, KEYS_MAX).decode("ascii", "ignore") or wait(timeout_s)
 
     if not sys.stdin.isatty():
         yield wait
@@ -167,12 +171,13 @@ def _keys() -> Iterator[Callable[[float], str]]:
     import termios
     import tty
 
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
     try:
         yield pressed
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 def _table(seen: Mapping[str, Any]) -> list[dict[str, object]]:

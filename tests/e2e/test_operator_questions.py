@@ -434,7 +434,7 @@ def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
         )
         return shown.stdout
 
-    for key in ("C-c", "q"):
+    for keys in (["C-c"], ["Up", "Down", "q"]):
         subprocess.run(
             [*socket, "new-session", "-d", "-x", "80", "-y", "30", shlex.join(command)], check=True, timeout=PATIENCE_S
         )
@@ -443,7 +443,7 @@ def test_top_on_a_terminal(place: OperatedCluster, tmp_path: Path) -> None:
         heads, *nodes = [line.split() for line in drawn.splitlines()[2:7]]
         assert {"NODE", "CLIENTS", "MSG_IN/S", "RSS"} <= {*heads} and "PRIMARIES" not in heads, drawn  # 80 columns
         assert {node[0] for node in nodes} >= {"edge-0", "router-0", "storage-0"}, drawn
-        subprocess.run([*socket, "send-keys", key], check=True, timeout=PATIENCE_S)
+        subprocess.run([*socket, "send-keys", *keys], check=True, timeout=PATIENCE_S)
         place.cluster.wait_for(lambda: not screen(), "ended", WAIT_S)
     with subprocess.Popen([*command], stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         assert process.stdout is not None
