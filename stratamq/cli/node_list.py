@@ -122,7 +122,7 @@ def _lag(gauges: dict[str, float]) -> object:
 def _disk(stats: "SeenStats | None") -> object:
     if stats is None or stats.disk_free_bytes is None or not stats.disk_bytes:
         return None
-    return f"{1 - stats.disk_free_bytes / stats.disk_bytes:.0%} of {cells.size(stats.disk_bytes)}"
+    return f"{stats.disk_free_bytes / stats.disk_bytes:.0%} of {cells.size(stats.disk_bytes)} free"
 
 
 def _expires(stats: "SeenStats | None") -> object:

@@ -295,5 +295,7 @@ def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(_cell(item) for item in value) or "-"
     if isinstance(value, Mapping):
-        return ",".join(f"{printable(str(key))}={_cell(item)}" for key, item in value.items()) or "-"
+        # A name that begins with @ is for processes of one machine, as an edge's socket for a balancer.
+        shown = (f"{printable(str(key))}={_cell(item)}" for key, item in value.items() if not str(key).startswith("@"))
+        return ",".join(shown) or "-"
     return printable(str(value))

@@ -361,7 +361,7 @@ async def test_nodes_with_figures_of_their_own(cluster: ScriptedCluster, capsys:
         names = [name.strip() for name in heads if name]
         assert names[:7] == ["NODE", "TIER", "STATE", "VERSION", "UPTIME", "CONNS", "MSG_IN/S"]
         assert names[7:16] == ["MSG_OUT/S", "PARTITIONS", "LOAD", "DISK", "TERM", "LAG", "TLS_EXPIRES", "RSS", "FD"]
-        assert {"1.2", "1m", "75% of 1 GiB", "9/99"} <= {cell.strip() for cell in first}
+        assert {"1.2", "1m", "25% of 1 GiB free", "9/99"} <= {cell.strip() for cell in first}
         assert "2/3" in {cell.strip() for cell in second} and "dead" in {cell.strip() for cell in third}
         assert await cluster.command("node", "list", "-o", "json") == 0
         assert json.loads(capsys.readouterr().out)["nodes"] == rows

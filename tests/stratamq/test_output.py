@@ -130,6 +130,14 @@ def test_a_moment_is_a_date_in_a_table_and_a_number_in_json() -> None:
     assert '"made_utc": 1795743493.5' in render(rows, OutputFormat.JSON)
 
 
+def test_what_is_between_processes_of_a_machine_is_in_json_alone() -> None:
+    """The socket that an edge has for a balancer is no address to connect to; `cluster status` was 190 columns wide."""
+    rows = [{"node": "edge-0", "clients": {"tls": "h:8883", "@hand-over": "unix:x:/sock"}}]
+    assert render(rows, OutputFormat.TABLE).splitlines()[1] == "edge-0  tls=h:8883"
+    assert render([{"node": "a", "clients": {"@x": "y"}}], OutputFormat.TABLE).splitlines()[1] == "a     -"
+    assert "unix:x:/sock" in render(rows, OutputFormat.JSON)
+
+
 def test_values_that_are_equal_and_look_unlike_have_cells_of_their_own() -> None:
     """Cells are made once for each value of a column."""
     for values in ([1, True, None, "1", 1.0], [True, False, True], ["a", "", None, "a"], [[1], [1]], [2, 2, 3]):
