@@ -19,6 +19,8 @@ _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",  # nothing to gain from planning again in the middle: a third of the time
+    "spark.default.parallelism": "2",
 }
 
 

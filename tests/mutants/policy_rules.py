@@ -33,7 +33,7 @@ from tests.simulation.simulation import Options, run_seed
 
 __all__ = ["POLICY_RULES"]
 
-SEED, SECONDS = 2_001, 6.0
+SEED, SECONDS = 2_002, 2.0
 
 
 def _seed() -> None:

@@ -42,13 +42,13 @@ def run(seed: int, seconds: float = SECONDS) -> Result:
 
 
 def test_every_publish_after_a_suback_arrives_while_routers_fail() -> None:
-    """Six clusters; together they must have judged enough to mean something."""
-    checked = sum(run(seed).checked["subscribe_barrier"] for seed in range(5_000, 5_006))
-    assert checked >= 300
+    """Three clusters; together they must have judged enough to mean something."""
+    checked = sum(run(seed).checked["subscribe_barrier"] for seed in range(5_000, 5_003))
+    assert checked >= 150
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5_006, 5_106))
+@pytest.mark.parametrize("seed", range(5_003, 5_106))
 def test_every_publish_after_a_suback_arrives_while_routers_fail_for_longer(seed: int) -> None:
     """A hundred more."""
     run(seed, 20.0)

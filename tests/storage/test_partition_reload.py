@@ -148,7 +148,7 @@ class Run:
             assert after[what] == before[what], what
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(operations)
 @example(WAITING_COPY)  # of a group: what its row says of the group is no part of what the queue weighs
 def test_what_is_read_back_is_what_stood_in_memory(chosen: list[tuple[Any, ...]]) -> None:
