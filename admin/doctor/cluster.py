@@ -23,6 +23,7 @@ SKEW = 0.1
 LAG_OPS = 10_000
 CERTIFICATES = "stratamq_tls_cert_not_after_seconds"
 SYNCS = 'stratamq_store_wal_fsync_seconds{quantile="0.99"}'
+CORE_DUMPS = "stratamq_core_dumps"
 TURNS = "stratamq_turn_longest_seconds"
 LOOPBACK = ("127.", "::1", "[::1]", "localhost")
 
@@ -147,6 +148,12 @@ def _open_files(seen: Examined) -> Said:
             yield FAIL, node, f"has {row.open_files} of {row.open_files_max} files open"
 
 
+def _core_dumps(seen: Examined) -> Said:
+    for node, row in seen.sight.stats.items():
+        if (row.gauges or {}).get(CORE_DUMPS):
+            yield WARN, node, "a crash would leave its memory on a disk: keys, passwords, payloads"
+
+
 def _disks(seen: Examined) -> Said:
     for node, row in seen.sight.stats.items():
         if row.disk_free_bytes is None or not row.disk_bytes:
@@ -245,6 +252,11 @@ CHECKS = (
     Check("clocks", f"within {CLOCKS_MS} ms", "let all nodes follow one time server", _clocks),
     Check("releases", "all nodes run one release", "finish the upgrade", _releases),
     Check("open files", "below the limits", "raise the node's limit (ulimit -n, LimitNOFILE)", _open_files),
+    Check(
+        "core dumps", "no crash leaves memory behind",
+        "start it with a hard limit that is not 0 (ulimit -H -c 1, LimitCORE=1); `prlimit --core=1: --pid PID` now",
+        _core_dumps,
+    ),
     Check("disks", "room is left", "make room, add nodes, or lower storage.message_expiry_max_s", _disks),
     Check("syncs", f"99 % take {SYNC_WARN_S * 1000:g} ms at most", "use a faster disk for node.data_dir", _syncs),
     Check("loop lag", f"no turn of {LOOP_WARN_S:g} s", "give the node a core, or spread its load", _loops),

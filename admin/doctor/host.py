@@ -156,8 +156,6 @@ def _kernel(host: Host) -> Said:
     memory, bound = _read(host.sys / "fs/cgroup/memory.current"), _read(host.sys / "fs/cgroup/memory.max")
     if memory and bound and bound.strip().isdecimal() and int(memory) > MEMORY_WARN * int(bound):
         yield WARN, "memory", f"{int(memory) / int(bound):.0%} of the container's limit are used"
-    if resource.getrlimit(resource.RLIMIT_CORE)[0] not in (0, resource.RLIM_INFINITY):
-        yield WARN, "core files", "their size is limited: one that is cut says nothing, and it may hold payloads"
 
 
 def _limit(_: Host) -> Said:

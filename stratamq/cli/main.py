@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from conf.core_dumps import forbid_core_dumps
 from conf.errors import ExitCode, UserError
 from conf.private_files import keep_private
 from stratamq.cli.output import printable
@@ -99,6 +100,7 @@ def every_command(
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     keep_private()
+    forbid_core_dumps()
     read_plainly()
     try:
         words = sys.argv[1:] if arguments is None else arguments

@@ -91,6 +91,8 @@ WRONG = [
     (examined(stats={"a": SeenStats(version="1"), "b": SeenStats(version="2")}), {"releases": WARN}),
     (examined(stats=row(open_files=95, open_files_max=100)), {"open files": FAIL}),
     (examined(stats=row(open_files_max=100), settings={"s1": {"edge.connections_max": "100"}}), {"open files": WARN}),
+    (examined(stats=gauges(stratamq_core_dumps=1.0)), {"core dumps": WARN}),
+    (examined(stats=gauges(stratamq_core_dumps=0.0)), {}),
     (examined(stats=row(disk_free_bytes=15, disk_bytes=100)), {"disks": WARN}),
     (examined(stats=row(disk_free_bytes=9, disk_bytes=100)), {"disks": FAIL}),
     (examined(stats=gauges(stratamq_store_full=1.0)), {"disks": FAIL}),

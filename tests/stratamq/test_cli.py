@@ -5,6 +5,7 @@ import datetime
 import importlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -269,6 +270,12 @@ def test_all_that_a_cluster_keeps_is_its_owners_alone(cluster: tuple[Path, "subp
     audits = {entry for entry in entries if entry.name == "audit.jsonl"}  # their group may read them
     assert len(audits) >= 2 and {entry.lstat().st_mode & 0o777 for entry in audits} == {0o640}
     assert [entry for entry in entries if entry not in audits and entry.lstat().st_mode & 0o077] == []
+
+
+def test_no_process_of_a_cluster_leaves_its_memory_behind(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
+    """NIST: protect. Nodes hold keys and passwords: the kernel keeps no core of them, nor of `up` itself."""
+    pids = {name: node["pid"] for name, node in running(cluster[0]).items()} | {"up": cluster[1].pid}
+    assert {name for name, pid in pids.items() if resource.prlimit(pid, resource.RLIMIT_CORE)[0] not in (0, 1)} == set()
 
 
 def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:

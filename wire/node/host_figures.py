@@ -4,6 +4,7 @@ import os
 import resource
 from pathlib import Path
 
+from conf.core_dumps import core_dump_goes_to
 from conf.metrics import Metrics
 
 __all__ = ["disk_bytes", "disk_free_bytes", "open_files", "open_files_max", "register_host_figures", "resident_bytes"]
@@ -63,6 +64,7 @@ def register_host_figures(metrics: Metrics, folder: Path) -> None:
         "disk_free_bytes": ("Room on it.", lambda: disk()[1]),
         "open_files": ("Files that the process has open, sockets included.", open_files),
         "open_files_max": ("Files that it may open.", open_files_max),
+        "core_dumps": ("1 if a crash would leave the node's memory on a disk.", lambda: int(bool(core_dump_goes_to()))),
     }
     for name, (text, read) in shown.items():
         metrics.gauge(name, text, lambda read=read: {} if (value := read()) is None else float(value))  # type: ignore[misc]
