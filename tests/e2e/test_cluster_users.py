@@ -3,10 +3,12 @@
 What a verb takes away is gone at every edge when it has returned (P9).
 """
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -20,6 +22,8 @@ import pytest
 from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
 from conf.errors import ExitCode
+from mqtt.codec import encode_packet
+from mqtt.packets import Connect
 from tests.clients.paho_outcome import Outcome
 from tests.clients.terminal import at_terminal
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
@@ -283,19 +287,73 @@ def test_a_reload_is_ordered_at_one_node_and_at_all(place: Place) -> None:
 
 
 def test_an_edge_that_is_stopped_is_waited_for_until_it_can_serve_nobody(place: Place) -> None:
-    """P9: the verb outlasts the edge's lease and its ``fence_close_s``; the command line waits as long. The last test:
-    what wakes up is over in the map, and nobody starts this edge again.
+    """P9: the verb outlasts the edge's lease and its ``fence_close_s``, and returns as done. Behind it the edge that
+    wakes takes no login, publish or subscription by the old right, and writes no delivery: neither of what reached its
+    sockets while it was stopped, nor of what comes then. The last test: what wakes up is over in the map, and nobody
+    starts this edge again.
 
     NIST: respond.
     """
+    place.done("role", "put", "watcher", "--publish", "down/#", "--subscribe", "up/#")
     place.done("user", "add", "paul", "--role", "device", password="good")
-    os.kill(place.edges[1].process, signal.SIGSTOP)
+    place.done("user", "add", "wanda", "--role", "watcher", password="good")
+    awake, stopped = place.ports()
+    paul, ended = there(stopped, "paul", "good")
+    wanda, _ = there(awake, "wanda", "good")
+    heard: dict[str, list[bytes]] = {"paul": [], "wanda": []}
+    subscribed = threading.Event()
+    for client, name, topic in ((paul, "paul", "down/#"), (wanda, "wanda", "up/#")):
+        client.on_message = lambda _client, _data, message, to=heard[name]: to.append(message.payload)
+        client.on_subscribe = lambda *_: subscribed.set()
+        subscribed.clear()
+        client.subscribe(topic, 1)
+        assert subscribed.wait(TIMEOUT_S)
+    edge = place.edges[1].process
+    os.kill(edge, signal.SIGSTOP)
     try:
+        early = waiting_login(stopped)
+        paul.publish("up/paul/late", b"of before", 0)
+        paul.publish("up/paul/late", b"of before", 1)
+        paul.subscribe("down/more")
         result = place.order("user", "disable", "paul")
-        assert result.returncode in (0, 3), result.stderr
-        if result.returncode == 3:
-            assert "edge-9" in result.stderr and "policy status" in result.stderr
-            place.done("policy", "status")
+        assert (result.returncode, result.stderr) == (ExitCode.OK, "")
+        assert wanda.publish("down/x", b"of after", 1).rc == 0
     finally:
-        os.kill(place.edges[1].process, signal.SIGCONT)
-    assert code(place.ports()[0], user="paul", password="good") == 135
+        os.kill(edge, signal.SIGCONT)
+    late = waiting_login(stopped)
+    assert ended.gone.wait(PATIENCE_S) and ended.ended != 0
+    for connection in (early, late):
+        assert not lets_in(connection)
+    os.waitid(os.P_PID, edge, os.WEXITED | os.WNOWAIT)  # it was declared dead
+    subscribed.clear()
+    wanda.publish("down/x", b"of after", 1).wait_for_publish(TIMEOUT_S)
+    wanda.subscribe("up/#", 1)  # answered behind all that was on the way to her
+    assert subscribed.wait(TIMEOUT_S)
+    assert heard == {"paul": [], "wanda": []}
+    assert code(awake, user="paul", password="good") == 135
+    for client in (paul, wanda):
+        client.disconnect()
+        client.loop_stop()
+
+
+def waiting_login(port: int) -> socket.socket | None:
+    """Send the CONNECT of paul, and read no answer; None: nobody listens."""
+    try:
+        connection = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    except ConnectionError:
+        return None
+    with contextlib.suppress(OSError):
+        connection.sendall(encode_packet(Connect("paul-2", protocol_version=4, username="paul", password=b"good"), 4))
+    return connection
+
+
+def lets_in(connection: socket.socket | None) -> bool:
+    """Return whether a CONNACK of success comes, before the end of the connection or a CONNACK of another kind."""
+    if connection is None:
+        return False
+    with connection:
+        try:
+            answer = connection.recv(4)
+        except ConnectionError:
+            return False
+    return len(answer) == 4 and answer[0] == 0x20 and answer[3] == 0
