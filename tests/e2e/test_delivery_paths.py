@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mqtt.packets import Puback, Publish, Suback, Subscribe, SubscriptionRequest, Will
+from mqtt.packets import Puback, Publish, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe, Will
 from tests.clients.blocking import BlockingClient
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
@@ -90,6 +90,30 @@ def test_a_denied_topic_below_a_granted_filter(place: Place) -> None:
     for topic in ("a/open", "a/secret"):
         writer.send(Publish(topic, b"", 1, retain=True, packet_identifier=writer.next_identifier()))
         writer.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("expiry", [{}, EXPIRY])
+def test_a_filter_that_is_granted_in_part_is_never_rewritten(place: Place, expiry: dict[int, int]) -> None:
+    """NIST: protect. SUBACK grants it, a look at the session shows it as it was asked for, UNSUBSCRIBE finds it by that
+    name, and each delivery is judged: of a session that ends with its connection, and of a stored one.
+    """
+    writer, reader = place.come("wren"), place.come("ann", "ann-whole", clean_start=True, properties=expiry)
+    asked = ["#", "+/open", "a/#", "a/secret/+"]
+    reader.send(Subscribe(3, [SubscriptionRequest(one, 1) for one in asked], {}))
+    answer = reader.read()
+    assert isinstance(answer, Suback) and answer.reason_codes == [1] * len(asked)
+    shown = place.cluster.admin("subscription", "show", "ann-whole")["subscriptions"]
+    assert sorted(row["filter"] for row in shown) == sorted(asked)
+    assert {row["durable"] for row in shown} == {bool(expiry)}
+    for topic in ("a/secret", "b/open", "elsewhere", "a/secret/x", "a/open"):
+        assert writer.publish(topic) < 0x80
+    assert set(received(reader, 1)) <= {"a/secret/x", "a/open"}
+    reader.send(Unsubscribe(4, asked, {}))
+    answer = reader.read()
+    assert isinstance(answer, Unsuback) and answer.reason_codes == [0] * len(asked)
+    assert place.cluster.admin("subscription", "show", "ann-whole")["subscriptions"] == []
+    reader.disconnect()
     writer.close()
 
 

@@ -162,6 +162,31 @@ def test_deliveries_of_a_part_are_judged_one_by_one() -> None:
     assert topics(bert) == ["a/x", "a/secret", "b", "a/x/y"]
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_filter_that_is_granted_in_part_is_kept_as_it_was_asked_for(durable: bool) -> None:
+    """NIST: protect. With ``on_overlap = "filter"`` no filter is rewritten: not in the session, at a partition, in a
+    route; each delivery is judged in its place.
+    """
+    device: dict[str, object] = {"publish": ["#"], "subscribe": ["down/#"], "deny_subscribe": ["down/secret/#"]}
+    edge = ruled(roles(overlap=True, device=device))
+    anna = somebody(edge, "anna", properties={17: 100} if durable else {})
+    asked = ["#", "down/#", "+/+/b", "down/+/a", "down/a"]
+    assert subscribed(anna, *asked) == [2] * len(asked)
+    assert list(anna.client.subscriptions) == asked
+    assert anna.client.partial == set(asked) - {"down/a"}
+    if durable:
+        (sent,) = [message for message in edge.seen if isinstance(message, SubscribeSession)]
+        assert [subscription.topic_filter for subscription in sent.subscriptions] == asked
+        return
+    added = [route.topic_filter for message in edge.seen if isinstance(message, AddRoutes) for route in message.routes]
+    assert set(added) == set(asked)
+    writer = somebody(edge, "bert")
+    for topic in ("down/b", "down/secret/a", "down/secret/b", "up/x"):
+        assert published(writer, topic) < 0x80
+    edge.turn()
+    assert topics(anna) == ["down/b"]
+
+
 def test_retained_messages_of_a_part_are_judged() -> None:
     edge = ruled(acl("user anna\ntopic read a/#\ntopic deny a/secret\nuser root\ntopic write #"))
     edge.retained = [RetainedMessage(topic, b"r", 0, owner="root") for topic in ("a/x", "a/secret", "b")]
