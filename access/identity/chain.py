@@ -204,6 +204,8 @@ class Chain:
     def _certificate_fault(self, facts: CertificateFacts | None, utc: float) -> str:
         if facts is None:
             return ""
+        if facts.expires_at_utc is not None and utc >= facts.expires_at_utc:
+            return "has ended"  # a session of TLS that is resumed looks at no dates
         if facts.gateway:  # the lists of its authority judged it where it was read
             revoked = self._bans is not None and self._bans.is_revoked(facts.issuer, facts.serial)
             return "revoked in the policy" if revoked else ""
@@ -262,7 +264,14 @@ class Chain:
     def _admit(self, credentials: Credentials, principal: Principal, moment: Moment) -> Outcome:
         facts = credentials.certificate
         if facts is not None and not principal.serial:  # let in by another step: still judged again with its list
-            principal = replace(principal, serial=facts.serial, fingerprint=facts.fingerprint, issuer=facts.issuer)
+            ends = [end for end in (principal.expires_at_utc, facts.expires_at_utc) if end is not None]
+            principal = replace(
+                principal,
+                serial=facts.serial,
+                fingerprint=facts.fingerprint,
+                issuer=facts.issuer,
+                expires_at_utc=min(ends, default=None),
+            )
         if principal.user and name_fault(principal.user):
             return self._refused(ReasonCode.NOT_AUTHORIZED, f"the user's name {name_fault(principal.user)}")
         if principal.user.startswith(GATEWAY_USER):

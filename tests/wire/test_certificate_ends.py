@@ -9,7 +9,7 @@ import pytest
 
 from conf.settings import EdgeConfig
 from stratamq.rooms import load_config
-from wire.links.authority import LEAF_DAYS, DevelopmentAuthority
+from wire.links.authority import AUTHORITY_DAYS, LEAF_DAYS, DevelopmentAuthority
 from wire.node.certificate_ends import CertificateEnds
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -21,6 +21,7 @@ def config_of(tmp_path: Path) -> EdgeConfig:
     node, shown = authority.node("edge", "edge-0"), authority.server()
     flags = (
         f"node.certificate={node.certificate}",
+        f"node.authority={authority.certificate}",
         "edge.listeners.tls.port=0",
         f"edge.listeners.tls.certificate={shown.certificate}",
         f"edge.listeners.tls.key={shown.key}",
@@ -37,8 +38,8 @@ def test_a_certificate_is_warned_of_in_time(tmp_path: Path, caplog: pytest.LogCa
     clock = [NOW.timestamp()]
     config = config_of(tmp_path)
     ends = CertificateEnds(config, lambda: clock[0])
-    assert set(ends.seconds_left) == {"links", "tls"}
-    assert all(abs(left - LEAF_DAYS * DAY_S) < 2 * DAY_S for left in ends.seconds_left.values())
+    assert set(ends.seconds_left) == {"links", "links.authority", "tls"}
+    assert all(abs(ends.seconds_left[name] - LEAF_DAYS * DAY_S) < 2 * DAY_S for name in ("links", "tls"))
     said = []
     with caplog.at_level(logging.WARNING):
         for day in range(LEAF_DAYS + 3):
@@ -55,7 +56,41 @@ def test_a_certificate_is_warned_of_in_time(tmp_path: Path, caplog: pytest.LogCa
         assert not caplog.records, "the same certificates again"
         loaded = ends.load(config)
         ends.put({name: (path, clock[0] + 5 * DAY_S) for name, (path, _) in loaded.items()})
-        assert len(caplog.records) == 2
+        assert len(caplog.records) == 3
+
+
+def test_an_authority_is_warned_of_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """NIST: detect. When it ends, so does each certificate that it signed, and no new one of a node helps. In a file of
+    several, and in a chain, the first end counts; of those that verify foreign servers the last.
+    """
+    config = config_of(tmp_path)
+    assert config.node.authority is not None and config.node.certificate is not None
+    soon = DevelopmentAuthority(tmp_path / "soon", "soon", NOW - datetime.timedelta(days=AUTHORITY_DAYS - 40))
+    both = tmp_path / "both.pem"
+    both.write_bytes(config.node.authority.read_bytes() + soon.certificate.read_bytes())
+    shown = tmp_path / "chain.pem"
+    shown.write_bytes(config.node.certificate.read_bytes() + soon.certificate.read_bytes())
+    (tls, plain) = config.edge.listeners
+    tls = tls.model_copy(update={"certificate": shown, "client_ca": both, "http_ca": both, "token_jwks_ca": both})
+    plain = plain.model_copy(update={"client_ca": tmp_path / "nowhere.pem"})
+    room = config.edge.model_copy(update={"listeners": (tls, plain)})
+    clock = [NOW.timestamp()]
+    ends = CertificateEnds(dataclasses.replace(config, edge=room), lambda: clock[0])
+    found = {name: round(left / DAY_S) for name, left in ends.seconds_left.items()}
+    assert found == {
+        "links": LEAF_DAYS, "links.authority": AUTHORITY_DAYS, "tls": 40, "tls.client_ca": 40,
+        "tls.http_ca": AUTHORITY_DAYS, "tls.token_jwks_ca": AUTHORITY_DAYS,
+    }  # fmt: skip
+    assert set(ends.not_after_utc) == {(name,) for name in found}
+    said = []
+    with caplog.at_level(logging.WARNING):
+        for day in range(42):
+            clock[0] = NOW.timestamp() + day * DAY_S
+            caplog.clear()
+            ends.take(None)
+            said += [(40 - day, record.getMessage()) for record in caplog.records]
+    assert [days for days, text in said if " of tls.client_ca " in text] == [30, 7, 1]
+    assert {text.partition(" ends")[0].rpartition(" ")[2] for _, text in said} == {"tls", "tls.client_ca"}
 
 
 def test_without_tls_there_is_none(tmp_path: Path) -> None:

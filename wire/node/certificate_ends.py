@@ -1,17 +1,19 @@
-"""Ends of the certificates that a node shows: seconds on the metrics page, and a warning 30, 7 and 1 days before.
+"""Ends of certificates that a node shows and trusts: seconds on the metrics page, a warning 30, 7 and 1 days before.
 
-A part of a reload, so that what is told is of the certificates in force and not of files that nobody has taken up yet.
+Of a chain, and of a file of authorities, the first end counts: what it signed is refused from then on. Of authorities
+that verify servers of others (``http_ca``, ``token_jwks_ca``) the last one, because such a file may hold all that a
+system trusts. A part of a reload, so that what is told is of the certificates in force and not of files that nobody
+has taken up yet.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from conf.errors import UserError
 from conf.events import say
 from conf.metrics import Metrics
-from conf.settings import EdgeConfig, NodeConfig
+from conf.settings import AdminConfig, BalanceConfig, EdgeConfig, NodeConfig
 
 __all__ = ["CertificateEnds", "register_certificate_ends"]
 
@@ -21,16 +23,15 @@ WARN_DAYS = (30, 7, 1)
 DAY_S = 86_400.0
 
 Ends = dict[str, tuple[Path, float]]  # by name: the file, and seconds since the epoch
+Choice = Callable[[Iterable[float]], float]
 
 
 class CertificateEnds:
-    """Certificates of one node: ``links``, and those of listeners by name.
+    """Certificates of one node: ``links``, those of listeners by name, and behind a dot what else a setting names.
 
     Args:
         config: At the start.
         utc: Returns seconds since the epoch.
-    Raises:
-        UserError: A certificate cannot be read.
     """
 
     settings: Sequence[str] = ()  # its files are other parts' settings
@@ -41,15 +42,9 @@ class CertificateEnds:
         self._warned: dict[str, float] = {}  # days of the last warning, by name
 
     def load(self, config: NodeConfig) -> Ends:
-        """Read when each certificate ends.
-
-        Raises:
-            UserError: One cannot be read.
-        """
-        named = {} if config.node.plaintext_links else {"links": config.node.certificate}
-        if isinstance(config, EdgeConfig):
-            named |= {one.name: one.certificate for one in config.edge.listeners if one.tls}
-        return {name: (path, _end_of(path)) for name, path in named.items() if path is not None}
+        """Read when each certificate ends."""
+        read = [(name, path, choose, _ends_of(path)) for name, path, choose in _named(config) if path is not None]
+        return {name: (path, choose(ends)) for name, path, choose, ends in read if ends}
 
     def current(self) -> Ends:
         """Return what is in force."""
@@ -97,24 +92,45 @@ def register_certificate_ends(metrics: Metrics, ends: CertificateEnds) -> None:
     """Show them on the metrics page."""
     metrics.gauge(
         "tls_cert_not_after_seconds",
-        "When a certificate of this node ends, in seconds since 1970: that of its links, and of each listener by name.",
+        "When a certificate ends, in seconds since 1970: of links, of each listener, of authorities behind a dot.",
         lambda: ends.not_after_utc,
         ("listener",),
     )
     metrics.gauge(
         "certificate_seconds_left",
-        "Seconds until a certificate of this node ends: the one of its links, and of each listener by name.",
+        "Seconds until a certificate ends: that of links, of each listener by name, of authorities behind a dot.",
         lambda: {(name,): left for name, left in ends.seconds_left.items()},
         ("certificate",),
     )
 
 
-def _end_of(path: Path) -> float:
+def _named(config: NodeConfig) -> list[tuple[str, Path | None, Choice]]:
+    """Return name, file and the end that counts of all that a node's settings name."""
+    found: list[tuple[str, Path | None, Choice]] = []
+    if not config.node.plaintext_links:
+        found += [("links", config.node.certificate, min), ("links.authority", config.node.authority, min)]
+    if isinstance(config, EdgeConfig):
+        for one in config.edge.listeners:
+            if one.tls:
+                found += [(one.name, one.certificate, min), (f"{one.name}.client_ca", one.client_ca, min)]
+            found += [
+                (f"{one.name}.http_certificate", one.http_certificate, min),
+                (f"{one.name}.http_ca", one.http_ca, max),
+                (f"{one.name}.token_jwks_ca", one.token_jwks_ca, max),
+            ]
+    if isinstance(config, BalanceConfig):
+        for door in config.balance.listeners:
+            found += [(door.name, door.certificate, min), (f"{door.name}.client_ca", door.client_ca, min)]
+    if isinstance(config, AdminConfig):
+        found += [("admin", config.admin.certificate, min), ("admin.client_ca", config.admin.client_ca, min)]
+    return found
+
+
+def _ends_of(path: Path) -> list[float]:
+    """Return when each certificate of a file ends; none of one that cannot be read: whoever takes it up refuses it."""
     from cryptography import x509  # a node without TLS does without it
 
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
-    except OSError as error:
-        raise UserError(f"certificate {path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UserError(f"certificate {path} is not readable as PEM: {error}") from None
+        return [one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(path.read_bytes())]
+    except (OSError, ValueError):
+        return []

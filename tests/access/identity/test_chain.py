@@ -224,6 +224,25 @@ def test_a_revoked_certificate_is_refused_whichever_step_would_admit() -> None:
     assert (outcome.principal.serial, outcome.principal.issuer) == ("abc", "issuer")
 
 
+@pytest.mark.parametrize("gateway", ["", "bridge"])
+def test_a_certificate_that_has_ended_lets_nobody_in(gateway: str) -> None:
+    """NIST: protect. TLS looks at its dates at a handshake, and not where a session is resumed."""
+    ended = replace(FACTS, of_cluster=bool(gateway), gateway=gateway, expires_at_utc=NOW.utc)
+    for steps in ([], [Scripted(allow())]):
+        for certificate, expected in ((ended, 0x87), (replace(ended, expires_at_utc=NOW.utc + 1), "admitted")):
+            assert told(run(Chain(steps, ChainRules(True)), replace(GIVEN, certificate=certificate))) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "certificate", "end"), [(None, 9e9, 9e9), (8e9, 9e9, 8e9), (9e9, 8e9, 8e9), (8e9, None, 8e9)]
+)
+def test_the_connection_ends_with_what_ends_first(own: float | None, certificate: float | None, end: float) -> None:
+    """NIST: protect. The certificate that was shown, or what the step let in by."""
+    client = replace(GIVEN, certificate=replace(FACTS, expires_at_utc=certificate))
+    outcome = run(Chain([Scripted(allow(expires_at_utc=own))], ChainRules()), client)
+    assert isinstance(outcome, Admitted) and outcome.principal.expires_at_utc == end
+
+
 def test_bans_come_before_the_first_step_and_after_the_last() -> None:
     """Protect: 0x8A; the address first, then the principal; a table that fails refuses."""
     for banned, expected, asked in (

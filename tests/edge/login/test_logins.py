@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from access.identity.certificates import CertificateStep, NameKind, NameUse
 from access.identity.password_step import FileUsers, PasswordStep
@@ -371,6 +372,27 @@ def test_a_principal_ends_by_the_clock() -> None:
     (disconnect,) = session.read()
     assert disconnect.reason_code == 0x87 and session.closed
     assert edge.core.counts["disconnects_expired"] == 1
+
+
+@pytest.mark.parametrize("step", [CertificateStep(NameKind.CN), Fixed(Allow(Principal("u", "fixed", "c"))), None])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_connection_ends_with_the_certificate_that_it_showed(step: Step | None, version: int) -> None:
+    """NIST: protect. Whichever step let the client in, also none: 0x87 at its notAfter, by the clock; with a
+    certificate that has ended nobody comes in again.
+    """
+    shown = structs.replace(facts("d"), expires_at_utc=START_UTC + 600)
+    edge = Edge(steps=[step] if step is not None else [], read_certificate=lambda _: shown)
+    session = edge.accept(OPEN)
+    session.connect("c", version, username="u" if step else None, password=b"p" if step else None)
+    assert code(session) == 0
+    edge.turn(599.5)
+    assert not session.closed
+    edge.turn(1.0)
+    assert session.closed and edge.core.counts["disconnects_expired"] == 1
+    assert [packet.reason_code for packet in session.read()] == ([0x87] if version == 5 else [])
+    late = edge.accept(OPEN)
+    late.connect("late", version, username="u" if step else None, password=b"p" if step else None)
+    assert code(late) == (0x87 if version == 5 else 5)
 
 
 def test_ends_of_those_who_left_are_forgotten() -> None:
