@@ -4,8 +4,9 @@
 |---|---|---|
 | reads, or is a dry run, and is granted | that its reply is awaited | goes at once |
 | refused by role, tier or arguments | noted | waits for its line; without room it goes, and is counted |
-| changes something | refused without room for its line; else noted | waits for its line |
-| has the number of another one whose reply is awaited | refused, unless both read | goes at once |
+| the same, while OPEN_MAX others wait | counted: one line of its reason and address says how many | goes at once |
+| changes something | refused, and counted so, without room for its line; else noted | waits for its line |
+| has the number of another one whose reply is awaited | refused, and counted so, unless both read | goes at once |
 | repeats that one, by the same order | nothing | goes at once, if the other reply had the line |
 
 A reply is known by its number alone, which the asker gives: a second question of one number would take the first one's
@@ -39,6 +40,9 @@ class LinesOut(Protocol):
 
     def refusal(self) -> str:
         """Return why nothing can be written, "" if it can."""
+
+    def note(self, record: AuditRecord) -> None:
+        """Write a record soon, or count it with those of its reason and address."""
 
     def write(self, record: AuditRecord, then: Callable[[str], None]) -> None:
         """Write a record; ``then`` is told "" when it is on the disk, or why it is not."""
@@ -85,18 +89,25 @@ class AuditedVerbs:
             awaited.replies += 1
             return None
         if awaited is not None or (record is not None and key in self._reads):
+            why = "a number whose reply is awaited"
+            self._audit.note(self._whole(peer, operator, question, AuditRecord("verb", "refused", reason=why)))
             return _refused(question, f"request {question.request} waits for its reply: number each question anew")
         if record is None:
             self._note_read(key)
             return None
+        whole = self._whole(peer, operator, question, record)
         if record.outcome != "refused":
             why = self._audit.refusal()
             if not why and len(self._open) >= OPEN_MAX:
                 why = f"{OPEN_MAX} verbs wait for their replies: ask again"
             if why:
+                self._audit.note(msgspec.structs.replace(whole, outcome="refused", reason=why))
                 return _refused(question, why)
         if len(self._open) < OPEN_MAX:
-            self._note(peer, operator, question, record)
+            self._open[key] = _Awaited(question, whole)
+            self._askers[peer.node] += 1
+        else:
+            self._audit.note(whole)
         return None
 
     def _record(self, peer: PeerKey, question: Admin) -> AuditRecord | None:
@@ -125,9 +136,9 @@ class AuditedVerbs:
         if not self._askers[key[0]]:
             del self._askers[key[0]]
 
-    def _note(self, peer: PeerKey, operator: Operator | None, question: Admin, record: AuditRecord) -> None:
+    def _whole(self, peer: PeerKey, operator: Operator | None, question: Admin, record: AuditRecord) -> AuditRecord:
         address, serial = self._whence(peer.node)
-        whole = msgspec.structs.replace(
+        return msgspec.structs.replace(
             record,
             actor=operator.name if operator is not None else peer.node,
             role=operator.role.name.lower() if operator is not None else "",
@@ -135,8 +146,6 @@ class AuditedVerbs:
             address=address,
             verb=question.verb,
         )
-        self._open[peer.node, question.request] = _Awaited(question, whole)
-        self._askers[peer.node] += 1
 
     def waits(self, node: str) -> bool:
         """Return whether the reply to a question of this node's is awaited."""

@@ -20,6 +20,10 @@ class Lines:
     def __init__(self) -> None:
         self.why = ""
         self.waiting: list[tuple[AuditRecord, Callable[[str], None]]] = []
+        self.noted: list[AuditRecord] = []
+
+    def note(self, record: AuditRecord) -> None:
+        self.noted.append(record)
 
     def refusal(self) -> str:
         return self.why
@@ -126,6 +130,33 @@ def test_verbs_whose_reply_never_comes_are_bounded(desk: Desk) -> None:
         assert desk.verbs.asked(ADMIN, Admin(number, "user disable", {"user": "bob"})) is None
     reply = desk.verbs.asked(ADMIN, Admin(1 << 40, "user disable", {"user": "bob"}))
     assert reply is not None and "ask again" in reply.error
+
+
+def test_refused_verbs_beyond_those_that_wait_are_counted(desk: Desk) -> None:
+    """NIST: detect. With whom, from where and why: none is refused without a trace."""
+    for number in range(OPEN_MAX):
+        desk.verbs.asked(VIEWER, Admin(number, "user disable", {"user": "bob"}))
+    assert not desk.lines.noted
+    for number in range(OPEN_MAX, OPEN_MAX + 3):
+        assert desk.verbs.asked(VIEWER, Admin(number, "user disable", {"user": "bob"})) is None
+        desk.replied(VIEWER, AdminReply(number, False, None, "wants the role admin", 2))
+    assert len(desk.sent) == 3, "their replies wait for no line"
+    for record in desk.lines.noted:
+        assert (record.outcome, record.actor, record.address) == ("refused", "vic", "10.1.1.1")
+        assert record.verb == "user disable" and "wants the role admin" in record.reason
+    assert len(desk.lines.noted) == 3
+
+
+@pytest.mark.parametrize("why", ["audit /a has 3 MiB of room", ""])
+def test_a_change_that_is_refused_before_it_is_asked_is_counted(desk: Desk, why: str) -> None:
+    """NIST: detect. For want of room, and for a number that another question has."""
+    if not why:
+        assert desk.verbs.asked(ADMIN, DISABLE) is None
+    desk.lines.why = why
+    assert desk.verbs.asked(ADMIN, Admin(7, "user delete", {"user": "bob"})) is not None
+    (record,) = desk.lines.noted
+    assert (record.outcome, record.actor, record.verb) == ("refused", "ann", "user delete")
+    assert record.reason == (why or "a number whose reply is awaited")
 
 
 DISABLE = Admin(7, "user disable", {"user": "bob"}, order="one")
