@@ -108,7 +108,9 @@ def check_topic(name: str) -> None:
     Raises:
         UserError: It has wildcards, is empty or too long.
     """
-    if not name or "+" in name or "#" in name or "\0" in name:
+    if not name:
+        raise UserError("an empty topic is no topic name", ExitCode.USAGE)
+    if "+" in name or "#" in name or "\0" in name:
         raise UserError(f"{name[:100]!r} is no topic name: no + and no # may be in it", ExitCode.USAGE)
     if len(name.encode("utf-8", "replace")) > 65_535:
         raise UserError(f"a topic of {len(name)} characters: 65535 bytes at most", ExitCode.USAGE)

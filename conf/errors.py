@@ -6,7 +6,7 @@ stderr and its exit code; the codes are those of the operator's manual.
 
 import enum
 
-__all__ = ["ExitCode", "UserError"]
+__all__ = ["ExitCode", "NotThere", "UserError"]
 
 
 class ExitCode(enum.IntEnum):
@@ -31,3 +31,7 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.exit_code = int(exit_code)
+
+
+class NotThere(UserError):
+    """The cluster has no such thing at this moment; it may come back, as a client does."""

@@ -210,7 +210,7 @@ def _anonymous(seen: Examined) -> Said:
     for node, settings in seen.settings.items():
         for name, value in settings.items():
             table, _, last = name.rpartition(".")
-            if last != "allow_anonymous" or value != "True":
+            if last != "allow_anonymous" or value != "true":
                 continue
             bound = settings.get(f"{table}.bind", "")
             if not bound.startswith(LOOPBACK):

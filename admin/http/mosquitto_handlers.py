@@ -1,10 +1,10 @@
 """Two paths that answer as Mosquitto 2.1's do, for tools that were made for it: ``/systree`` and ``/listeners``.
 
 Source: Mosquitto's ``src/http_api.c`` and ``src/sys_tree.c``. Figures are the cluster's; docs/dashboard.md says which
-name is what here. None stands for what no node counts.
+name is what here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from admin.http.row_handlers import ClusterOf, refused
 from admin.http.watching import Watching
 from conf.errors import UserError
 from wire.messages.look_rows_clients import SeenListener
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import SeenSlow, SeenStats
 
 __all__ = ["Door", "door_of", "mosquitto_handlers", "tree_of"]
 
@@ -27,7 +27,6 @@ PREFIX = "$SYS/broker/"
 PROTOCOLS = {"ws": "websockets"}
 ROWS_MAX = 1_000
 LOOK_S = 5.0
-UNCOUNTED = ("packet/out/count", "packet/out/bytes")  # what waits in outputs: edges look at one when it is written
 
 
 class Door(msgspec.Struct, omit_defaults=True):
@@ -59,19 +58,20 @@ def door_of(row: SeenListener) -> Door:
     return door
 
 
-def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int) -> dict[str, int | None]:
+def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int, unsent: Sequence[SeenSlow]) -> dict[str, int]:
     """Return Mosquitto's topics with the figures of all nodes together.
 
     Args:
         rows: What each node counts, since its own start.
         now_ms: UTC.
         clients_max: The most clients that were seen connected at once.
+        unsent: Clients with output that their sockets have not taken; a packet at least waits for each.
     """
     known = list(rows)
     connected = _sum(known, "clients")
     absent = _sum(known, "sessions", 'state="absent"')
     retained = _sum(known, "retained_messages")
-    found: dict[str, int | None] = {
+    found = {
         "clients/total": connected + absent,
         "clients/maximum": max(connected, clients_max),
         "clients/disconnected": absent,
@@ -94,7 +94,7 @@ def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int) -> dict[st
         "publish/bytes/sent": _sum(known, "payload_bytes_total", 'direction="out"'),
         "uptime": max((now_ms - row.started_at_ms for row in known if row.started_at_ms), default=0) // 1000,
     }
-    found |= dict.fromkeys(UNCOUNTED)
+    found |= {"packet/out/count": len(unsent), "packet/out/bytes": int(sum(row.value or 0.0 for row in unsent))}
     return {PREFIX + name: value for name, value in found.items()}
 
 
@@ -111,19 +111,25 @@ def _sum(rows: Iterable[SeenStats], name: str, *labels: str) -> int:
 def mosquitto_handlers(cluster_of: ClusterOf, watching: Watching) -> list[HTTPRouteHandler]:
     """Return the handlers."""
 
+    async def _listed(request: Request[Any, Any, Any], what: str, wanted: queries.Wanted) -> queries.Listed:
+        cluster = await cluster_of(request.state.caller, LOOK_S)
+        try:
+            return await queries.walk(cluster, what, wanted)
+        except UserError as error:
+            raise refused(error) from None
+
     @get("/systree", opt={"role": Role.VIEWER}, summary="Figures by Mosquitto's topics", operation_id="systree")
-    async def tell_tree() -> Response[dict[str, int | None]]:
+    async def tell_tree(request: Request[Any, Any, Any]) -> Response[dict[str, int]]:
         overview = await watching.fresh()
-        tree = tree_of(watching.stats, overview.figures.at_ms, watching.clients_max)
-        return Response(tree, headers=_partial(overview.partial))
+        unsent = await _listed(request, "slow", queries.Wanted({"by": "unsent"}, limit=ROWS_MAX, best="value"))
+        waiting = [row for _, row in unsent.rows if row.value]
+        tree = tree_of(watching.stats, overview.figures.at_ms, watching.clients_max, waiting)
+        partial = dict.fromkeys([*overview.partial, *(Partial(*missing) for missing in unsent.partial)])
+        return Response(tree, headers=_partial(partial))
 
     @get("/listeners", opt={"role": Role.VIEWER}, summary="Listeners in Mosquitto's words", operation_id="listeners")
     async def tell_listeners(request: Request[Any, Any, Any]) -> Response[Doors]:
-        cluster = await cluster_of(request.state.caller, LOOK_S)
-        try:
-            listed = await queries.walk(cluster, "listeners", queries.Wanted(limit=ROWS_MAX))
-        except UserError as error:
-            raise refused(error) from None
+        listed = await _listed(request, "listeners", queries.Wanted(limit=ROWS_MAX))
         doors = [door_of(row) for _, row in listed.rows]
         return Response(Doors(doors), headers=_partial([Partial(*missing) for missing in listed.partial]))
 

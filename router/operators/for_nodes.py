@@ -1,5 +1,6 @@
 """Verbs that nodes carry out: which nodes are ordered, and what the order says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -53,21 +54,31 @@ def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
         return ForNodes(edges, _text(KickOrder(judged.client_id, KICK_REASONS[judged.reason])), judged.dry_run)
     if isinstance(judged, DrainClients):
         order = _text(DrainOrder(judged.rate, judged.redirect))
-        return ForNodes(tuple(node for node in edges if node == judged.node), order, judged.dry_run)
+        return ForNodes(_named(judged.node, edges, "edge"), order, judged.dry_run)
     if isinstance(judged, AboutListener):
-        chosen = tuple(node for node in edges if judged.node in ("", node))
-        return ForNodes(chosen, judged.listener, judged.dry_run)
+        return ForNodes(_named(judged.node, edges, "edge"), judged.listener, judged.dry_run)
     if isinstance(judged, RetainedClear):
         return ForNodes(edges[:1], _sent(SendOrder(judged.topics, retain=True)), judged.dry_run)
     if isinstance(judged, MsgSend):
         if judged.retain and not judged.payload:
             raise ValueError("an empty retained message takes one away: `retained clear`, which wants the role admin")
         sent = SendOrder([judged.topic], judged.payload, judged.qos, judged.retain, judged.expiry_s)
-        return ForNodes(tuple(node for node in edges if judged.node in ("", node))[:1], _sent(sent), judged.dry_run)
+        return ForNodes(_named(judged.node, edges, "edge")[:1], _sent(sent), judged.dry_run)
     if isinstance(judged, TraceStart | TraceStop):
         return _about_trace(judged, cluster_map)
     alive = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
-    return ForNodes(tuple(node for node in alive if judged.node in ("", node)), "", judged.dry_run)
+    return ForNodes(_named(judged.node, alive, "node"), "", judged.dry_run)
+
+
+def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
+    """Return the node of a name, of an empty one all.
+
+    Raises:
+        ValueError: No such node is alive.
+    """
+    if node and node not in alive:
+        raise ValueError(f"no {kind} {node[:64]!r} is alive; there are {', '.join(sorted(alive)) or 'none'}")
+    return (node,) if node else tuple(alive)
 
 
 def _about_trace(judged: TraceStart | TraceStop, cluster_map: ClusterMap) -> ForNodes:
@@ -86,7 +97,7 @@ def _about_trace(judged: TraceStart | TraceStop, cluster_map: ClusterMap) -> For
     else:
         order = TraceOrder(judged.trace)
     there = [entry.node for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster_map.live(tier)]
-    return ForNodes(tuple(node for node in there if judged.node in ("", node)), _text(order), judged.dry_run)
+    return ForNodes(_named(judged.node, there, "edge or storage node"), _text(order), judged.dry_run)
 
 
 def _text(order: DrainOrder | KickOrder | SendOrder | TraceOrder) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stratamq.cli.options import Options
     from wire.messages.operators import AdminReply
 
-__all__ = ["api_of", "ask_api", "page_of", "refuse_show", "show_call"]
+__all__ = ["api_of", "ask_api", "line_of_call", "page_of", "refuse_show", "show_call"]
 
 ASK_S = 70.0  # the service ends a request after a minute
 T = TypeVar("T")
@@ -53,10 +53,19 @@ def show_call(verb: str, arguments: Mapping[str, object]) -> None:
         UserError: The API has none.
         typer.Exit: It is printed.
     """
+    typer.echo(line_of_call(verb, arguments))
+    raise typer.Exit
+
+
+def line_of_call(verb: str, arguments: Mapping[str, object]) -> str:
+    """Return the request for a verb as one line.
+
+    Raises:
+        UserError: The API has none.
+    """
     from stratamq.cli.output import printable
 
-    typer.echo(printable(call_of_verb(verb, arguments).line()))
-    raise typer.Exit
+    return printable(call_of_verb(verb, arguments).line())
 
 
 def page_of(options: "Options", path: str, kind: type[T]) -> T:

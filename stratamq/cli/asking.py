@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from stratamq.cli.node_table import node_table
 from stratamq.cli.options import Options
 from stratamq.cli.output import OutputFormat, print_result
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from wire.links.operator_access import Access
     from wire.messages.operators import Admin, AdminReply
 
-__all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_nodes"]
+__all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_nodes", "told"]
 
 ELECTION_S = 5.0  # how long to go on asking while no router leads: an election takes a second or two
 ASK_AGAIN_S = 0.25
@@ -35,7 +36,7 @@ def show(verb: str, arguments: dict[str, object], options: Options) -> None:
 
     reply = ask(verb, arguments, options)
     if reply.ok and reply.result is not None:
-        print_result(_told(reply.result, options), options.output)
+        print_result(told(reply.result, options), options.output)
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     if reply.exit_code:
@@ -78,7 +79,9 @@ def show_nodes(
     if isinstance(reply.result, dict):
         rows = [row for row in reply.result["nodes"] if row["count"] or not only_counted]
         if (rows or not only_counted) and not _says_nothing(reply, options):
-            print_result({**(about or {}), **_told(reply.result, options), "nodes": rows}, options.output)
+            if options.output in TABLES:
+                rows = node_table(rows, tried=bool(arguments.get("dry_run")))
+            print_result({**(about or {}), **told(reply.result, options), "nodes": rows}, options.output)
     if not reply.ok:
         raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
     return reply.result
@@ -90,12 +93,14 @@ def _says_nothing(reply: "AdminReply", options: Options) -> bool:
     return not reply.ok and options.output in TABLES and not any(row["done"] or row["count"] for row in rows)
 
 
-def _told(result: Any, options: Options) -> Any:
-    """Return a result for its reader: a table names nobody that the order waits for where it waits for none."""
+def told(result: Any, options: Options) -> Any:
+    """Return a result for its reader: a table has no fact that is none, and names nobody where none is waited for."""
     if not isinstance(result, dict):
         return result
     return {
-        name: value for name, value in result.items() if value or name != "waits_for" or options.output not in TABLES
+        name: value
+        for name, value in result.items()
+        if options.output not in TABLES or (value is not None and (value or name != "waits_for"))
     }
 
 

@@ -44,6 +44,9 @@ HEADINGS = {
     "subscriptions": "SUBS",
     "rtt_p99_ms": "RTT_P99_MS",
     "queue_oldest_s": "OLDEST",
+    "rss_bytes": "RSS",
+    "disk_bytes": "DISK",
+    "disk_free_bytes": "DISK_FREE",
 }
 
 
@@ -140,7 +143,7 @@ def cell_maker(name: str, now_s: float) -> Callable[[Any], object]:
     elif name.endswith("_s"):
         expires = "expir" in name
         of_number = lambda value: "never" if value == NEVER and expires else duration(value)  # noqa: E731
-    elif name.endswith("bytes"):
+    elif name.endswith(("bytes", "bytes_max")):
         of_number = size
     else:
         return _text_of

@@ -9,7 +9,8 @@ import typer
 from stratamq.cli.asking import Options, ask, show_nodes
 from stratamq.cli.cells import fields_of
 from stratamq.cli.cluster_questions import say_partial, with_cluster
-from stratamq.cli.listing import add_list, conditions
+from stratamq.cli.listing import add_list, conditions, keyed
+from stratamq.cli.nouns import NOUNS
 from stratamq.cli.output import printable
 from stratamq.cli.progress import progress_bar
 from stratamq.cli.showing import (
@@ -50,13 +51,13 @@ def known(view: "ClientView") -> "ClientView":
     """Return a client that somebody knows, or that somebody silent may know.
 
     Raises:
-        UserError: Every node that was asked answered, and none knows it.
+        NotThere: Every node that was asked answered, and none knows it.
     """
-    from conf.errors import UserError
+    from conf.errors import NotThere
 
     if view.session is None and view.connection is None and not view.partial:
         hint = "`stratamq client list` and `session list` show those that there are"
-        raise UserError(f"no session and no connection of client {view.client_id[:100]!r}: {hint}")
+        raise NotThere(f"no session and no connection of client {view.client_id[:100]!r}: {hint}")
     return view
 
 
@@ -150,13 +151,15 @@ def _kick_all(filters: list[str], reason: str, options: Options, *, yes: bool, d
     chosen, partial = _chosen(filters, options)
     if not chosen:
         raise UserError("no client meets --filter" + (": not complete" if partial else ""), ExitCode.FAILED)
-    typer.echo(printable(f"{len(chosen)} clients: {', '.join(chosen[:NAMED_MAX])}{' ...' * (len(chosen) > NAMED_MAX)}"))
+    things = "1 client" if len(chosen) == 1 else f"{len(chosen)} clients"
+    typer.echo(printable(f"{things}: {', '.join(chosen[:NAMED_MAX])}{' ...' * (len(chosen) > NAMED_MAX)}"))
     say_partial(partial)  # before anything is done: its clients are not among them
     if dry_run:
         _end(partial)
         return
     if not yes:
-        raise UserError(f"this ends {len(chosen)} connections: say --yes", ExitCode.USAGE)
+        ended = "1 connection" if len(chosen) == 1 else f"{len(chosen)} connections"
+        raise UserError(f"this ends {ended}: say --yes", ExitCode.USAGE)
     with progress_bar("clients") as show:
         if options.api is not None:
             for number, client_id in enumerate(chosen):
@@ -211,7 +214,7 @@ def _chosen(filters: list[str], options: Options) -> "tuple[list[str], tuple[Mis
     from admin.queries import Wanted, walk
     from conf.errors import ExitCode, UserError
 
-    where = conditions(filters)
+    where = keyed(NOUNS["client"], conditions(filters))
     wanted = Wanted(where, limit=KICKED_MAX + 1, columns=("client_id",))
     found = with_cluster(options, lambda cluster: walk(cluster, "clients", wanted))
     chosen = list(dict.fromkeys(row.client_id for _, row in found.rows if row.client_id))

@@ -58,7 +58,11 @@ def show(
         ]
     else:
         rows = _rows(tier, config, settings or [])
-    print_result([row for row in rows if effective or row["source"] != "default"], options.output)
+    shown = [row for row in rows if effective or row["source"] != "default"]
+    if not shown and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
+        typer.echo("every setting has its default: --effective shows them")
+        return
+    print_result(shown, options.output)
 
 
 @asks

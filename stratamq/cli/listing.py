@@ -28,7 +28,7 @@ from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, clear, is_a
 if TYPE_CHECKING:
     from admin.queries import Cluster, Listed, Wanted
 
-__all__ = ["Look", "add_list", "conditions", "list_options", "listed", "print_rows"]
+__all__ = ["Look", "add_list", "conditions", "keyed", "list_options", "listed", "print_rows"]
 
 PAGE = 1_000  # rows
 MERGED_MAX = 100_000  # rows that are put together from parts
@@ -147,7 +147,7 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
     from admin.gather import BEST_MAX
     from admin.queries import Wanted, check
 
-    conditions = {**look.where(), **where}
+    conditions = {**keyed(noun, look.where()), **where}
     if not 1 <= look.limit <= LIMIT_MAX:
         raise UserError(f"--limit {look.limit}: write 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE)
     if look.best and noun.merges:
@@ -394,6 +394,25 @@ def _check_names(noun: Noun, names: Sequence[str]) -> None:
     for name in names:
         if name and name not in (*there, *known.values()):
             raise UserError(f"no column {name!r}; there are {', '.join(there)}", ExitCode.USAGE)
+
+
+def keyed(noun: Noun, where: Mapping[str, str]) -> dict[str, str]:
+    """Return the conditions of ``--filter``, where its keys are those of a noun.
+
+    Raises:
+        UserError: One is none, or is a time: nodes compare texts, and a time has none.
+    """
+    from wire.messages.look_kinds import LOOK_KINDS
+
+    known = _known(noun)
+    keys = [name for name, field in known.items() if not cells.is_time(field)]
+    keys += LOOK_KINDS[noun.what].takes
+    for name in where:
+        if name in known and name not in keys:
+            raise UserError(f"--filter {name}: a time is no filter key; --sort {name} orders by it", ExitCode.USAGE)
+        if name not in keys and name not in known.values():
+            raise UserError(f"no filter key {name[:64]!r}; there are {', '.join(keys)}", ExitCode.USAGE)
+    return dict(where)
 
 
 def _named(noun: Noun, name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stratamq.cli.api_asking import line_of_call
 from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.progress import progress_bar
@@ -34,6 +35,9 @@ def drain_node(
     """Move everything away from a node: partitions from a storage node, clients from an edge."""
     arguments: dict[str, object] = {"node": node}
     if options.show_api:
+        if _rate(rate) or redirect:
+            how = {"rate": _rate(rate), "redirect": redirect, "dry_run": dry_run}
+            typer.echo(line_of_call("client drain", arguments | how))
         show("node drain", arguments | {"dry_run": dry_run}, options)
     if _entry(node, options).get("tier") != "edge":
         if dry_run:
@@ -79,8 +83,9 @@ def _clients(wanted: dict[str, object], options: Options, *, dry_run: bool) -> d
 
 def _foretell(node: str, forecast: dict[str, int]) -> None:
     clients, rate = forecast["clients"], forecast["rate"]
+    number = "1 client" if clients == 1 else f"{clients} clients"
     print(
-        f"{node}: {clients} clients, let go at {rate}/s ({clients / rate:.0f} s); {forecast['wills']} have a will"
+        f"{node}: {number}, let go at {rate}/s ({clients / rate:.0f} s); {forecast['wills']} have a will"
         f" without delay, which fires; {forecast['sessions']} have a session, which goes on elsewhere",
         file=sys.stderr,
     )

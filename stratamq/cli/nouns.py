@@ -106,7 +106,7 @@ NOUNS: dict[str, Noun] = {
     ),
     "drops": Noun(
         "drops",
-        "reasons",
+        "reasons for drops",
         "Dropped messages by reason.",
         _names("node reason count last_at_ms last_client_id last_topic"),
         best="count",

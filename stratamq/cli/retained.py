@@ -64,14 +64,14 @@ def get(
     """The retained message of a topic, with up to 200 KiB of its payload; wants the role operator."""
     import sys
 
-    from conf.errors import UserError
+    from conf.errors import NotThere
 
     if options.show_api:
         typer.echo(api_path("GET", "retained", topic=topic, payload="full"))
         return
     rows, partial = _of_topic(topic, options, point.timeout_s, payload=True)
     if not rows and not partial:
-        raise UserError(f"no retained message of topic {topic[:200]!r}")
+        raise NotThere(f"no retained message of topic {topic[:200]!r}")
     if raw and rows:
         sys.stdout.buffer.write(rows[0].payload or b"")
         end_partial(partial, required=point.required)

@@ -50,7 +50,7 @@ def list_whole(to: typer.Typer, verb: str, what: str, text: str) -> None:
         def look() -> None:
             result = answer(verb, {}, options)
             rows, passed = listing.chosen(result[what])
-            print_result(result | {what: rows}, options.output)
+            _print_list(result | {what: rows}, what, options.output)
             if len(rows) < passed:
                 _say_cut(f"{len(rows)} of {passed}", what)
 
@@ -104,9 +104,17 @@ def _show_pages(verb: str, what: str, listing: Listing, after: str, options: Opt
     shown = page | {"next": following, what: rows}
     if following is None and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
         del shown["next"]  # a table has no fact that is none
-    print_result(shown, options.output)
+    _print_list(shown, what, options.output)
     if cut or following is not None:
         _say_cut(str(len(rows)), what)
+
+
+def _print_list(result: dict[str, Any], what: str, output: OutputFormat) -> None:
+    """Print a list; lines and CSV are its rows alone, as those of every other list."""
+    if output not in (OutputFormat.JSONL, OutputFormat.CSV):
+        print_result(result, output)
+    elif result[what]:
+        print_result(result[what], output)
 
 
 def _say_cut(shown: str, what: str) -> None:

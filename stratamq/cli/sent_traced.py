@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from stratamq.cli.api_asking import line_of_call
 from stratamq.cli.asking import Options, answer, ask, show_nodes
 from stratamq.cli.cluster_questions import end_partial, with_cluster
 from stratamq.cli.output import OutputFormat, print_result
+from stratamq.cli.showing import api_path
 from stratamq.cli.trace import event_row, line_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ def send_traced(arguments: dict[str, object], topic: str, options: Options) -> N
     """Publish a message and print its way as a tree; what subscribers have not acknowledged soon is not waited for."""
     name = f"send-{secrets.token_hex(4)}"
     begun = {"trace": name, "kind": "topic", "pattern": topic, "for_s": TRACE_S}
+    if options.show_api:
+        _show_calls(name, begun, arguments)
+        return
     answer("trace start", begun, options)
     try:
         if options.output in TABLES:
@@ -38,6 +43,14 @@ def send_traced(arguments: dict[str, object], topic: str, options: Options) -> N
         ask("trace stop", {"trace": name}, options)
     _print(told, options)
     end_partial(found.missing)
+
+
+def _show_calls(name: str, begun: dict[str, object], arguments: dict[str, object]) -> None:
+    """Print the four calls that this is."""
+    typer.echo(line_of_call("trace start", begun))
+    typer.echo(line_of_call("msg send", arguments))
+    typer.echo(api_path("GET", "traces", name))
+    typer.echo(line_of_call("trace stop", {"trace": name}))
 
 
 async def _way(cluster: "Cluster", name: str) -> "tuple[list[Told], Read]":

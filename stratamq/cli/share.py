@@ -35,7 +35,7 @@ def show(
 ) -> None:
     """One shared group: its members, and what waits for each."""
     from admin.queries import share
-    from conf.errors import UserError
+    from conf.errors import NotThere
 
     if options.show_api:
         typer.echo(api_path("GET", "shares", group=name, filter=topic_filter))
@@ -43,7 +43,7 @@ def show(
     parts, members, partial = with_cluster(options, lambda cluster: share(cluster, name, topic_filter), point.timeout_s)
     if not parts and not partial:
         hint = "`stratamq share list` shows those that there are"
-        raise UserError(f"no shared group {name[:100]!r}{' with that filter' * bool(topic_filter)}: {hint}")
+        raise NotThere(f"no shared group {name[:100]!r}{' with that filter' * bool(topic_filter)}: {hint}")
     filters = sorted({part.filter or "" for part in parts})
     rows = [
         {

@@ -44,5 +44,6 @@ def show(point: Point, options: Options, client_id: ClientArgument) -> None:
     held = [fields_of(row) or {} for row in rows]
     for row in held:
         row.pop("client_id", None)
+        row["session"] = row.get("session") or None  # an ephemeral one has no number
     partial = tuple(dict.fromkeys((*view.partial, *more)))
     print_view({"client_id": client_id, "online": bool(view.edge), "subscriptions": held}, partial, options, point)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.asking import Options, answer, show
+from stratamq.cli.asking import Options, answer, show, told
 from stratamq.cli.durations import seconds_of
 from stratamq.cli.output import print_result
 from stratamq.cli.router_lists import list_pages
@@ -52,7 +52,7 @@ def create(
         arguments["digest"] = digest_of(token)
     result: dict[str, Any] = answer("token create", arguments, options)
     shown = {} if dry_run else {"token": token}
-    print_result({"name": name, "role": role, **shown, **result}, options.output)
+    print_result({"name": name, "role": role, **shown, **told(result, options)}, options.output)
 
 
 @asks

@@ -69,4 +69,8 @@ def show_route(point: Point, options: Options, topic: TopicArgument) -> None:
         {name: getattr(row, name) for name in ("node", "local", "edges", "partitions", "groups", "reason_code")}
         for row in cached
     ]
-    print_view({"topic": topic, "resolved": fields_of(resolved), "cached": held}, partial, options, point)
+    places = fields_of(resolved)
+    for group_place in (places or {}).get("groups", ()):
+        if group_place["partition"] < 0:
+            group_place["partition"] = None  # members at an edge
+    print_view({"topic": topic, "resolved": places, "cached": held}, partial, options, point)

@@ -1,7 +1,8 @@
 """``--watch``: a command that reads is carried out again and again, until Ctrl-C.
 
 On a terminal a look takes the place of the one before when it is whole. While nobody can be asked, as in an election
-or while a service starts again, that is said and the last look stays; only the first look has to succeed.
+or while a service starts again, that is said and the last look stays; a thing that is gone, as a client, may come back,
+so that its absence is a look. Only the first look has to succeed.
 """
 
 import contextlib
@@ -66,7 +67,7 @@ def say_away(error: "UserError") -> None:
 
 def again_and_again(run: Callable[[], None], output: OutputFormat, every_s: float, *, watch: bool) -> None:
     """Carry a command out, with ``watch`` again and again: a node that does not answer does not end that."""
-    from conf.errors import UserError
+    from conf.errors import NotThere, UserError
 
     if not watch:
         run()
@@ -78,6 +79,11 @@ def again_and_again(run: Callable[[], None], output: OutputFormat, every_s: floa
         try:
             with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(said), contextlib.suppress(typer.Exit):
                 run()
+        except NotThere as gone:
+            if not succeeded:
+                raise
+            clear(output)
+            say_away(gone)
         except UserError as error:
             if not (succeeded and is_away(error)):
                 raise

@@ -66,7 +66,7 @@ SKEWED.partitions = [PartitionEntry(1, "s1", in_sync=("s1", "s2"))] * 4
 NO_EDGE = cluster_map()
 del NO_EDGE.nodes["e1"]
 CERTIFICATE = 'stratamq_tls_cert_not_after_seconds{listener="tls"}'
-ANYBODY = {"edge.listeners.x.allow_anonymous": "True", "edge.listeners.x.bind": "0.0.0.0"}
+ANYBODY = {"edge.listeners.x.allow_anonymous": "true", "edge.listeners.x.bind": "0.0.0.0"}
 
 WRONG = [
     (examined(silent=["e1"]), {"reachability": FAIL}),

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from access.operators.arguments import AboutListener, MsgSend, Reload, TraceStop
 from access.operators.verbs import Operator, Role
 from router.core import RouterCore
+from router.operators.for_nodes import for_nodes
 from router.operators.node_orders import OPEN_MAX, ORDER_S, NodeOrders
 from router.settings import RouterSettings
-from wire.messages.cluster_map import ClusterMap, NodeEntry
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -105,6 +107,22 @@ def test_who_may_order(role: str, granted: bool) -> None:
         (said,) = [decode_control(data) for node, _, data in core.handle(1.0, [frame]).sends if node == peer.node]
         assert isinstance(said, AdminReply) and not said.ok
         assert ("no such node" in said.error) == granted, said.error
+
+
+def test_a_node_that_cannot_carry_an_order_out_is_named() -> None:
+    """With those that can; it said `no such node is alive`, of a storage node that lives."""
+    alive = ClusterMap("c", base_shards=1)
+    for name, tier in (("e1", "edge"), ("e2", "edge"), ("s1", "storage")):
+        alive.nodes[name] = NodeEntry(name, tier, 1, f"{name}:1", state=NodeState.ACTIVE)
+    for judged, why in (
+        (MsgSend(topic="t", payload=b"x", node="s1"), "no edge 's1' is alive; there are e1, e2"),
+        (TraceStop(trace="t", node="r9"), "no edge or storage node 'r9' is alive; there are e1, e2, s1"),
+        (Reload(node="x"), "no node 'x' is alive; there are e1, e2, s1"),
+        (AboutListener(listener="tls", node="s1"), "no edge 's1' is alive; there are e1, e2"),
+    ):
+        with pytest.raises(ValueError, match=f"^{why}$"):
+            for_nodes(judged, alive)
+    assert for_nodes(Reload(), alive).nodes == ("e1", "e2", "s1")
 
 
 @pytest.mark.parametrize(("role", "taken"), [("operator", 1), ("viewer", 0), ("", 0)])

@@ -271,6 +271,8 @@ async def test_a_list_by_its_greatest_rows_and_by_a_time(
 
 BAD = [
     (("--filter", "moon=1"), "no filter key 'moon'"),
+    (("--filter", "moon=1"), "keep_alive_s, expiry_s, inflight"),  # it named connected_at_ms, which no row has
+    (("--filter", "connected_at=2026*"), "a time is no filter key; --sort connected_at"),
     (("--filter", "user"), "write key=value"),
     (("--filter", "user=a", "--filter", "user=b"), "has a condition already"),
     (("--columns", "moon"), "no column 'moon'"),
@@ -288,6 +290,21 @@ BAD = [
     (("--timeout", "31"), "at most 30 s"),
     (("--timeout", "0"), "at most 30 s"),
 ]
+
+
+async def test_lines_of_a_routers_list_are_its_rows(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was one line with a list in it, and CSV of two tables."""
+    page = {"policy_epoch": 2, "next": None, "tokens": [{"token": "a", "role": "viewer"}, {"token": "b"}]}
+    cluster.replies["token list"] = AdminReply(0, True, page)
+    async with cluster.running():
+        assert await cluster.command("token", "list", "-o", "jsonl") == 0
+        assert [json.loads(line)["token"] for line in capsys.readouterr().out.splitlines()] == ["a", "b"]
+        assert await cluster.command("token", "list", "-o", "csv", "--columns", "token") == 0
+        assert capsys.readouterr().out == "token\na\nb\n"
+        assert await cluster.command("token", "list", "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["policy_epoch"] == 2
 
 
 async def test_what_cannot_be_meant_is_one_line(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:

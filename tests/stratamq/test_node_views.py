@@ -161,7 +161,7 @@ MANY = [word for name in columns_of("clients")[:17] for word in ("--filter", f"{
 BAD = [
     (("topic", "explain", "a/+"), "is no topic name"),
     (("topic", "explain", "#"), "is no topic name"),
-    (("topic", "explain", ""), "is no topic name"),
+    (("topic", "explain", ""), "an empty topic"),
     (("topic", "explain", "x" * 65_536), "65535 bytes at most"),
     (("route", "show", "a/#"), "is no topic name"),
     (("client", "explain", "c", "--topic", "+"), "is no topic name"),
@@ -223,6 +223,24 @@ async def test_the_call_of_the_http_service(
     """Printed alone; nobody has to run."""
     assert await ScriptedCluster(tmp_path).command(*words, "--show-api") == 0
     assert capsys.readouterr().out == call + "\n"
+
+
+async def test_a_traced_message_is_four_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It printed the first alone."""
+    assert await ScriptedCluster(tmp_path).command("msg", "send", "a/b", "hi", "--trace", "--show-api") == 0
+    begun, sent, read, ended = capsys.readouterr().out.splitlines()
+    assert begun.startswith("POST /api/v1/traces {") and '"pattern":"a/b"' in begun
+    assert sent.startswith("POST /api/v1/messages {") and '"topic":"a/b"' in sent
+    assert read.startswith("GET /api/v1/traces/send-") and ended == f"DELETE{read.removeprefix('GET')}"
+
+
+async def test_a_drain_at_a_rate_is_two_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rate was left out."""
+    words = ("node", "drain", "edge-0", "--rate", "50/s", "--show-api")
+    assert await ScriptedCluster(tmp_path).command(*words) == 0
+    how, order = capsys.readouterr().out.splitlines()
+    assert how.startswith("POST /api/v1/nodes/edge-0/drain-clients {") and '"rate":50' in how
+    assert order == "POST /api/v1/nodes/edge-0/drain"
 
 
 def test_partitions_of_the_scripted_cluster_are_the_maps() -> None:

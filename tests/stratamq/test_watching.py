@@ -13,7 +13,7 @@ import typer
 
 from admin.gather import Missing
 from admin.queries import Listed
-from conf.errors import ExitCode, UserError
+from conf.errors import ExitCode, NotThere, UserError
 from stratamq.cli import listing
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.main import main
@@ -51,6 +51,16 @@ def test_a_watch_goes_on_while_nobody_can_be_asked(capsys: pytest.CaptureFixture
     for steps in ((AWAY,), (None, UserError("no such session"))):
         with pytest.raises(UserError):
             again_and_again(acts(*steps), OutputFormat.TABLE, 0.01, watch=True)
+
+
+def test_a_thing_that_is_gone_may_come_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """The watch of a client ended when the client did."""
+    gone = NotThere("no session and no connection of client 'c'")
+    with pytest.raises(KeyboardInterrupt):
+        again_and_again(acts(None, gone, gone, None, END), OutputFormat.TABLE, 0.01, watch=True)
+    assert capsys.readouterr().err == f"stratamq: {gone.message}\n" * 2
+    with pytest.raises(NotThere):
+        again_and_again(acts(gone), OutputFormat.TABLE, 0.01, watch=True)
 
 
 def test_a_list_that_is_watched_goes_on_and_names_who_is_silent(

@@ -206,7 +206,16 @@ def _setting_columns(process: NodeProcess) -> Columns:
 
 
 def _shown(name: str, value: object) -> str:
-    return "***" if value and is_secret_name(name) else USERINFO.sub("***", str(value))
+    return "***" if value and is_secret_name(name) else USERINFO.sub("***", _text(value))
+
+
+def _text(value: object) -> str:
+    """Return a value as a configuration file has it, but for the quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"[{', '.join(map(_text, value))}]"
+    return "" if value is None else str(value)
 
 
 # --- log

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from admin.http.mosquitto_handlers import UNCOUNTED, door_of, tree_of
+from admin.http.mosquitto_handlers import door_of, tree_of
 from wire.messages.look_rows_clients import SeenListener
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import SeenSlow, SeenStats
 
 # What Mosquitto's own test of its HTTP API expects, without memory tracking.
 CLIENTS = {f"clients/{name}" for name in ("total", "maximum", "disconnected", "connected", "expired")}
@@ -47,10 +47,13 @@ STORAGE = SeenStats(
 
 
 def test_the_topics_of_mosquitto_and_no_other() -> None:
-    """Edges and storage nodes together; what nobody counts is None, and nothing is guessed."""
-    tree = {name.removeprefix("$SYS/broker/"): value for name, value in tree_of([EDGE, STORAGE], 61_000, 3).items()}
+    """Edges and storage nodes together; each is a number, as Mosquitto's. Two were null."""
+    unsent = [SeenSlow(client_id="a", by="unsent", value=70.0), SeenSlow(client_id="b", by="unsent", value=30.0)]
+    told = tree_of([EDGE, STORAGE], 61_000, 3, unsent)
+    tree = {name.removeprefix("$SYS/broker/"): value for name, value in told.items()}
     assert set(tree) == CLIENTS | STORED | BOTH | PUBLISHED | REST and len(tree) == 23
-    assert {name for name, value in tree.items() if value is None} == set(UNCOUNTED)
+    assert all(isinstance(value, int) for value in tree.values())
+    assert (tree["packet/out/count"], tree["packet/out/bytes"]) == (2, 100)
     assert (tree["clients/connected"], tree["clients/disconnected"], tree["clients/total"]) == (4, 5, 9)
     assert (tree["clients/maximum"], tree["clients/expired"]) == (4, 8)
     assert (tree["messages/stored"], tree["retained messages/count"]) == (30, 10)
@@ -59,7 +62,7 @@ def test_the_topics_of_mosquitto_and_no_other() -> None:
     assert (tree["messages/received"], tree["messages/sent"], tree["bytes/sent"]) == (7, 9, 100)
     assert (tree["publish/bytes/received"], tree["publish/bytes/sent"]) == (50, 60)
     assert (tree["connections/socket/count"], tree["publish/messages/dropped"], tree["uptime"]) == (6, 1, 60)
-    assert tree_of([EDGE], 61_000, 11)["$SYS/broker/clients/maximum"] == 11
+    assert tree_of([EDGE], 61_000, 11, [])["$SYS/broker/clients/maximum"] == 11
 
 
 def test_listeners_by_port_or_path() -> None:
