@@ -9,7 +9,6 @@ from typing import Protocol
 
 from storage.ready import Event, Ready
 from storage.turn_events import TurnEvents
-from wire.node.events import Tick
 
 __all__ = ["Taker", "take_goes"]
 
@@ -33,7 +32,7 @@ def take_goes(core: Taker, events: TurnEvents, clock: Callable[[], float], other
         own: Only of what routers sent, and of this node.
     """
     while True:
-        taken = events.take(own=own) or [Tick()]
+        taken = events.take(own=own)  # nothing: it is time for something of the core's own, or will soon be
         ready = core.handle(clock(), taken, goes_on=events.goes_on)
         events.put_back(ready.left)
         if not (ready.goes_on and events.goes_on) or clock() >= others_at:

@@ -17,6 +17,7 @@ from edge.routes.route_cache import RouteCache
 from router.map.leases import LeaseTable
 from router.routes.sender_routes import SenderRoutes
 from router.routes.shard import RouteShard
+from storage.core import StorageCore
 from storage.messages.inbound import Inbound
 from storage.messages.origins import Origins
 from storage.messages.outbound import Outbound
@@ -29,6 +30,7 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.session_window import InFlight
 from tests.mutants.scenarios import SCENARIOS
+from tests.simulation.simulation import Options, run_seed
 from tests.storage import (
     test_backup,
     test_ownership,
@@ -165,6 +167,12 @@ def _identifiers_begin_again(original: Any, session: DurableSession, entry: Any,
     return flight
 
 
+def _turn_that_says_no_end(original: Any, core: StorageCore, *taken: Any, **options: Any) -> Any:
+    ready = original(core, *taken, **options)
+    ready.goes_on = True
+    return ready
+
+
 # --- router and edge
 
 
@@ -209,6 +217,14 @@ def _void_answers_are_kept(original: Any, cache: RouteCache, answer: Any) -> Non
     for question in cache._questions.values():
         question.number = cache._void.done
     original(cache, answer)
+
+
+def _seed(seed: int) -> Callable[[], None]:
+    def run() -> None:
+        result = run_seed(seed, Options(seconds=4.0))
+        assert not result.failures, result.failures[0]
+
+    return run
 
 
 def _of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:
@@ -346,6 +362,14 @@ BUGS: tuple[SeededBug, ...] = (
         "hold",
         None,
         test_retained_reads.test_s14_a_retained_copy_and_its_live_twin,
+    ),
+    _bug(
+        "a go goes over a turn that has ended",
+        StorageCore,
+        "handle",
+        _turn_that_says_no_end,
+        _seed(1000),
+        "seed 1000 of the simulation",
     ),
     _bug(
         "SUBACK before invalidation",

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass
 
 from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore
+from storage.goes import take_goes
 from storage.ready import BatchSynced, Ready
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
@@ -34,9 +35,13 @@ class DiskKnobs:
 
 
 class StorageProcess(LinkProcess):
-    """One storage node over its lives."""
+    """One storage node over its lives.
 
-    copies_max = 1  # of messages in one go: more are common here
+    Attributes:
+        copies: Of messages in one go at most; one of these, in each turn of the loop: messages of more are common here.
+    """
+
+    copies: tuple[int, ...] = (1, 1, 2, 4)
 
     tier = TIER_STORAGE
 
@@ -59,6 +64,7 @@ class StorageProcess(LinkProcess):
         self.syncs = 0
         self.damaged = 0
         self._disk_rng = random.Random(seed)
+        self._goes_rng = random.Random(f"{seed}/goes")
 
     # -- lives
 
@@ -97,7 +103,6 @@ class StorageProcess(LinkProcess):
             self.disk.kill()
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
             self.core = begin()
-        self.core.copies_max = self.copies_max
         self.begin_links(incarnation, random.Random(seed))
 
     def kill(self, *, power: bool = False) -> None:
@@ -140,15 +145,15 @@ class StorageProcess(LinkProcess):
     def turn(self) -> None:
         """One turn: links, the core, its batch."""
         self.read_links()
-        events = self._events.take()
         self.core.full = self.disk.full
+        self.core.copies_max = self._goes_rng.choice(self.copies)
+        others_at = self.clock() if self._goes_rng.random() < 0.5 else float("inf")  # after one go, or behind the turn
         try:
-            ready = self.core.handle(self.clock(), events, goes_on=self._events.goes_on)
+            ready = take_goes(self.core, self._events, self.clock, others_at, own=False)
         except StoreDamaged:  # the service ends, and puts its store aside when it starts again
             self._put_aside()
             self.failed()
             return
-        self._events.put_back(ready.left)
         self.disk.admitted = self.disk.admitted or self.core.lease.active
         if not self.stops_here("read", lambda: self._end_turn(ready)):
             self._end_turn(ready)

@@ -33,7 +33,7 @@ class Around(Protocol):
 class StorageNode(StorageProcess):
     """One storage node over its lives; the cluster carries its frames."""
 
-    copies_max = COPIES_MAX
+    copies = (COPIES_MAX,)
 
     def __init__(self, world: World, around: Around, name: str, settings: PartitionSettings, seed: int) -> None:
         super().__init__(world, name, [], settings, DISK, f"{seed}/disk/{name}", 0.0)

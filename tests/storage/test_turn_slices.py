@@ -150,7 +150,7 @@ def test_one_message_with_a_thousand_receivers_is_taken_in_goes(monkeypatch: pyt
 @pytest.mark.parametrize("copies", [2, 3, 7, 1_000])
 def test_messages_for_several_partitions_are_cut_in_order(monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
     """However small a go is: every receiver of each partition has all of them, in order, and each is acknowledged."""
-    monkeypatch.setattr(StorageNode, "copies_max", copies)
+    monkeypatch.setattr(StorageNode, "copies", (copies,))
     cluster, edge = with_edge(partitions=3)
     clients = opened(edge, 30)
     for client in clients:
