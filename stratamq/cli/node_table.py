@@ -1,4 +1,4 @@
-"""What nodes said to an order, as a table: facts in columns of their own, and no column that every row leaves empty.
+"""Answers of nodes to an order, as a table: facts in columns of their own, and no column that every row leaves empty.
 
 A program gets the rows as they came, with their lines.
 """

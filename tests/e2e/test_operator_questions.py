@@ -100,8 +100,8 @@ def test_settings_and_copies_of_running_nodes(place: OperatedCluster) -> None:
     bound, level = known["storage.queue_messages_max"], known["logs.level"]
     assert (bound["default"], bound["needs_restart"]) == ("10000", True) and not level["needs_restart"]
     assert "default" not in level, "its value is the default"
-    words = [row["value"] for row in place.rows("config", "list", "--node", "edge-0", "--all")]
-    assert "true" in words and not {"True", "None"} & {*words}, "as a file has them, and not as Python does"
+    values = {row["value"] for row in place.rows("config", "list", "--node", "edge-0", "--all")}
+    assert "true" in values and not {"True", "None"} & values, "as a file has them, and not as Python does"
     assert place.ask("config", "diff").code == place.ask("config", "diff", "edge-0", "edge-1").code == 0
     differing = place.ask("config", "diff", "edge-0", "storage-0")
     assert differing.code == 1 and "storage.queue_messages_max" in {row["setting"] for row in differing.shown}

@@ -1,4 +1,4 @@
-"""What nodes said to an order, as a table."""
+"""Answers of nodes to an order, as a table."""
 
 from stratamq.cli.node_table import node_table
 
