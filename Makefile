@@ -15,12 +15,14 @@ CASES ?= 1000000
 COMPILED := $(shell $(PYTHON) -c "import runpy; \
 	print(*(name.replace('.', '/') for name in runpy.run_path('conf/compiled.py')['COMPILED_MODULES']))")
 COMPILED_SOURCES := $(wildcard $(addsuffix .py,$(COMPILED)) $(addsuffix .pxd,$(COMPILED)) edge/hot/*.pxd storage/*.c)
-EXTRA = $(BIN)/python -c "import sys, tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-	print(*(p['dependencies'] if sys.argv[1] == 'run' else p['optional-dependencies'][sys.argv[1]]), sep='\n')"
 MYPY = $(BIN)/mypy $(ROOMS) tests bench
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+# Each file of a package is checked against its hash, and nothing is taken that the list does not name.
+LOCKED = $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r
+LOCK = $(VENV)/lock/bin/uv pip compile -q -c constraints.txt --generate-hashes --universal --python-version 3.11 \
+	--no-annotate --no-header --no-emit-index-url --upgrade
 
-.PHONY: setup setup-dev setup-jobs run test lint sim soak chaos bench mutants fuzz cases clean
+.PHONY: setup setup-dev setup-jobs run test lint sim soak chaos bench mutants fuzz cases locks audit-packages clean
 
 setup: $(STAMPS)/installed $(STAMPS)/compiled
 
@@ -31,8 +33,7 @@ $(BIN)/python:
 $(STAMPS)/packages: constraints.txt pyproject.toml | $(BIN)/python
 	@echo "installing packages ..."
 	@mkdir -p $(STAMPS)
-	@$(INSTALL) setuptools wheel Cython
-	@$(EXTRA) run > $(STAMPS)/run.txt && $(EXTRA) admin >> $(STAMPS)/run.txt && $(INSTALL) -r $(STAMPS)/run.txt
+	@$(LOCKED) locks/run.txt
 	@touch $@
 
 $(STAMPS)/compiled: $(STAMPS)/packages setup.py conf/compiled.py $(COMPILED_SOURCES)
@@ -49,7 +50,7 @@ setup-dev: setup $(STAMPS)/dev
 
 $(STAMPS)/dev: $(STAMPS)/packages
 	@echo "installing the tools for tests ..."
-	@$(EXTRA) dev > $(STAMPS)/dev.txt && $(INSTALL) -r $(STAMPS)/dev.txt
+	@$(LOCKED) locks/dev.txt
 	@touch $@
 
 # PySpark is wanted by the jobs and their tests only, and it wants Java.
@@ -57,7 +58,7 @@ setup-jobs: setup $(STAMPS)/jobs
 
 $(STAMPS)/jobs: $(STAMPS)/packages
 	@echo "installing PySpark ..."
-	@$(EXTRA) jobs > $(STAMPS)/jobs.txt && $(INSTALL) -r $(STAMPS)/jobs.txt
+	@$(LOCKED) locks/jobs.txt
 	@touch $@
 
 run: setup
@@ -119,8 +120,30 @@ cases: setup-dev
 
 # atheris has wheels for some systems only; without it the fuzzing is random, and says so.
 $(STAMPS)/fuzz: $(STAMPS)/packages
-	@$(EXTRA) fuzz > $(STAMPS)/fuzz.txt && $(INSTALL) -r $(STAMPS)/fuzz.txt && touch $@ \
+	@$(LOCKED) locks/fuzz.txt && touch $@ \
 		|| echo "*** atheris cannot be installed here ***"
+
+# What pyproject.toml asks for, and all that this asks for, by the versions of constraints.txt and the hash of each file.
+# PySpark is no wheel, and large: what it asks for is named here.
+locks: | $(BIN)/python
+	@$(BIN)/python -m venv $(VENV)/lock && $(VENV)/lock/bin/python -m pip install -q --disable-pip-version-check uv
+	@printf 'setuptools\nwheel\nCython\n' | $(LOCK) pyproject.toml - --extra admin -o locks/run.txt
+	@$(LOCK) pyproject.toml --extra dev -o locks/dev.txt
+	@printf 'atheris\n' | $(LOCK) --no-deps - -o locks/fuzz.txt
+	@printf 'pyspark\npy4j\njinja2\nMarkupSafe\n' | $(LOCK) --no-deps - -o locks/jobs.txt
+	@rm -rf $(VENV)/lock
+
+# Known faults of the packages that a node and its tests run with. The scanner is the newest one, in a folder of its own.
+audit-packages: | $(BIN)/python
+	@$(BIN)/python -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install -q --disable-pip-version-check pip-audit \
+		|| { echo "*** pip-audit cannot be installed here: nothing was looked at ***"; exit 2; }
+	@for lock in run dev jobs; do echo "locks/$$lock.txt:"; \
+		$(VENV)/audit/bin/pip-audit --strict -s osv --disable-pip --require-hashes --progress-spinner off -r locks/$$lock.txt \
+		> $(VENV)/audit/found.txt 2>&1 && tail -1 $(VENV)/audit/found.txt && continue; \
+		grep -q '^Found [0-9]* known' $(VENV)/audit/found.txt && cat $(VENV)/audit/found.txt && exit 1; \
+		tail -1 $(VENV)/audit/found.txt; \
+		echo "*** the database of known faults did not answer: nothing is known of locks/$$lock.txt ***"; exit 2; done
 
 clean:
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(STAMPS)/compiled

@@ -119,17 +119,60 @@ def test_the_scan_sees_what_it_should() -> None:
     assert "pickle" in imports(tree) and {"eval", "shell"} <= set(calls(tree))
 
 
-def test_dependencies_have_one_version() -> None:
-    """NIST: protect. What `make` installs is named with its exact version; an extra names nothing beside it."""
-    pinned = {}
+def plain(name: str) -> str:
+    """Return the name of a package as all ways to write it are compared."""
+    return re.split(r"[\[<>=!~; ]", name)[0].lower().replace("_", "-").replace(".", "-")
+
+
+def pinned() -> dict[str, str]:
+    found = {}
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
-            found = re.fullmatch(r"([\w.-]+)==([\w.+!]+)", line.split(";")[0].strip())
-            assert found, f"constraints.txt: {line}"
-            pinned[found[1].lower().replace("_", "-")] = found[2]
+            pin = re.fullmatch(r"([\w.-]+)==([\w.+!]+)", line.split(";")[0].strip())
+            assert pin, f"constraints.txt: {line}"
+            found[plain(pin[1])] = pin[2]
+    return found
+
+
+def wanted(*extras: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    wanted = [*project["dependencies"], *(word for words in extras for word in words)]
-    names = {re.split(r"[\[<>=!~; ]", word)[0].lower().replace("_", "-") for word in wanted}
-    assert sorted(names - set(pinned) - {"stratamq"}) == []
+    named = [*project["dependencies"], *(word for extra in extras for word in project["optional-dependencies"][extra])]
+    return {plain(word) for word in named}
+
+
+def test_dependencies_have_one_version() -> None:
+    """NIST: protect. What `make` installs is named with its exact version; an extra names nothing beside it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert sorted(wanted(*extras) - set(pinned()) - {"stratamq"}) == []
     assert "-c constraints.txt" in (ROOT / "Makefile").read_text()
+
+
+LOCKS: dict[str, tuple[str, ...]] = {"run": ("admin",), "dev": ("dev",), "jobs": (), "fuzz": ()}
+OF_THEIR_OWN = {"run": {"setuptools", "wheel", "cython"}, "jobs": {"pyspark", "py4j", "jinja2"}, "fuzz": {"atheris"}}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_each_package_that_is_installed_has_hashes(lock: str) -> None:
+    """NIST: protect. `make setup` takes no file of a package whose hash is not here: `make locks` writes them."""
+    text = (ROOT / "locks" / f"{lock}.txt").read_text()
+    entries = text.replace("\\\n", " ").splitlines()
+    found = {}
+    for entry in entries:
+        pin = re.fullmatch(r"([\w.-]+)==([\w.+!]+)( ; [^#]+?)?((?: +--hash=sha256:[0-9a-f]{64})+)", entry)
+        assert pin, f"locks/{lock}.txt: {entry[:80]}"
+        found[plain(pin[1])] = pin[2]
+    assert {name: version for name, version in found.items() if pinned().get(name, version) != version} == {}
+    wants = (wanted(*LOCKS[lock]) if LOCKS[lock] else set()) | OF_THEIR_OWN.get(lock, set())
+    assert sorted(wants - set(found)) == []
+    made = (ROOT / "Makefile").read_text()
+    assert re.search(r"^LOCKED = .*--require-hashes --no-deps -r$", made, re.MULTILINE)
+    assert f"$(LOCKED) locks/{lock}.txt" in made
+
+
+def test_nothing_is_installed_without_hashes() -> None:
+    """NIST: protect. But for this project itself, and tools that run in folders of their own and leave only a list."""
+    lines = [
+        line for line in (ROOT / "Makefile").read_text().splitlines() if "pip install" in line or "$(INSTALL)" in line
+    ]
+    others = [line for line in lines if "--no-deps -e ." not in line and not line.startswith(("INSTALL =", "LOCKED ="))]
+    assert [line for line in others if "$(VENV)/lock/" not in line and "$(VENV)/audit/" not in line] == []
