@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from conf.limit_names import LIMIT_NAMES
-from stratamq.cli.asking import Options, show
+from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.durations import seconds_of
+from stratamq.cli.output import print_result
 from stratamq.cli.router_lists import list_pages
 from stratamq.cli.verbs import asks, group, verb_about
 
@@ -77,17 +78,35 @@ def register(app: typer.Typer) -> None:
 
 
 def _about(to: typer.Typer, what: str, verb: str, text: str) -> None:
-    """Add a verb that changes one record."""
+    """Add a verb that changes one record; one that removes it says what is lost first, and does it with --yes."""
+    loses = verb == "delete"
 
     @asks
     def command(
         options: Options,
         name: Annotated[str, typer.Argument(metavar=what.upper())],
+        yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not loses)] = False,
         dry_run: DryRunOption = False,
     ) -> None:
+        if loses and not (yes or dry_run or options.show_api):
+            _say_what_is_lost(what, name, options)
         show(f"{what} {verb}", {what: name, "dry_run": dry_run}, options)
 
     to.command(verb, help=text)(command)
+
+
+def _say_what_is_lost(what: str, name: str, options: Options) -> None:
+    """Print a record, and whom its end takes from.
+
+    Raises:
+        UserError: Always: it is not to be removed, or --yes is missing.
+    """
+    from conf.errors import ExitCode, UserError
+
+    tried = answer(f"{what} delete", {what: name, "dry_run": True}, options)
+    lost = answer(f"{what} show", {what: name}, options)
+    print_result({**lost, "takes_from": tried.get("takes_from")}, options.output)
+    raise UserError(f"`{what} delete {name[:64]}` loses this for good: say --yes", ExitCode.USAGE)
 
 
 # --- users

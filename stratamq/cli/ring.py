@@ -144,22 +144,44 @@ def recover(
     accept_loss: Annotated[
         str, typer.Option("--accept-loss", metavar="NODE", help="Begin with what this node has; the rest is lost.")
     ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Show what is left of partitions whose whole copies are gone; with --accept-loss, serve that.
+    """Show what is left of partitions whose whole copies are gone; with --accept-loss and --yes, serve that.
 
     Such a partition waits for a node with a whole copy: start that one if there is any way to. What the accepted copy
     lacks (sessions, queued and retained messages, acknowledged or not) is lost for good, and publishers' repeats from
     before may come twice.
     """
-    from conf.errors import UserError
+    from conf.errors import ExitCode, UserError
 
     lost = _asked("ring lost", {"partition": partition}, options)
     if accept_loss:
-        arguments = {"partition": partition, "node": accept_loss, "dry_run": dry_run}
-        print_result(_asked("ring recover", arguments, options), options.output)
-        return
+        arguments: dict[str, object] = {"partition": partition, "node": accept_loss, "dry_run": dry_run or not yes}
+        result = _asked("ring recover", arguments, options)
+        if yes or dry_run:
+            print_result(result, options.output)
+            return
     numbers = [row["partition"] for row in lost["partitions"]]
+    _show_what_is_left(lost, numbers, options)
+    if accept_loss:
+        raise UserError(
+            f"what {accept_loss} lacks of this is lost for good by `ring recover {partition} --accept-loss "
+            f"{accept_loss}`: say --yes",
+            ExitCode.USAGE,
+        )
+    if numbers:
+        typer.echo(
+            "Nothing was changed. Start a node with a whole copy; if none is left, "
+            f"`stratamq ring recover {partition} --accept-loss NODE` serves what NODE has and loses the rest.",
+            err=True,
+        )
+
+
+def _show_what_is_left(lost: dict[str, Any], numbers: list[int], options: Options) -> None:
+    """Print what storage nodes have of partitions without a primary."""
+    from conf.errors import UserError
+
     for row in lost["partitions"]:
         row["whole_copies"] = ", ".join(f"{node} ({state})" for node, state in row["whole_copies"].items()) or "none"
     for node, address in lost.pop("storages").items():
@@ -170,12 +192,6 @@ def recover(
         for row in lost["partitions"]:
             row[node] = said.get(str(row["partition"]), "does not answer")
     print_result(lost, options.output)
-    if numbers:
-        typer.echo(
-            "Nothing was changed. Start a node with a whole copy; if none is left, "
-            f"`stratamq ring recover {partition} --accept-loss NODE` serves what NODE has and loses the rest.",
-            err=True,
-        )
 
 
 def _copies(node: str, address: str, numbers: list[int], options: Options) -> dict[str, Any]:

@@ -204,6 +204,37 @@ def test_the_command_line_says_what_is_wrong(place: Place) -> None:
     assert status["settled"] is True and status["waits_for"] == []
 
 
+def test_what_is_lost_for_good_is_said_first_and_done_with_yes(place: Place) -> None:
+    """NIST: protect. A user with its roles, rules of a role, roles of a group: without --yes all stays, and so it does
+    after a dry run.
+    """
+    place.done("role", "put", "short", "--publish", "short/%u")
+    place.done("group", "put", "shift", "--role", "short")
+    place.done("user", "add", "ulf", "--group", "shift", "--role", "device", password="good")
+    client, outcome = there(place.ports()[0], "ulf", "good")
+    for words, shown in (
+        (("user", "delete", "ulf"), ("shift", "device", "takes_from")),
+        (("group", "delete", "shift"), ()),
+        (("role", "delete", "short"), ()),
+    ):
+        unsure = place.order(*words, "-o", "json")
+        if not shown:
+            assert unsure.returncode == 1 and "--yes" not in unsure.stderr, "somebody has it"
+            continue
+        assert unsure.returncode == ExitCode.USAGE and "for good: say --yes" in unsure.stderr
+        assert all(one in unsure.stdout for one in shown), unsure.stdout
+        place.done(*words, "--dry-run")
+    assert place.cluster.admin("user", "show", "ulf")["roles"] == ["device"] and not outcome.gone.is_set()
+    place.done("user", "delete", "ulf", "--yes")
+    assert outcome.gone.wait(PATIENCE_S) and outcome.ended == 135
+    client.loop_stop()
+    for words, rest in ((("group", "delete", "shift"), "short"), (("role", "delete", "short"), "short/%u")):
+        unsure = place.order(*words, "-o", "json")
+        assert unsure.returncode == ExitCode.USAGE and rest in unsure.stdout, unsure
+        place.done(*words, "--yes")
+        assert place.order(words[0], "show", words[2]).returncode == 1
+
+
 def test_users_survive_a_restart_of_the_routers(place: Place) -> None:
     """The policy is in the log: kill the router that has it."""
     place.done("user", "add", "fay", "--role", "device", password="good")

@@ -1,5 +1,6 @@
 """A partition whose only whole copy is gone waits, says what is left, and serves that when an operator accepts it."""
 
+import json
 import shutil
 from typing import Any
 
@@ -8,7 +9,7 @@ from tests.e2e.test_cluster import connected, publish
 
 
 def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
-    """Nothing is served before that."""
+    """NIST: recover. Nothing is served before that, and nothing is given up without --yes."""
     with local_cluster("--edges", "1", "--set", "router.partitions=8") as cluster:
         former = cluster.pid("storage-0")
         cluster.kill("storage-0")
@@ -25,7 +26,15 @@ def test_an_operator_accepts_what_a_wiped_disk_took() -> None:
         refused = cluster.command("ring", "recover", "3", "--accept-loss", "edge-0", "--data", str(cluster.data))
         assert refused.returncode == 1
         assert "edge-0 is not a live storage node" in refused.stderr
-        cluster.admin("ring", "recover", "all", "--accept-loss", "storage-0")
+        asked = ("ring", "recover", "all", "--accept-loss", "storage-0")
+        unsure = cluster.command(*asked, "-o", "json", "--data", str(cluster.data))
+        assert unsure.returncode == 2 and "lost for good" in unsure.stderr and "say --yes" in unsure.stderr
+        assert len(json.loads(unsure.stdout)["partitions"]) == without_primary(cluster) == 8, (
+            "what is left is said first"
+        )
+        cluster.admin(*asked, "--dry-run")
+        assert without_primary(cluster) == 8
+        cluster.admin(*asked, "--yes")
         served = cluster.command("ring", "recover", "3", "--data", str(cluster.data))
         assert "nothing to recover" in served.stderr
         cluster.wait_for(lambda: cluster.is_started_again("storage-0", former), "ready again")
