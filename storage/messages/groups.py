@@ -9,7 +9,13 @@ from collections import OrderedDict
 
 from storage.state.durable_sessions import DurableSession
 
-__all__ = ["Groups"]
+__all__ = ["Groups", "group_words"]
+
+
+def group_words(share: bytes) -> str:
+    """Return a group, as `share name/topic filter`, in words for the journal."""
+    name, _, topic_filter = share.decode("utf-8", "replace").partition("/")
+    return f"group {name!r} on {topic_filter!r}"
 
 
 class _Group:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from storage.messages.bodies import Bodies
+from storage.messages.groups import group_words
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
@@ -92,15 +93,15 @@ class RedispatchQueue:
         partition = self._partition
         if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
-            partition.note("drop", "expired", topic=entry.topic, detail=f"group {entry.share!r}")
+            partition.note("drop", "expired", topic=entry.topic, detail=group_words(entry.share))
             return
         if size > MESSAGE_BYTES_MAX:
             partition.count("shares_dropped_large")
-            partition.note("drop", "too_large", topic=entry.topic, detail=f"group {entry.share!r}")
+            partition.note("drop", "too_large", topic=entry.topic, detail=group_words(entry.share))
             return
         if len(self._sizes) >= MESSAGES_MAX or self._bytes + size > BYTES_MAX:
             partition.count("shares_dropped_full")
-            partition.note("drop", "queue_full", topic=entry.topic, detail=f"group {entry.share!r}")
+            partition.note("drop", "queue_full", topic=entry.topic, detail=group_words(entry.share))
             return
         properties = entry.properties[: len(entry.properties) - entry.own_bytes]
         qos, retain = entry.published & 3, bool(entry.published & 4)

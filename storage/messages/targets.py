@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from mqtt.properties import encode_subscription_identifiers
 from mqtt.topics import parse_shared
-from storage.messages.groups import Groups
+from storage.messages.groups import Groups, group_words
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from wire.messages.batches import PublishMessage
@@ -36,7 +36,7 @@ class Targets:
     def of(self, message: PublishMessage) -> Iterable[Target]:
         """Yield (session, merged subscription, its identifiers encoded): one copy per session [MQTT-3.3.4-2]."""
         if message.share:
-            member = self._pick(message.share, message.qos)
+            member = self._pick(message)
             if member is not None:  # else a QoS 1/2 message is refused: there may be a member elsewhere
                 subscription = member.subscriptions["$share/" + message.share.decode()]
                 yield member, subscription, _identifiers((subscription,))
@@ -60,12 +60,12 @@ class Targets:
                 best = Subscription(best.topic_filter, best.qos, False, True)
             yield session, best, _identifiers(subscriptions)
 
-    def _pick(self, share: bytes, qos: int) -> DurableSession | None:
+    def _pick(self, message: PublishMessage) -> DurableSession | None:
         """Choose a member: the next one that is connected with room, else, for QoS 1/2, the next one at all."""
-        member = self.groups.pick(share, absent=qos > 0)
-        if member is None and not qos:
+        member = self.groups.pick(message.share, absent=message.qos > 0)
+        if member is None and not message.qos:
             self._partition.count("dropped_no_member")
-            self._partition.note("drop", "no_subscriber_took", detail=f"group {share!r}")
+            self._partition.note("drop", "no_subscriber_took", topic=message.topic, detail=group_words(message.share))
         return member
 
 

@@ -1,5 +1,6 @@
 """``stratamq operation list | show | cancel``: long work of the cluster, whoever began it."""
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +55,8 @@ def _print_operations(options: Options, listing: Listing) -> None:
     rows, passed = listing.chosen([row._asdict() for row in found])
     if rows or options.output not in (*TABLES, OutputFormat.JSONL, OutputFormat.CSV):
         print_result(rows, options.output)
+    if not rows and options.output in TABLES and sys.stderr.isatty():
+        typer.echo("stratamq: no operations here" + " meet this" * bool(listing.filters), err=True)
     if len(rows) < passed:
         typer.echo(f"stratamq: {len(rows)} of {passed} operations are shown: --limit or --all shows more", err=True)
     end_partial(silent)

@@ -1,6 +1,7 @@
 """``stratamq msg send --trace``: a trace of the message's topic, for as long as the message is on its way."""
 
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from admin.queries import Cluster
     from admin.traces import Read, Told
 
-__all__ = ["send_traced"]
+__all__ = ["branches", "send_traced"]
 
 TRACE_S = 60
 LOOK_S = 0.3
@@ -80,5 +81,18 @@ def _print(told: "list[Told]", options: Options) -> None:
         return
     origin = told[0].event.origin if told else "no event of it was told"
     typer.echo(f"\n{origin}")
-    for depth, one in way_of(told):
-        typer.echo("   " * depth + "└─ " + line_of(one, short=True))
+    way = list(way_of(told))
+    for branch, (_, one) in zip(branches([depth for depth, _ in way]), way, strict=True):
+        typer.echo(branch + line_of(one, short=True))
+
+
+def branches(depths: Sequence[int]) -> list[str]:
+    """Return what stands before each line of a tree, by its depth."""
+    drawn = []
+    more: set[int] = set()  # depths of which there is a line further down, below the same one
+    for depth in reversed(depths):
+        more = {other for other in more if other <= depth}
+        above = "".join("│  " if other in more else "   " for other in range(depth))
+        drawn.append(above + ("├─ " if depth in more else "└─ "))
+        more.add(depth)
+    return drawn[::-1]

@@ -96,6 +96,17 @@ def grouped(edge: Edge, members: int) -> None:
     edge.cluster.settle()
 
 
+def test_a_message_that_no_member_takes_is_told_with_its_topic_and_group() -> None:
+    """The journal had neither topic nor group, but the bytes of both as Python writes them."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    grouped(edge, 1)
+    edge.publish(PublishMessage(0, b"q", b"m", 0, share=SHARE), 0)
+    cluster.settle()
+    (entry,) = [one for one in cluster.primary(0).core.placements.journal.entries if one.event == "drop"]
+    assert (entry.reason, entry.topic, entry.detail) == ("no_subscriber_took", "q", "group 'g' on 'q'")
+
+
 @timed
 def test_thousands_of_members_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 100 messages of a turn went past 3 000 of them; the one that is connected gets what it has room for."""

@@ -1,6 +1,7 @@
 """Answers of nodes to an order, as a table."""
 
 from stratamq.cli.node_table import node_table
+from stratamq.cli.sent_traced import branches
 
 
 def row(node: str, *lines: str, count: int = 0, error: str = "") -> dict[str, object]:
@@ -31,3 +32,9 @@ def test_other_lines_stay_lines() -> None:
     assert node_table([row("e1")], tried=True) == [{"node": "e1", "lines": []}]
     for lines in (("entries 5", "entries 6"), ("Entries 5",), ("users: no such file",), ("entries",)):
         assert node_table([row("e1", *lines)], tried=False)[0]["lines"] == list(lines)
+
+
+def test_a_tree_shows_which_lines_are_of_one_branch() -> None:
+    """Each line ended its branch."""
+    assert branches([0, 1, 1, 2, 2, 1]) == ["└─ ", "   ├─ ", "   ├─ ", "   │  ├─ ", "   │  └─ ", "   └─ "]
+    assert branches([]) == [] and branches([0, 0]) == ["├─ ", "└─ "]
