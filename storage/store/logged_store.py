@@ -9,7 +9,8 @@ by far, are never moved, and one that was written again and again is moved once.
 | its region is written again | once what was moved is durable in the data file |
 | the older generation is gone | before more than three quarters of the newer one's region are full |
 | a commit to a crowded region waits | for all commits before it, so that none has to be synced in its call |
-| a commit that finds no room in its region | goes to the data file, and so do others until it is durable |
+| a commit that finds no room in its region | has its rows behind both regions (``write_ahead.py``) |
+| one that finds the region full of commits | goes to the data file, and so do others until it is durable |
 | no row is moved | while a checkpoint of the data file is synced |
 | a commit to a crowded region waits as well | for the end of that, and until the older generation is moved, in slices |
 
@@ -18,9 +19,11 @@ those (``Store.open`` replays them). Decision: docs/adr/0079-a-log-of-our-own.md
 """
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from storage.state import keys
+from storage.state.row_lists import octets_of
 from storage.store.checkpoints import CheckpointSync
 from storage.store.errors import BatchUnknown, StoreClosed, StoreFailed, SyncFailed
 from storage.store.protocol import Batch, Row, SyncTicket
@@ -29,7 +32,7 @@ from storage.store.row_table import ABSENT, Below, RowTable, encode_rows
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from storage.store.store_sync import StoreSync
-from storage.store.write_ahead import WriteAhead
+from storage.store.write_ahead import WriteAhead, size_of
 from wire.messages.octets import Octets
 
 __all__ = ["LoggedStore"]
@@ -37,6 +40,8 @@ __all__ = ["LoggedStore"]
 ASCENDING = keys.QUEUE + keys.LOG + keys.INFLIGHT  # kinds of rows whose keys ascend within their head
 GENERATION_BYTES = 8 * 1024 * 1024  # of the log, after which the next generation begins
 SETTLED = 4  # part of a newer generation by whose end most messages of the older one are consumed: a quarter
+PIECE_BYTES = 256 * 1024  # of a commit that are written at a time
+PIECE_ROWS = 2_000
 MOVED_PER_ROW = 2  # rows moved for each that is written: the older generation is gone long before the newer is full
 MOVED_LEAST = 32
 MOVED_MOST = 2_000  # with one commit: some milliseconds, in which the loop waits
@@ -140,15 +145,20 @@ class LoggedStore:
         """Commit a batch; see ``KeyValueStore.write``."""
         self._require_open()
         settings = self._data.settings
-        rows = encode_rows(self._octets, batch, settings.key_bytes_max, settings.value_bytes_max)
-        self._data.require_room_for(len(rows), reclaiming=reclaiming)
+        size = size_of(batch)
+        pieces = [batch] if size <= PIECE_BYTES else _cut(batch)
+        longest, largest = settings.key_bytes_max, settings.value_bytes_max
+        encoded: Iterable[bytes] = (encode_rows(self._octets, rows, longest, largest) for rows in pieces)
+        if size <= PIECE_BYTES:
+            encoded = [*encoded]  # what cannot be written is refused before anything is done
+        self._data.require_room_for(size, reclaiming=reclaiming)
         number = self._number + 1
         if not self._direct_from:
-            self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch), self._region.fills(len(rows)))
-        if self._direct_from or not self._region.has_room(rows):
+            self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch), self._region.fills(size))
+        if self._direct_from or self._region.is_full:
             return self._write_directly(batch, number)
         try:
-            self._region.append(number, rows)
+            self._region.append(number, size, encoded)
         except OSError as error:
             raise BatchUnknown(number, f"write-ahead log: {error}") from error
         self._newer.apply(batch)
@@ -192,10 +202,12 @@ class LoggedStore:
         if self._move_rows(self._older, most, over):
             self._older = None
 
-    def _move_rows(self, table: RowTable, most: int, over: RowTable | None = None) -> bool:
+    def _move_rows(self, table: RowTable, most: int, over: RowTable | None = None, *, at_once: bool = False) -> bool:
         """Move some rows of a generation, without those that a later one has; return whether none is left."""
         rows = table.some(most)
         whole = len(rows) < most  # the partitions of a generation are not counted for each slice
+        if not at_once and octets_of(rows) > 2 * MOVED_BYTES_MAX:  # they are longer than the others of their generation
+            rows, whole = rows[: _count_within(rows, MOVED_BYTES_MAX)], False
         number = table.number if whole else self._data.transaction_no
         moved = rows if over is None else over.without(rows)
         try:
@@ -218,7 +230,7 @@ class LoggedStore:
             except OSError as error:
                 raise SyncFailed(f"write-ahead log: {error}") from error
         for table in tables:
-            while not self._move_rows(table, MOVED_AT_ONCE):
+            while not self._move_rows(table, MOVED_AT_ONCE, at_once=True):
                 pass
         self._older = None
         self._newer = RowTable(self._below, self._number)
@@ -354,6 +366,25 @@ class LoggedStore:
         """Release everything, whatever state it is in."""
         self._ahead.close()
         self._data.abandon()
+
+
+def _cut(batch: Batch) -> Iterator[Batch]:
+    """Yield a large batch in pieces of about PIECE_BYTES, one row at least."""
+    begin = 0
+    while begin < len(batch):
+        piece = batch[begin : begin + PIECE_ROWS]
+        piece = piece[: _count_within(piece, PIECE_BYTES)]
+        begin += len(piece)
+        yield piece
+
+
+def _count_within(rows: Batch, octets: int) -> int:
+    """Return how many of the first rows have about so many bytes, one at least."""
+    for count, (key, value) in enumerate(rows, 1):
+        octets -= len(key) + len(value or b"")
+        if octets <= 0:
+            return count
+    return len(rows)
 
 
 def _add(rows: list[Row], key: bytes, value: bytes | None) -> None:

@@ -8,18 +8,25 @@ A deleted key has 0xFFFFFFFF value bytes and no value. The CRC is of transaction
 record before; the first one's begins with the CRC of the log's label, which the data file knows (16 random bytes, u32
 bytes of a region), and the region's number. So nothing that an earlier generation, or an earlier process, left behind
 is taken for what follows. A record counts if all commits before it are in the data file or in the log.
-Decision: docs/adr/0079-a-log-of-our-own.md.
+
+Rows of a large commit, or of one that finds no room in its region, stand behind both regions. Their record has one
+row in their place, with the key ``LARGE_KEY`` and where they are: (u64 place in the file, u32 bytes, u32 CRC-32). That
+room belongs to the region's generation, and is free with it. Decisions: docs/adr/0079-a-log-of-our-own.md,
+docs/adr/0210-room-for-large-commits.md.
 """
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
 from conf.synced_folder import sync_folder
+from storage.state.row_lists import octets_of
+from storage.store.protocol import Batch
+from storage.store.record import RESERVED_PREFIX
 
-__all__ = ["REGION_BYTES", "LogRegion", "WriteAhead", "logged_commits"]
+__all__ = ["REGION_BYTES", "LogRegion", "WriteAhead", "logged_commits", "size_of"]
 
 REGION_BYTES = 32 * 1024 * 1024
 REGIONS = 2
@@ -28,19 +35,29 @@ DELETED = 0xFFFFFFFF
 _HEAD = struct.Struct(">IIQ")
 _NUMBER = struct.Struct(">Q")
 _ROW = struct.Struct(">HI")
+_PLACE = struct.Struct(">QII")
+LARGE_KEY = RESERVED_PREFIX + b"\x00large"  # no row of a commit may have it
+PLACE_BYTES = _ROW.size + len(LARGE_KEY) + _PLACE.size
+LARGE_BYTES = 1024 * 1024  # of rows that stand behind the regions in any case
 
 Rows = list[tuple[bytes, bytes | None]]
 
 
 class LogRegion:
-    """A region that is being written."""
+    """A region that is being written.
 
-    def __init__(self, descriptor: int, label: bytes, index: int) -> None:
+    Attributes:
+        used: Bytes of its commits, those behind the regions included.
+    """
+
+    def __init__(self, ahead: "WriteAhead", index: int) -> None:
         self.index = index
         self.used = 0
-        self._bytes = _region_bytes(label)
-        self._descriptor = descriptor
-        self._chain = _chain(label, index)
+        self.large: list[tuple[int, int]] = []  # (place, end) of rows behind the regions
+        self._ahead = ahead
+        self._bytes = _region_bytes(ahead.label)
+        self._end = 0
+        self._chain = _chain(ahead.label, index)
 
     @property
     def is_crowded(self) -> bool:
@@ -52,19 +69,37 @@ class LogRegion:
         left = self._bytes - self._bytes // 4 - self.used
         return size / left if left > size else 1.0
 
-    def has_room(self, rows: bytes) -> bool:
-        """Whether a commit with these rows fits."""
-        return self.used + _HEAD.size + len(rows) <= self._bytes
+    @property
+    def is_full(self) -> bool:
+        """Whether no commit fits, not even one whose rows stand elsewhere."""
+        return self._end + _HEAD.size + PLACE_BYTES > self._bytes
 
-    def append(self, transaction_no: int, rows: bytes) -> None:
-        """Write a commit; if that raises OSError, it was not, and the next one takes its place."""
+    def append(self, transaction_no: int, size: int, pieces: Iterable[bytes]) -> None:
+        """Write a commit; if that raises, it was not, and the next one takes its place.
+
+        Args:
+            transaction_no: Its number.
+            size: Bytes of its rows.
+            pieces: Of them; one by one, so that no memory for all of them is filled and copied.
+        """
+        place = 0
+        if size > LARGE_BYTES or self._end + _HEAD.size + size > self._bytes:
+            place = at = self._ahead.room_for(size)
+            found = 0
+            for piece in pieces:
+                found = crc32(piece, found)
+                self._ahead.write(at, piece)
+                at += len(piece)
+            rows = _ROW.pack(len(LARGE_KEY), _PLACE.size) + LARGE_KEY + _PLACE.pack(place, size, found)
+        else:
+            rows = b"".join(pieces)
         chain = crc32(rows, crc32(_NUMBER.pack(transaction_no), self._chain))
         record = _HEAD.pack(len(rows), chain, transaction_no) + rows
-        at = self.index * self._bytes + self.used
-        written = 0
-        while written < len(record):
-            written += os.pwrite(self._descriptor, record[written:] if written else record, at + written)
-        self.used += len(record)
+        self._ahead.write(self.index * self._bytes + self._end, record)
+        if place:
+            self.large.append((place, place + size))
+        self._end += len(record)
+        self.used += _HEAD.size + size
         self._chain = chain
 
 
@@ -74,6 +109,7 @@ class WriteAhead:
     def __init__(self, path: Path) -> None:
         """Open or create the file, under a new label. Raises OSError."""
         self.label = os.urandom(RANDOM_BYTES) + REGION_BYTES.to_bytes(4, "big")
+        self._regions: dict[int, LogRegion] = {}
         is_there = path.exists()
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not is_there:
@@ -81,13 +117,34 @@ class WriteAhead:
 
     def region(self, index: int) -> LogRegion:
         """Begin to write a region, all of whose commits stand in the data file."""
-        return LogRegion(self.descriptor, self.label, index)
+        region = self._regions[index] = LogRegion(self, index)
+        return region
+
+    def room_for(self, size: int) -> int:
+        """Return the first place behind the regions where so many bytes overwrite nothing of either generation."""
+        place = REGIONS * _region_bytes(self.label)
+        for begin, end in sorted(large for region in self._regions.values() for large in region.large):
+            if begin - place >= size:
+                break
+            place = max(place, end)
+        return place
+
+    def write(self, at: int, data: bytes) -> None:
+        """Write bytes at a place of the file. Raises OSError."""
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self.descriptor, memoryview(data)[written:] if written else data, at + written)
 
     def close(self) -> None:
         """Release the file, without a sync."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def size_of(rows: Batch) -> int:
+    """Return the bytes that rows have here."""
+    return octets_of(rows) + _ROW.size * len(rows)
 
 
 def logged_commits(path: Path, label: bytes, head: int) -> Iterator[tuple[int, Rows]]:
@@ -98,9 +155,16 @@ def logged_commits(path: Path, label: bytes, head: int) -> Iterator[tuple[int, R
     commits: dict[int, bytes] = {}
     for index in range(REGIONS):
         commits.update(_region_commits(data[index * region_bytes : (index + 1) * region_bytes], label, index))
-    while (rows := commits.get(head + 1)) is not None:
+    while (octets := commits.get(head + 1)) is not None:
+        rows = _rows(octets)
+        if rows and rows[0][0] == LARGE_KEY:
+            place, size, found = _PLACE.unpack(rows[0][1] or b"")
+            octets = data[place : place + size]
+            if len(octets) < size or crc32(octets) != found:
+                return
+            rows = _rows(octets)
         head += 1
-        yield head, _rows(rows)
+        yield head, rows
 
 
 def _region_bytes(label: bytes) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
@@ -322,11 +323,13 @@ async def test_the_thread_syncs_files_one_after_the_other(
     store.close()
 
 
+@pytest.mark.parametrize("large", [19_000, 150_000, 600_000], ids=["fits", "fits an empty region", "fits none"])
 async def test_no_commit_syncs_in_its_call_however_full_the_log_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     """Many small rows, then few large ones, faster than small ones are moved: a region of the log would be full."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    monkeypatch.setattr(logged_store, "MOVED_BYTES_MAX", 20_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 200_000)
     monkeypatch.setattr(log_syncs, "WAIT_S", 0.0)  # each sync lasts as long as the loop is busy
     store = LoggedStore.open(tmp_path / "store", "c", "n", _NO_FLOOR)
@@ -337,13 +340,20 @@ async def test_no_commit_syncs_in_its_call_however_full_the_log_is(
     async with _running(committer):
         for number in range(60):
             small = {b"%05d" % (number * 1_000 + at): b"x" * 10 for at in range(1_000 if number % 20 < 4 else 0)}
-            large = {b"%05d" % number: b"x" * 19_000}
-            rows |= (added := small or large)
+            long = {b"%05d-%d" % (number, at): b"%d" % number * 9_500 for at in range(large // 19_000)}
+            rows |= (added := small or long)
             committer.submit(list(added.items()))
         with trio.fail_after(PATIENCE_S):
             await committer.wait_durable(60)
     monkeypatch.undo()
     assert dict(store.scan(b"", None, len(rows) + 1)) == rows
+    copy = tmp_path / "killed"
+    copy.mkdir()
+    for file in tmp_path.glob("store*"):
+        shutil.copy(file, copy / file.name)
+    killed = LoggedStore.open(copy / "store", "c", "n", _NO_FLOOR)
+    assert dict(killed.scan(b"", None, len(rows) + 1)) == rows
+    killed.close()
     store.close()
 
 

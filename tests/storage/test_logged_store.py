@@ -5,6 +5,7 @@ That it keeps the store's contract, and loses nothing by kills and power losses:
 """
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -179,11 +180,44 @@ def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path
     again.close()
 
 
-def test_a_commit_that_is_larger_than_the_log_goes_to_the_data_file(
+def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows stand behind both regions, until they are moved: the file is as long as a few of them."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 5_000)
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    sizes = []
+    for number in range(100):
+        store.write([(b"k", b"%03d" % number * 10_000), (b"n%03d" % number, b"")])
+        _sync(store)
+        sizes.append(path.with_name("store.lsm-ahead").stat().st_size)
+    assert len(store.scan(b"", None, 1_000)) == 101
+    assert max(sizes) <= 2 * 10_000 + 5 * 30_100
+    store.close()
+
+
+def test_rows_of_a_large_commit_are_moved_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are counted by their mean length, and those of one commit may all be longer."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 100_000)
+    monkeypatch.setattr(logged_store, "MOVED_BYTES_MAX", 50_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store.write([(b"a%04d" % number, b"x" * 20_000) for number in range(50)])
+    store.write([(b"b%04d" % number, b"") for number in range(10_000)])
+    _sync(store)
+    sizes = [0]
+    for number in range(2_000):
+        store.write([(b"c%04d" % number, b"x" * 500)])
+        _sync(store)
+        sizes.append(sum(key.startswith(b"a") for key in _in_data_file(store)) if sizes[-1] < 50 else 50)
+    assert sizes[-1] == 50
+    assert max(later - sooner for sooner, later in pairwise(sizes)) <= 6, "some 100 kB with a commit"
+    store.close()
+
+
+def test_a_commit_that_finds_the_log_full_goes_to_the_data_file(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a commit, and those before it is durable, are whole after a kill; then the log is used again."""
-    monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 250)
     store = LoggedStore.open(path, "c", "n", SETTINGS)
     model: dict[bytes, bytes] = {}
     rng = random.Random(1)
@@ -221,11 +255,11 @@ def test_an_exception_while_rows_are_moved_loses_nothing(
     again.close()
 
 
-def test_a_row_of_a_large_commit_that_is_written_again_can_be_deleted(
+def test_a_row_that_went_past_the_log_and_is_written_again_can_be_deleted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stands in the data file, which it reached past the log: its deletion has to go there too."""
-    monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 80)
     store = LoggedStore.open(path, "c", "n", SETTINGS)
     store.write([(keys.queue_key(1, 7, 1), b"first")])
     store.write([(keys.queue_key(1, 7, 2), b"x" * 20_000)])

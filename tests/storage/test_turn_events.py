@@ -88,6 +88,22 @@ def test_a_long_frame_of_messages_is_taken_in_several_turns() -> None:
     assert taken[-1][-1] is behind and behind not in taken[0]
 
 
+def test_long_messages_weigh_by_what_their_partitions_keep() -> None:
+    """A turn of the core ends behind some megabytes of them: it is written to disk in one piece."""
+    places = tuple(range(100))
+    frame = FrameArrived(
+        EDGE,
+        FrameKind.PUBLISH,
+        encode_message(PublishMessage(1, b"t", bytes(60_000), 1, partitions=places, epochs=places)),
+    )
+    events = TurnEvents()
+    for _ in range(10):
+        events.append(frame)
+    for _ in range(9):
+        assert events.take() == [frame]
+        assert not events.goes_on, "the next one is of another turn"
+
+
 def test_a_long_frame_of_acknowledgements_is_taken_in_several_turns() -> None:
     frame = FrameArrived(
         EDGE, FrameKind.PUSH_ACK, b"".join(encode_push_ack(PushAck(1, 1, 1, seq, 4, 0)) for seq in range(1_000))

@@ -76,6 +76,7 @@ __all__ = [
 ]
 
 NO_EXPIRY = 0xFFFFFFFF
+PLACE_BYTES = 4_096  # that a partition keeps in about the time in which a short message is taken
 FLAG_RETAIN = 0x04
 FLAG_SHARE = 0x08
 FLAG_OWNER = 0x10
@@ -338,7 +339,8 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
 def publish_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
     """Return where the records of a PUBLISH payload end that name ``most`` partitions, and how many those name.
 
-    A record counts one at least. The last of them may name more; what is no record reaches to the end.
+    A record counts one at least, and a long one several times: each partition keeps what it carries. The last of them
+    may name more; what is no record reaches to the end.
     """
     places, end = 0, len(data)
     while offset < end and places < most:
@@ -351,7 +353,7 @@ def publish_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
             if flags & FLAG_OWNER:
                 offset += 14 + int.from_bytes(data[offset : offset + 2], "big")
             offset += topics + properties + payloads
-            places += count or 1
+            places += (count or 1) * (1 + (topics + properties + payloads) // PLACE_BYTES)
         elif kind == RUN_TYPE and left >= _RUN.size:
             _, _, _, topics, packets = _RUN.unpack_from(data, offset)
             offset += _RUN.size + topics + packets

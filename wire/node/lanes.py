@@ -55,7 +55,9 @@ class _Lane:
         self.octets += _octets(event)
 
     def take(self, weigh: Weigh, left: int, taken: list[Event], *, first: bool) -> int:
-        """Move events to ``taken`` as far as a weight allows; return what is left of it, 0 if something stays.
+        """Move events to ``taken`` as far as a weight allows; return what is left of it, nothing if something stays.
+
+        It is below 0 by what the last one weighed above it.
 
         Args:
             weigh: Of the tier.
@@ -77,7 +79,7 @@ class _Lane:
             if not end:
                 self.events.popleft()
                 self.octets -= _octets(event)
-        return 0 if self.events else max(0, left)
+        return min(0, left) if self.events else left
 
 
 class _Turns:
@@ -182,15 +184,18 @@ class Lanes:
     ) -> tuple[list[Event], int]:
         """Remove and return what is taken next, and the weight that is left: one event at least, if there is one.
 
+        The weight is below 0 where an event of others than routers weighed more than there was.
+
         Args:
             weight: Of what is taken, about.
             own: Only of what routers sent, and of this node.
             skips: Says of which node nothing is taken now; never of a router.
         """
         taken: list[Event] = []
-        left = self._own.take(self._weigh, weight, taken, first=True)
+        left = max(0, self._own.take(self._weigh, weight, taken, first=True))
         if self._routers:
-            left = self._take(self._routers, taken, left, left if own or not self._others else left // 2)
+            share = left if own or not self._others else left // 2
+            left = max(left - share, self._take(self._routers, taken, left, share))
         if not own and (left > 0 or not self.own):
             left = self._take(self._others, taken, left, left, skips)
         return taken, left
