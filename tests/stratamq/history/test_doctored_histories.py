@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -144,17 +145,23 @@ def give_two_members_one_message(records: list[Record]) -> list[Record]:
 
 
 def read_the_value_before(records: list[Record]) -> list[Record]:
-    """Let the last read of a topic return a value that an earlier read had already seen replaced."""
-    reads: dict[str, list[int]] = {}
-    topics = {r.operation: r.topic for r in records if r.kind is Kind.READ and r.phase is Phase.INVOKE}
-    for position, record in enumerate(records):
-        if record.kind is Kind.READ and record.phase is Phase.OK and record.payload:
-            reads.setdefault(topics[record.operation], []).append(position)
-    for positions in reads.values():
-        values = [records[position].payload for position in positions]
-        if values[0] not in values[1:] and len(positions) > 2:
+    """Let a read return a value that a read before had already seen replaced: one behind the other, none beside."""
+    begun = {r.operation: at for at, r in enumerate(records) if r.kind is Kind.READ and r.phase is Phase.INVOKE}
+    ended = [
+        (begun[r.operation], at)
+        for at, r in enumerate(records)
+        if r.kind is Kind.READ and r.phase is Phase.OK and r.payload
+    ]
+    for (_, first), (second_begun, second), (third_begun, third) in combinations(ended, 3):
+        old, new = records[first].payload, records[second].payload
+        topics = {records[begun[records[at].operation]].topic for at in (first, second, third)}
+        if (
+            len(topics) == 1
+            and old not in (new, records[third].payload)
+            and first < second_begun < second < third_begun
+        ):
             changed = list(records)
-            changed[positions[-1]] = msgspec.structs.replace(records[positions[-1]], payload=values[0])
+            changed[third] = msgspec.structs.replace(records[third], payload=old)
             return changed
     raise AssertionError("the recording has nothing to doctor")
 
