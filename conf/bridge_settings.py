@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 MIB = 1024 * 1024
+TIB = 1 << 40
+YEAR_S = 31_536_000.0
 
 
 class GatewaySettings(BaseModel, frozen=True, extra="forbid"):
@@ -103,12 +105,14 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
     window_messages: int = Field(
         default=1024, ge=1, le=65_535, description="messages taken and not done; more hides longer round trips"
     )
-    window_bytes: int = Field(default=64 * MIB, ge=1024, description="bytes of such messages; a source waits above it")
+    window_bytes: int = Field(
+        default=64 * MIB, ge=1024, le=4096 * MIB, description="bytes of such messages; a source waits above it"
+    )
     packet_bytes_max: int = Field(
         default=8 * MIB, ge=1024, le=268_435_460, description="largest MQTT packet that the bridge takes"
     )
     give_up_s: float = Field(
-        default=0.0, ge=0.0, description="s; a message tried for so long goes to the dead letter; 0: never"
+        default=0.0, ge=0.0, le=YEAR_S, description="s; a message tried for so long goes to the dead letter; 0: never"
     )
     dead_letter: str = Field(
         default="",
@@ -119,6 +123,7 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
     dead_letter_bytes_max: int = Field(
         default=1024 * MIB,
         ge=1024,
+        le=TIB,
         description="bytes of a file; above it messages stay open until it is moved away",
     )
 
@@ -167,7 +172,9 @@ class MqttBridge(BridgeSettings, frozen=True, extra="forbid"):
     lazy_messages: int = Field(
         default=10, ge=1, le=1000, description="messages that wait before a lazy bridge connects"
     )
-    lazy_idle_s: float = Field(default=60.0, gt=0, description="s without a message before a lazy bridge disconnects")
+    lazy_idle_s: float = Field(
+        default=60.0, gt=0, le=YEAR_S, description="s without a message before a lazy bridge disconnects"
+    )
 
 
 class MapSettings(BaseModel, frozen=True, extra="forbid"):
@@ -244,7 +251,7 @@ class Webhook(SinkBridge, frozen=True, extra="forbid"):
     http_authority: Path | None = Field(default=None, description="PEM that signs the server; none: the system's")
     batch_messages: int = Field(default=100, ge=1, le=1000, description="of one request; 1: the body is the payload")
     batch_bytes: int = Field(
-        default=256 * 1024, ge=1024, description="payloads of one request; one alone may be larger"
+        default=256 * 1024, ge=1024, le=256 * MIB, description="payloads of one request; one alone may be larger"
     )
     concurrency: int = Field(default=8, ge=1, le=64, description="requests at the same time; a topic has one of them")
     timeout_s: float = Field(default=10.0, gt=0, le=300, description="s; for the whole answer")
@@ -265,7 +272,7 @@ class RedisSink(SinkBridge, RedisDoor, frozen=True, extra="forbid"):
     """``kind = "redis-sink"``: entries of streams; a map's topic is the stream."""
 
     kind: Literal["redis-sink"]
-    maxlen: int = Field(default=0, ge=0, description="entries that a stream keeps, about; 0: all")
+    maxlen: int = Field(default=0, ge=0, le=1 << 40, description="entries that a stream keeps, about; 0: all")
 
 
 class RedisSource(MapBridge, RedisDoor, frozen=True, extra="forbid"):
@@ -274,7 +281,7 @@ class RedisSource(MapBridge, RedisDoor, frozen=True, extra="forbid"):
     kind: Literal["redis-source"]
     consumer_group: str = Field(min_length=1, description="of the streams; gateway.id is the consumer's name in it")
     claim_s: float = Field(
-        default=60.0, ge=1.0, description="s; entries that another consumer holds so long are taken over"
+        default=60.0, ge=1.0, le=YEAR_S, description="s; entries that another consumer holds so long are taken over"
     )
 
 
@@ -283,8 +290,8 @@ class FilesSink(SinkBridge, frozen=True, extra="forbid"):
 
     kind: Literal["files"]
     folder: Path = Field(description="made if it is missing, mode 0700")
-    rotate_s: float = Field(default=60.0, gt=0, description="s; an open file becomes Parquet after so long")
-    rotate_bytes: int = Field(default=64 * MIB, ge=1024, description="or when it has so many bytes")
+    rotate_s: float = Field(default=60.0, gt=0, le=YEAR_S, description="s; an open file becomes Parquet after so long")
+    rotate_bytes: int = Field(default=64 * MIB, ge=1024, le=TIB, description="or when it has so many bytes")
 
 
 BRIDGE_KINDS: dict[str, type[BridgeSettings]] = {

@@ -28,9 +28,9 @@ class PolicySettings(BaseModel, frozen=True, extra="forbid", populate_by_name=Tr
         default=("#",), alias="export", description="filters; other topics do not go to this neighbour"
     )
     messages_per_s: float = Field(
-        default=10_000.0, gt=0, description="ceiling, each way; above it the link is not read"
+        default=10_000.0, gt=0, le=1e9, description="ceiling, each way; above it the link is not read"
     )
-    bytes_per_s: float = Field(default=64.0 * MIB, ge=1024, description="the same in bytes")
+    bytes_per_s: float = Field(default=64.0 * MIB, ge=1024, le=1e12, description="the same in bytes")
     interests_max: int = Field(default=10_000, ge=1, le=1_000_000, description="filters that are learned from it")
 
     @field_validator("imports", "exports", mode="before")
@@ -86,7 +86,10 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
     api_authority: Path | None = Field(default=None, description="PEM that signs the service; none: the system's")
     list_s: float = Field(default=60.0, ge=1, le=86_400, description="s between two lists of subscriptions")
     interest_s: float = Field(
-        default=604_800.0, ge=60, description="s; how long a client with a kept session counts after it left"
+        default=604_800.0,
+        ge=60,
+        le=31_536_000.0,
+        description="s; how long a client with a kept session counts after it left",
     )
     interests_max: int = Field(default=10_000, ge=1, le=1_000_000, description="filters of the broker's clients")
 
@@ -96,9 +99,9 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
     missed: int = Field(default=3, ge=2, le=20, description="intervals of silence after which somebody is gone")
     hold_s: float = Field(default=86_400.0, ge=1, le=1e9, description="s; how long a message is kept for who is away")
     dedup_s: float = Field(default=3_600.0, ge=1, le=1e9, description="s; how long ids are remembered")
-    dedup_ids_max: int = Field(default=1_000_000, ge=1_000, description="ids that are remembered")
+    dedup_ids_max: int = Field(default=1_000_000, ge=1_000, le=100_000_000, description="ids that are remembered")
     spool_bytes_max: int = Field(
-        default=1024 * MIB, ge=MIB, description="messages kept; above it the broker is not acknowledged"
+        default=1024 * MIB, ge=MIB, le=1 << 40, description="messages kept; above it the broker is not acknowledged"
     )
     host_window: int = Field(default=1_024, ge=1, le=65_535, description="messages handed to the broker at once")
     receive_maximum: int = Field(default=1_024, ge=1, le=65_535, description="messages of the broker taken at once")

@@ -4,7 +4,9 @@ A listener has a setting of each name; a user, a group and a role have any of th
 reads would be no limit.
 """
 
-__all__ = ["LIMIT_NAMES"]
+__all__ = ["LIMIT_BELOW", "LIMIT_NAMES"]
+
+LIMIT_BELOW = 1 << 62  # any limit: sums of two fit in a word of the machine
 
 LIMIT_NAMES = (
     "publish_rate_max",

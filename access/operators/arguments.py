@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from conf.limit_names import LIMIT_NAMES
+from conf.limit_names import LIMIT_BELOW, LIMIT_NAMES
 from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, SENT_TOPICS_MAX
 from wire.messages.ranges import ListenerName, NodeName, SomeNode
@@ -54,7 +54,7 @@ Names = Annotated[list[Name], Meta(max_length=64)]
 Record = Annotated[str, Meta(max_length=512, pattern=r"^(\$argon2id\$[!-~]+)?\Z")]
 Verifier = Annotated[str, Meta(max_length=512, pattern=r"^(SCRAM-SHA-(256|512)\$[!-~]+)?\Z")]
 LimitName = Annotated[str, Meta(pattern=rf"^({'|'.join(LIMIT_NAMES)})\Z")]
-Limits = dict[LimitName, Annotated[int, Meta(ge=0, lt=1 << 62)]]
+Limits = dict[LimitName, Annotated[int, Meta(ge=0, lt=LIMIT_BELOW)]]
 Subject = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Reason = Annotated[str, Meta(max_length=256)]
 KickReason = Annotated[str, Meta(pattern=rf"^({'|'.join(KICK_REASONS)})\Z")]

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from access.files import AccessFileError, read_access_file
 from access.rules.rules import ALL_ACTIONS, PUBLISHING, SUBSCRIBING, Action, Rule, Tier, check_cost, make_rule
-from conf.limit_names import LIMIT_NAMES
+from conf.limit_names import LIMIT_BELOW, LIMIT_NAMES
 from conf.toml_lines import TomlLines
 
 __all__ = [
@@ -87,7 +87,7 @@ class RoleWords(_Words):
     priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
     listener: Annotated[str, Field(max_length=64)] = ""
     network: Annotated[str, Field(max_length=64)] = ""
-    limits: dict[LimitName, Annotated[int, Field(ge=0, lt=1 << 62)]] = {}
+    limits: dict[LimitName, Annotated[int, Field(ge=0, lt=LIMIT_BELOW)]] = {}
 
 
 class GroupWords(_Words):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from conf.limit_names import LIMIT_NAMES
+from conf.limit_names import LIMIT_BELOW, LIMIT_NAMES
 from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.durations import seconds_of
 from stratamq.cli.output import print_result
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 CLOCKS_DIFFER_S = 300  # of edges and routers, and the 30 s for which a token is taken behind its exp
+LIMIT_DIGITS_MAX = 30  # leading zeros included; Python reads no number of thousands
 PASSWORD_BYTES_MAX = 65_535  # of a password in CONNECT
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and whom it takes from.")]
@@ -181,10 +182,10 @@ def _limits(given: list[str] | None) -> dict[str, int]:
     limits = {}
     for text in given or []:
         name, _, number = text.partition("=")
-        if name not in LIMIT_NAMES or not (number.isascii() and number.isdigit()):
-            raise UserError(
-                f"--limit {text!r}: {', '.join(LIMIT_NAMES)}, each with = and a whole number", ExitCode.USAGE
-            )
+        is_number = number.isascii() and number.isdigit() and len(number) <= LIMIT_DIGITS_MAX
+        if name not in LIMIT_NAMES or not is_number or int(number) >= LIMIT_BELOW:
+            known = f"{', '.join(LIMIT_NAMES)}, each with = and a whole number below 2^62"
+            raise UserError(f"--limit {text[:128]!r}: {known}", ExitCode.USAGE)
         limits[name] = int(number)
     return limits
 

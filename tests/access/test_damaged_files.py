@@ -30,6 +30,7 @@ from conf.settings import EdgeConfig, ListenerSettings
 from edge.login.bounded_http import tls_context
 from edge.login.listener_chain import shared_secret
 from edge.login.token_settings import token_step
+from gateways.datagrams.keys import read_key, read_keys
 from membership.keyring import KeyRingError, generate_key, read_key_file
 from stratamq.rooms import load_config
 from tests.access.identity.test_passwords import KNOWN
@@ -167,6 +168,8 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> None:
             "key of a callout": Kind(lost.key.read_bytes(), lambda path: shown_to_callout(lost.certificate, path)),
             "scram secret": Kind(SECRET, lambda path: [shared_secret(path) and "a secret"], takes=True),
             "jwks": Kind(_jwks(), _kids, unknown=b"}"),
+            "keys of devices": Kind(f"pump {'1f' * 32}\nlamp {'2e' * 32}\n".encode(), read_keys),
+            "key of a device": Kind(b"1f" * 32 + b"\n", lambda path: [read_key(path).hex()]),
             "gossip keys": Kind(f"{base64.b64encode(generate_key()).decode()}\n".encode(), read_key_file),
             "certificate of a listener": Kind(
                 shown.certificate.read_bytes(), lambda path: listener(path, shown.key, shown.authority)
@@ -206,7 +209,7 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
     "deep": lambda _: b"x = " + b"[" * 100_000,
     "a long line": lambda whole: whole + b"x" * 1_000_000 + b"\n",
 }
-TEXTS = {"passwords", "acl", "scram users"}
+TEXTS = {"passwords", "acl", "scram users", "keys of devices"}
 SECRETS = {"token secret", "scram secret"}
 BY_OPENSSL = {
     "authority of a callout",
@@ -220,7 +223,7 @@ BY_OPENSSL = {
 PEMS = BY_OPENSSL | {"authorities", "crl", "token key"}
 # Which kinds are taken, as the table of docs/security_checks.md says; of secrets any bytes are, and make another one.
 TAKEN: dict[str, frozenset[str] | set[str]] = {
-    "CRLF": TEXTS | SECRETS | PEMS | {"roles", "settings", "jwks", "gossip keys"},
+    "CRLF": TEXTS | SECRETS | PEMS | {"roles", "settings", "jwks", "gossip keys", "key of a device"},
     "CR": SECRETS | (PEMS - BY_OPENSSL) | {"jwks", "gossip keys"},
     "CR behind the last line": SECRETS | PEMS | {"jwks", "gossip keys"},
     "one line that ends in CR": {"token secret", "jwks", "gossip keys"},
