@@ -199,7 +199,7 @@ class Revoke(_Arguments):
 
     kind: Literal["serial", "token"]
     value: Annotated[str, Meta(min_length=1, max_length=256)]
-    issuer: Annotated[str, Meta(max_length=1_024)] = ""
+    issuer: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # any other is nobody's: nothing would be revoked
     for_s: Seconds = 0.0
     reason: Reason = ""
     dry_run: bool = False

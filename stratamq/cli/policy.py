@@ -7,6 +7,7 @@ it still waits for.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 CLOCKS_DIFFER_S = 300  # of edges and routers, and the 30 s for which a token is taken behind its exp
+DIGEST = re.compile(r"[0-9a-f]{64}")
 LIMIT_DIGITS_MAX = 30  # leading zeros included; Python reads no number of thousands
 PASSWORD_BYTES_MAX = 65_535  # of a password in CONNECT
 
@@ -386,7 +388,12 @@ def revoke(
     dry_run: DryRunOption = False,
 ) -> None:
     """Make a client's certificate or token void before its time, and end its connections."""
+    from conf.errors import ExitCode, UserError
+
     named = _revoked(serial, issuer, certificate, token)
+    if not DIGEST.fullmatch(str(named.get("issuer", "0" * 64))):  # nobody's: nothing would be revoked
+        text = "is no SHA-256 of an issuer's name in DER, 64 hexadecimal digits; --certificate FILE needs none"
+        raise UserError(f"--issuer {issuer[:80]!r} {text}", ExitCode.USAGE)
     stands_s = _until(until, for_s) if until else seconds_of(for_s)
     if certificate is not None:
         stands_s = _as_long_as(certificate, stands_s)
@@ -456,7 +463,8 @@ def _certificate(serial: str, issuer: str, file: Path | None) -> dict[str, objec
         serial, issuer = f"{shown.serial_number:x}", issuer_digest(shown.issuer)
     if not serial or not issuer:
         raise UserError("name what: --certificate FILE, SERIAL and --issuer, or --token JTI", ExitCode.USAGE)
-    return {"kind": "serial", "value": serial.replace(":", "").lower().lstrip("0"), "issuer": issuer.lower()}
+    value = serial.replace(":", "").lower().lstrip("0")
+    return {"kind": "serial", "value": value, "issuer": issuer.replace(":", "").lower()}
 
 
 def _read_certificate(file: Path) -> "Certificate":

@@ -34,6 +34,9 @@ WRONG: list[tuple[str, dict[str, object]]] = [
     ("store export", {"root": "/a", "folder": "/a/b", "now_ms": 1, "since": {"x": 1}}),
     ("store copies", {"partitions": [-1]}),
     ("store aside remove", {"name": "../store"}),
+    ("revoke", {"kind": "serial", "value": "1f", "issuer": "CN=ca"}),
+    ("revoke", {"kind": "serial", "value": "1f", "issuer": "AB" * 32}),
+    ("revoke", {"kind": "serial", "value": "1f", "issuer": "ab" * 31}),
     ("no such verb", {}),
 ]
 
