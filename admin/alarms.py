@@ -25,6 +25,9 @@ CONNECTS = "stratamq_connects_total"
 DROPS = "stratamq_messages_dropped_total"
 REFUSED_MIN = 20  # connects in five minutes: a few wrong passwords are no alarm
 DISK_FREE = "stratamq_disk_free_bytes / stratamq_disk_bytes"
+FULL, LAG, TURN = "stratamq_store_full", "stratamq_partition_lag_ops", "stratamq_turn_longest_seconds"
+MOVES, GOSSIP = "stratamq_ring_moves_pending", "stratamq_gossip_members"
+LOOKED_AT = (CERTIFICATES, FULL, LAG, TURN, MOVES, GOSSIP)  # gauges
 LAG_OPS = 10_000
 MEMBERS = 'stratamq_gossip_members{state="alive"}'
 TURN_S = 1.0
@@ -163,41 +166,43 @@ def _refused(sight: Sight) -> Found:
 
 
 def _gauges(stats: Mapping[str, SeenStats]) -> dict[str, list[Series]]:
-    """Return the gauges of all nodes by family."""
+    """Return the gauges of all nodes that an alarm looks at, by family."""
     found: dict[str, list[Series]] = {}
     for node, row in stats.items():
         for key, value in (row.gauges or {}).items():
+            if not key.startswith(LOOKED_AT):  # a storage node has two of each partition
+                continue
             name, brace, labels = key.partition("{")
             found.setdefault(name, []).append((node, brace + labels, value))
     return found
 
 
 def _store_full(sight: Sight) -> Found:
-    return [(node, "below its floor") for node, _, value in sight.gauges.get("stratamq_store_full", ()) if value]
+    return [(node, "below its floor") for node, _, value in sight.gauges.get(FULL, ()) if value]
 
 
 def _lag(sight: Sight) -> Found:
-    for node, labels, value in sight.gauges.get("stratamq_partition_lag_ops", ()):
+    for node, labels, value in sight.gauges.get(LAG, ()):
         if value > LAG_OPS:
             yield f"{node} {labels}", f"{value:.0f} operations behind"
 
 
 def _turns(sight: Sight) -> Found:
-    for node, _, value in sight.gauges.get("stratamq_turn_longest_seconds", ()):
+    for node, _, value in sight.gauges.get(TURN, ()):
         if value > TURN_S:
             yield node, f"{value:.1f} s"
 
 
 def _moves(sight: Sight) -> Found:
     """The number is part of the subject: when it changes, the time of the alarm begins anew."""
-    pending = max((value for _, _, value in sight.gauges.get("stratamq_ring_moves_pending", ())), default=0.0)
+    pending = max((value for _, _, value in sight.gauges.get(MOVES, ())), default=0.0)
     return [(f"{pending:.0f} moves", "none was done meanwhile")] if pending else []
 
 
 def _gossip(sight: Sight) -> Found:
     alive = {
         node: value
-        for node, labels, value in sight.gauges.get("stratamq_gossip_members", ())
+        for node, labels, value in sight.gauges.get(GOSSIP, ())
         if labels == '{state="alive"}' and value  # 0: a node that does not gossip
     }
     if len(set(alive.values())) > 1:

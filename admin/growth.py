@@ -25,7 +25,7 @@ class Growth:
     """
 
     def __init__(self, families: frozenset[str]) -> None:
-        self._families = families
+        self._families, self._begins = families, tuple(families)
         self._kept: dict[tuple[str, int], deque[tuple[int, Reading]]] = {}  # by node and incarnation
 
     def take(self, now_ms: int, stats: Mapping[str, SeenStats]) -> dict[str, Reading]:
@@ -49,4 +49,4 @@ class Growth:
         return grown
 
     def _wants(self, key: str) -> bool:
-        return key.partition("{")[0] in self._families
+        return key.startswith(self._begins) and key.partition("{")[0] in self._families

@@ -29,6 +29,7 @@ from wire.links.connection import (
     wrap_tls,
 )
 from wire.links.link import LinkCore
+from wire.links.silence import speak_s_of
 from wire.links.tls import LinkContexts
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control, decode_control, encode_control
@@ -326,7 +327,7 @@ class NodeLinks:
         return stream, rest
 
     async def _serve(self, link: _Link, stream: Stream, rest: bytes) -> None:
-        connection = link.connection = Connection(stream, link.core, link.frame)
+        connection = link.connection = Connection(stream, link.core, link.frame, speak_s=speak_s_of(TIER_OPERATOR))
         self._connections.add(connection)
         connection.wake()
         try:

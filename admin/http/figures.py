@@ -19,6 +19,7 @@ POINTS_MAX = 720  # an hour, one each 5 s
 PREFIX = "stratamq_"  # of each family on a node's page
 IN_NAMES = ("messages_received_total",)
 OUT_NAMES = ("messages_delivered_total",)
+PRESENT = ("clients", "sessions")
 CERTIFICATES = PREFIX + "tls_cert_not_after_seconds"
 DROPS = PREFIX + "messages_dropped_total{"
 
@@ -42,7 +43,7 @@ class Figures(msgspec.Struct):
 def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: bool) -> Figures:
     """Return the figures of the nodes together, without rates."""
     known = list(rows)
-    gauges = [sums(row.gauges or {}) for row in known]
+    gauges = [sums(row.gauges or {}, PRESENT) for row in known]
     oldest = [row.queue_oldest_s for row in known if row.queue_oldest_s is not None]
     disks = [row.disk_free_bytes for row in known if row.disk_free_bytes is not None]
     ends = [end for row in known if (end := _ends_ms(row))]
@@ -65,10 +66,13 @@ def _ends_ms(row: SeenStats) -> int:
     return int(min(ends, default=0.0) * 1000)
 
 
-def sums(series: Mapping[str, float]) -> dict[str, float]:
-    """Return the sum of each family over its labels."""
+def sums(series: Mapping[str, float], names: tuple[str, ...] = ("",)) -> dict[str, float]:
+    """Return the sum of each family over its labels; with ``names`` only of families that begin with one of these."""
     found: dict[str, float] = {}
+    begins = tuple(PREFIX + name for name in names) if names != ("",) else names
     for key, value in series.items():
+        if not key.startswith(begins):  # a node has hundreds, and most are of no interest here
+            continue
         name = key.partition("{")[0]
         found[name] = found.get(name, 0.0) + value
     return found
@@ -107,7 +111,7 @@ class History:
         seen: dict[tuple[str, int], tuple[int, float, float]] = {}
         self.rates = {}
         for row in rows:
-            counters = sums(row.counters or {})
+            counters = sums(row.counters or {}, IN_NAMES + OUT_NAMES)
             key = (row.node or "", row.incarnation or 0)
             seen[key] = row.at_ms or figures.at_ms, total(counters, IN_NAMES), total(counters, OUT_NAMES)
             before = self._before.get(key)

@@ -13,7 +13,7 @@ from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
 from wire.links.admission import Told, admit, check_certificate, check_hello, check_room, expect, resume
 from wire.links.allowed import link_tiers
-from wire.links.silence import SPEAK_S, Silence
+from wire.links.silence import SPEAK_S, Silence, speak_s_of
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import (
     TIER_OPERATOR,
@@ -186,10 +186,10 @@ class PeerTable:
 
     def keep_alive(self) -> None:
         """Let every link say that it lives that has not spoken since the last call, ``SPEAK_S`` ago."""
-        for node, (_, peer) in self._peers.items():
+        for node, (key, peer) in self._peers.items():
             silence = self._silence.get(node)
             if silence is None:
-                silence = self._silence[node] = Silence(SPEAK_S)
+                silence = self._silence[node] = Silence(SPEAK_S, speak_s=speak_s_of(key.tier))
             if silence.owes_word(peer.link.last_sent) and peer.conn is not None:
                 peer.link.keepalive()
                 self._loop.write(peer.conn, b"")

@@ -15,7 +15,7 @@ from conf.errors import ExitCode, UserError
 from wire.clock import boot_time, next_moment
 from wire.links.early_reads import EarlyReads
 from wire.links.link import LinkCore
-from wire.links.silence import SILENCE_S, Silence, Verdict
+from wire.links.silence import SILENCE_S, SPEAK_S, Silence, Verdict
 from wire.links.tls import peer_identity
 from wire.links.tls_stream import TlsStream
 from wire.messages.hello import Hello, HelloReader, LinkError
@@ -157,6 +157,7 @@ class Connection:
         on_frame: Callable[[int, bytes], None],
         on_read: Callable[[], None] = lambda: None,
         reads: EarlyReads | None = None,
+        speak_s: float = SPEAK_S,
     ) -> None:
         self._stream = stream
         self._reads = reads
@@ -169,7 +170,7 @@ class Connection:
         self._scope = trio.CancelScope()
         self._closed = False  # from here on the core belongs to another connection
         self._wakeup = trio.Event()
-        self._silence = Silence(WATCH_S)
+        self._silence = Silence(WATCH_S, speak_s=speak_s)
         self._untold = 0  # bytes read since the last write
         self.why = "closed here"
 
@@ -320,7 +321,7 @@ class Connection:
             self._end(f"nothing heard for {SILENCE_S} s")
         elif verdict is Verdict.SPEAK and not self._closed:
             self._core.keepalive()
-            self._wakeup.set()
+            self.flush()  # without a turn of the task that writes
 
 
 async def watch(connections: Iterable[Connection], phase: float) -> None:

@@ -36,6 +36,7 @@ from wire.links.early_reads import EarlyReads, early_reads
 from wire.links.link import RESEND_BYTES_MAX, LinkCore
 from wire.links.link_table import LinkTable
 from wire.links.redial import backoff_s
+from wire.links.silence import speak_s_of
 from wire.links.tls import LinkContexts
 from wire.messages.hello import (
     TIER_ROUTER,
@@ -419,7 +420,8 @@ class LinkHub:
         table = self.table
         try:
             peer = table.peer_of(key)
-            connection = Connection(stream, peer.core, partial(table.frame, peer), self._on_read, self.reads)
+            take = partial(table.frame, peer)
+            connection = Connection(stream, peer.core, take, self._on_read, self.reads, speak_s_of(key.tier))
             self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)
             if key.node in self._paused:
