@@ -44,6 +44,7 @@ PIECE_BYTES = 256 * 1024  # of a commit that are written at a time
 PIECE_ROWS = 2_000
 MOVED_PER_ROW = 2  # rows moved for each that is written: the older generation is gone long before the newer is full
 MOVED_LEAST = 32
+MOVED_IN_TIME = 300  # with one commit, while there is time: some milliseconds of processor on a slow machine
 MOVED_MOST = 2_000  # with one commit: some milliseconds, in which the loop waits
 MOVED_BYTES_MAX = 1024 * 1024  # likewise, about
 MOVED_AT_ONCE = 5_000  # in one transaction when all are moved
@@ -62,6 +63,7 @@ class LoggedStore:
         self._newer = RowTable(self._below, self._number)
         self._older: RowTable | None = None
         self._older_bytes = 0  # of its commits in the log
+        self._older_all = 0  # rows that it had
         self._older_rows = 0  # of it that are not moved yet, at least
         self._slice_rows = 0  # of it that are about as long as may be moved with one commit
         self._moved = False  # rows to the data file, that nobody has synced
@@ -181,13 +183,14 @@ class LoggedStore:
         """Move rows of the older generation, or begin a newer one; before the next commit is written.
 
         Args:
-            most: Rows.
+            most: Rows, once the newer one has what a generation has.
             share: Of the rows that are left; more than ``most`` if that are more, up to a slice.
         """
         if self._older is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
                 self._older, self._newer = self._newer, RowTable(self._below, self._number)
-                self._older_bytes, self._older_rows = self._region.used, len(self._older)
+                self._older_bytes, self._older_all = self._region.used, len(self._older)
+                self._older_rows = self._older_all
                 self._slice_rows = MOVED_BYTES_MAX * self._older_rows // self._older_bytes
                 self._region = self._ahead.region(1 - self._region.index)
             return
@@ -197,10 +200,23 @@ class LoggedStore:
         waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
         if waits:
             return
-        most = min(max(most, int(share * self._older_rows) + 1), MOVED_MOST, max(MOVED_LEAST, self._slice_rows))
+        if over is not None and self._region.used < GENERATION_BYTES:
+            most = min(max(MOVED_LEAST, self._rows_due()), MOVED_IN_TIME)
+        else:
+            most = max(most, int(share * self._older_rows) + 1)
+        most = min(most, MOVED_MOST, max(MOVED_LEAST, self._slice_rows))
         self._older_rows -= min(most, self._older_rows)
         if self._move_rows(self._older, most, over):
             self._older = None
+
+    def _rows_due(self) -> int:
+        """Return how many rows of the older generation are to be moved by now: a little with each commit.
+
+        They are gone when the newer one has what a generation has. In haste they made some dozen commits long.
+        """
+        settled = GENERATION_BYTES // SETTLED
+        left = (GENERATION_BYTES - self._region.used) / (GENERATION_BYTES - settled)
+        return self._older_rows - int(self._older_all * left)
 
     def _move_rows(self, table: RowTable, most: int, over: RowTable | None = None, *, at_once: bool = False) -> bool:
         """Move some rows of a generation, without those that a later one has; return whether none is left."""

@@ -8,8 +8,10 @@ Measured reasons, per hazard: methods on a closed handle crash the interpreter, 
 each transaction and a failed one is undone before closing; ``fetch`` turns every error into "absent", so reads go by
 cursor; pages have no checksum, so ``storage/store/page_sums.py`` gives them one; ``mmap`` turns a full disk into a
 signal; the library's range delete returns wrong data and is never called; ``work`` may spin unless called with the
-automerge count; at ``write_safety`` 2 it would sync twice per commit, holding the interpreter lock, so others sync the
-log; when a page cannot be read, a call may succeed all the same and one of the next crash, so after the first failed
+automerge count; ``flush`` leaves a checkpoint that names no place in the log, if the connection has filled no memory
+tree before, so that a process that is killed loses what it committed since: it is never called, and closing does the
+same; at ``write_safety`` 2 it would sync twice per commit, holding the interpreter lock, so others sync the log; when a
+page cannot be read, a call may succeed all the same and one of the next crash, so after the first failed
 check the library is never called again.
 """
 
@@ -245,12 +247,6 @@ class LsmFile:
         """Merge a little; holds the interpreter lock for some milliseconds. After any exception, disconnect."""
         self._settle_header()
         self.handle().work(_AUTOMERGE, _WORK_KB)  # fewer inputs than automerge can leave a merge that flush spins on
-        self._require_sound()
-
-    def flush(self) -> None:
-        """Write the memory tree out as a segment. After any exception, disconnect."""
-        self._settle_header()
-        self.handle().flush()
         self._require_sound()
 
     # -- checkpoints that are synced beside the loop (``checkpoints.py``)

@@ -283,8 +283,12 @@ class Store:
         self._maintain(self._file.work)
 
     def flush(self) -> None:
-        """Write the memory tree out as a segment; for tools that end a load."""
-        self._maintain(self._file.flush)
+        """Write the memory tree out as a segment, by a new connection: the library's own call may lose commits."""
+        self._maintain(self._connect_anew)
+
+    def _connect_anew(self) -> None:
+        self._file.disconnect()
+        self._file.connect()
 
     def _maintain(self, task: Callable[[], Any]) -> Any:
         self._require_open()

@@ -2,7 +2,8 @@
 
 Commit n puts rows that follow from n alone and deletes those of commit n - WINDOW, so the newest commit number of a
 recovered store decides its whole content: a lost, torn or half-applied transaction shows as a difference. Brief rows,
-deleted after BRIEF commits, and one that each commit writes again go from one generation of a log to the next.
+deleted after BRIEF commits, and one that each commit writes again go from one generation of a log to the next. Some
+commits have a row that is larger than a region of the log.
 
 Checkpoints of a logged store are taken step by step, a sync some commits after it was asked for.
 
@@ -23,6 +24,8 @@ from storage.store.store import Store
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0, marker_sync_commits=8)
 WINDOW = 40  # commits whose rows live
 STEP = 3  # commits between two steps of a checkpoint
+LARGE_EVERY = 37  # commits
+LARGE_BYTES = 450_000
 BRIEF = 4  # commits whose brief rows do
 SYNC_FAILED_EXIT = 42
 
@@ -33,7 +36,11 @@ def rows_of(transaction_no: int) -> list[tuple[bytes, bytes]]:
         return []
     rng = random.Random(transaction_no)
     head = b"\x00\x01q" + transaction_no.to_bytes(8, "big")
-    return [(head + bytes((row,)), rng.randbytes(rng.choice((10, 200, 1500)))) for row in range(rng.randrange(1, 60))]
+    sizes = [rng.choice((10, 200, 1500)) for _ in range(rng.randrange(1, 60))]
+    rows = [(head + bytes((row,)), rng.randbytes(size)) for row, size in enumerate(sizes)]
+    if transaction_no % LARGE_EVERY == 0:
+        rows.append((head + b"\xff", transaction_no.to_bytes(9, "big") * (LARGE_BYTES // 9)))
+    return rows
 
 
 def brief_rows_of(transaction_no: int) -> list[tuple[bytes, bytes]]:

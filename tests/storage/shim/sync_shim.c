@@ -5,6 +5,7 @@
  *   SHIM_SYNC_US=n      each sync takes n microseconds longer
  *   SHIM_EIO_AT=n       the n-th sync of a file ending in "-log" or "-ahead" fails with EIO, once
  *   SHIM_NAMES=path     each sync appends the name of its file to that one, behind "loop " if the main thread waits for it
+ *   SHIM_PAGES=1        pages of a data file (".lsm"), its headers excepted, reach SHIM_IMAGE as they are written: a disk may do so
  *   SHIM_LIE_AFTER=n    from the n-th such sync on, syncs return 0 and nothing is copied
  */
 #define _GNU_SOURCE
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #define PENDING_MAX 8
+#define HEADERS_BYTES 8192
 
 static long log_syncs;
 static struct {
@@ -114,5 +116,26 @@ int rename(const char *from, const char *to) {
   return rc;
 }
 
+static ssize_t write_page(int descriptor, const void *data, size_t bytes, off_t at) {
+  char link[64], path[PATH_MAX], goal[PATH_MAX];
+  const char *folder = getenv("SHIM_FOLDER"), *image = getenv("SHIM_IMAGE");
+  ssize_t done = (ssize_t)syscall(SYS_pwrite64, descriptor, data, bytes, at), n;
+  int target;
+  if (done <= 0 || at < HEADERS_BYTES || !folder || !image || !setting("SHIM_PAGES")) return done;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  n = readlink(link, path, sizeof path - 1);
+  if (n <= 0) return done;
+  path[n] = 0;
+  if (strncmp(path, folder, strlen(folder)) != 0 || !ends_with(path, ".lsm")) return done;
+  snprintf(goal, sizeof goal, "%s/%s", image, strrchr(path, '/') + 1);
+  target = open(goal, O_WRONLY | O_CLOEXEC); /* not there: its name is not durable either */
+  if (target < 0) return done;
+  if ((ssize_t)syscall(SYS_pwrite64, target, data, (size_t)done, at) != done) abort();
+  close(target);
+  return done;
+}
+
+ssize_t pwrite(int descriptor, const void *data, size_t bytes, off_t at) { return write_page(descriptor, data, bytes, at); }
+ssize_t pwrite64(int descriptor, const void *data, size_t bytes, off_t at) { return write_page(descriptor, data, bytes, at); }
 int fsync(int descriptor) { return sync_file(descriptor, SYS_fsync); }
 int fdatasync(int descriptor) { return sync_file(descriptor, SYS_fdatasync); }
