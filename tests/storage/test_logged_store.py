@@ -195,6 +195,22 @@ def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.Mo
     store.close()
 
 
+def test_rows_are_moved_a_little_with_each_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None in haste, and all are gone when the next generation is as large."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 200_000)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store.write([(b"a%04d" % number, b"x" * 100) for number in range(2_000)])
+    _sync(store)
+    sizes = [0]
+    for number in range(45):
+        store.write([(b"b%04d-%d" % (number, at), b"x" * 100) for at in range(40)])
+        _sync(store)
+        sizes.append(sum(key.startswith(b"a") for key in _in_data_file(store)))
+    assert sizes[-1] == 2_000
+    assert max(later - sooner for sooner, later in pairwise(sizes)) <= 80, "40 rows came with each"
+    store.close()
+
+
 def test_rows_of_a_large_commit_are_moved_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are counted by their mean length, and those of one commit may all be longer."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 100_000)
