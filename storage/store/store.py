@@ -287,6 +287,7 @@ class Store:
         self._maintain(self._connect_anew)
 
     def _connect_anew(self) -> None:
+        self.begin_sync().run()  # what is on the disk of the log may be replayed over what is flushed: all, or a part
         self._file.disconnect()
         self._file.connect()
 
@@ -392,8 +393,7 @@ class Store:
         """
         if replayed or self._file.replayed_bytes > 0:
             self._transact([], self._transaction_no)  # so that there is something newer than the last checkpoint
-            self._file.disconnect()  # flushes and checkpoints
-            self._file.connect()
+            self._connect_anew()  # flushes and checkpoints
         self.begin_sync(marker=True).run()
 
     def _sentinel(self) -> dict[str, Any] | None:

@@ -147,22 +147,28 @@ def test_power_loss_loses_nothing_acknowledged_for_long(shim: Path, tmp_path: Pa
 
 
 def _kills_and_power_loss_round(shim: Path, folder: Path, seed: int, kind: str) -> None:
-    """Some lives that end by a kill, the disk having less than the page cache; then the power is lost."""
+    """Some lives that end by a kill, the disk having less than the page cache; then the power is lost.
+
+    Pages reach the disk as they are written; the last life ends behind one of them, mostly while it begins.
+    """
     rng = random.Random(seed)
     live, synced = folder / "live", folder / "synced-files"
     live.mkdir()
     synced.mkdir()
     environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(live), "SHIM_IMAGE": str(synced), "SHIM_PAGES": "1"}
     acked = 0
-    for _ in range(4):
-        acked, code = _run_child(live / "store.lsm", rng.randrange(1, 90), environment, 1, kind)
+    for life in range(4):
+        dies = {"SHIM_DIES_AT": str(rng.randrange(1, 200))} if life == 3 else {}
+        newest, code = _run_child(live / "store.lsm", rng.randrange(1, 90), environment | dies, 1, kind)
+        acked = max(acked, newest)
         assert code == -signal.SIGKILL
     for image in _images(live, synced, folder, rng):
         _check(image / "store.lsm", acked)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [*range(4), 2004])  # 2004: the library's flush lost commits
+# 2004: the library's flush lost commits; 2031: what the header rewritten at the opening is for.
+@pytest.mark.parametrize("seed", [*range(4), 2004, 2031])
 def test_power_loss_after_kills_loses_nothing_acknowledged(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
     """A header that a killed process left to the page cache is on the disk before the older one is needed no more."""
     _kills_and_power_loss_round(shim, tmp_path, seed, kind)
@@ -185,9 +191,9 @@ def test_a_failed_sync_ends_the_process_without_an_acknowledgement(shim: Path, t
     acked, code = _run_child(path, 1000, environment, kind=kind)
     assert code == SYNC_FAILED_EXIT
     # One sync at creation and one at open come first; the commit whose sync failed was not acknowledged. Behind a log
-    # its label is synced too, and now and then the data file's log.
+    # its label is synced too, and now and then the data file's log; a flush syncs that as well.
     first = 30 - 2 + 1 - 1
-    assert acked == first if kind == "plain" else first - 10 < acked < first
+    assert first - 10 < acked < first
     _check(path, acked)
 
 

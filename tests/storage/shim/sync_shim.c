@@ -6,12 +6,14 @@
  *   SHIM_EIO_AT=n       the n-th sync of a file ending in "-log" or "-ahead" fails with EIO, once
  *   SHIM_NAMES=path     each sync appends the name of its file to that one, behind "loop " if the main thread waits for it
  *   SHIM_PAGES=1        pages of a data file (".lsm"), its headers excepted, reach SHIM_IMAGE as they are written: a disk may do so
+ *   SHIM_DIES_AT=n      the process is killed behind the n-th of those
  *   SHIM_LIE_AFTER=n    from the n-th such sync on, syncs return 0 and nothing is copied
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +24,7 @@
 #define PENDING_MAX 8
 #define HEADERS_BYTES 8192
 
-static long log_syncs;
+static long log_syncs, pages;
 static struct {
   char from[PATH_MAX], to[PATH_MAX];
 } pending[PENDING_MAX]; /* renames that no sync of the folder made durable yet */
@@ -132,6 +134,7 @@ static ssize_t write_page(int descriptor, const void *data, size_t bytes, off_t 
   if (target < 0) return done;
   if ((ssize_t)syscall(SYS_pwrite64, target, data, (size_t)done, at) != done) abort();
   close(target);
+  if (++pages == setting("SHIM_DIES_AT")) kill(getpid(), SIGKILL);
   return done;
 }
 
