@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.store.write_ahead import REGION_BYTES
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import local_cluster
 from tests.e2e.slow_disk import SlowDisk
@@ -25,6 +26,8 @@ PUBLISHERS = 20
 IN_FLIGHT = 100  # messages of one publisher
 SESSIONS = 4
 PARTITIONS = 64
+WIDE = 256  # partitions, nearly each of which keeps a long message
+LONG = "x" * 140_000
 SOON_MS = 1_500  # what waits for no sync
 STORED_S = 10 * PATIENCE_S
 SERIAL = itertools.count()  # of a try, which has a folder of its own
@@ -78,13 +81,61 @@ def test_a_store_whose_syncs_take_long_is_filled(tmp_path: Path, seconds: float,
     assert_within("what does not wait for the disk", longest_s[0] * 1e3, SOON_MS)
 
 
-def _watch(port: int, client_id: str, live: PahoClient, ended: threading.Event, longest_s: list[float]) -> None:
-    """Connect, which asks the storage node, and send QoS 0, again and again."""
+@pytest.mark.parametrize("seconds", [0.01, 0.2, 3.0])
+@timed
+def test_a_commit_larger_than_the_log_s_region(tmp_path: Path, seconds: float) -> None:
+    """Each partition keeps a message's body: with many of them, one turn writes more than a region takes.
+
+    Leases, links and QoS 0 go on. A CONNECT may wait: while so much is behind, storage takes nothing of edges.
+    """
+    folder = tmp_path / str(next(SERIAL))
+    folder.mkdir()
+    disk = SlowDisk(folder / "control")
+    with (
+        disk.preloaded(folder, "/storage-0/store"),
+        local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={WIDE}") as cluster,
+    ):
+        port, before = cluster.port(0, "plain"), cluster.pid("storage-0")
+        names = {partition_of(name, WIDE): name for name in map(str, range(10_000))}
+        for name in names.values():
+            stored = PahoClient(port, name, expiry_s=3_600)
+            stored.subscribe("kept/#", 1)
+            stored.close()
+        publishers = [PahoClient(port, in_flight=IN_FLIGHT) for _ in range(4)]
+        live = PahoClient(port)
+        live.subscribe("live", 0)
+        publishers[0].publish("kept/warm", "", 1)
+        disk.set(seconds)
+        all_sent = [publisher.paho.publish("kept/now", LONG, 1) for publisher in publishers]
+        ended, longest_s = threading.Event(), [0.0]
+        watch = threading.Thread(target=_watch, args=(port, None, live, ended, longest_s))
+        watch.start()
+        try:
+            for sent in all_sent:
+                sent.wait_for_publish(STORED_S)
+                assert sent.is_published(), f"not stored within {STORED_S} s"
+        finally:
+            disk.set()
+            ended.set()
+            watch.join()
+        assert disk.waited == 0, "syncs in the loop"
+        assert cluster.pid("storage-0") == before
+        assert "this incarnation" not in (cluster.data / "logs" / "storage-0.log").read_text()
+        data = cluster.data / "storage-0" / "store-ahead"
+        assert data.stat().st_size > 2 * REGION_BYTES, "no commit was larger than what its region had left"
+        for client in (*publishers, live):
+            client.close()
+    assert_within("what does not wait for the disk", longest_s[0] * 1e3, SOON_MS)
+
+
+def _watch(port: int, client_id: str | None, live: PahoClient, ended: threading.Event, longest_s: list[float]) -> None:
+    """Connect, which asks the storage node, if there is a client ID for it, and send QoS 0, again and again."""
     while not ended.wait(0.05):
         at = time.monotonic()
         came = len(live.messages)
-        one = PahoClient(port, client_id)
+        one = live if client_id is None else PahoClient(port, client_id)
         one.publish("live", "now", 0)
         live.wait_for(came + 1)
-        one.close()
+        if one is not live:
+            one.close()
         longest_s[0] = max(longest_s[0], time.monotonic() - at)
