@@ -123,7 +123,7 @@ class EdgeCore:
         )
         self.lease = node.lease
         clients = self.clients = Clients(node, hot)
-        self.rights = ClientRights(hot, rules, limits)
+        self.rights = ClientRights(hot, rules, limits, lambda record: node.audit(record))
         chains = chains or Chains(bytes(16))
         self.logins = Logins(node, hot, chains, clients.get, clients.all, read_certificate, utc)
         self.policy = ClusterPolicy(node, chains.bans, self.logins, self.rights, clients.all, utc)

@@ -261,6 +261,7 @@ class Connecting:
         if self._rights.may_will(client, will.topic_name, will.qos, will.retain):
             return 0
         self._node.count("refused_will")
+        self._rights.refused(client, "will", will.topic_name)
         return ReasonCode.NOT_AUTHORIZED
 
     def _judge_again(self, client: Client) -> int:

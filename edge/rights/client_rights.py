@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from access.identity.principal import Principal
+from access.operators.audit_chain import AuditRecord, Scalar
 from access.policy.view import PolicyView
 from access.rules.rights import ConnectionRights, RightsClasses
 from access.rules.rules import Action, Grant, Policy
@@ -24,7 +25,7 @@ from edge.rights.sources import RuleBook, Sources
 
 __all__ = ["AbsentRights", "ClientRights", "Judged"]
 
-EVERYTHING, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
+EVERYTHING, EACH_QOS, OF_CLASS, TOO_DEEP = 0x3F, 0x07, 0x40, 0x80  # Handler.authorize
 
 
 class Judged(Protocol):
@@ -46,10 +47,18 @@ class ClientRights:
         loop: Where decisions about publishing are kept.
         book: Which rules each client has; None: nobody is judged.
         limits: Of the edge: no client's bounds are wider.
+        audit: Takes a line about what no rule allowed.
     """
 
-    def __init__(self, loop: RightsIO, book: RuleBook | None, limits: EdgeLimits) -> None:
+    def __init__(
+        self,
+        loop: RightsIO,
+        book: RuleBook | None,
+        limits: EdgeLimits,
+        audit: Callable[[AuditRecord], None] = lambda _: None,
+    ) -> None:
         self._loop = loop
+        self._audit = audit
         self._book = book
         self._limits = limits
         self._levels_max = limits.topic_levels_max
@@ -222,11 +231,36 @@ class ClientRights:
         if rights is None:
             return 0
         levels_max = client.bounds.topic_levels_max if client.bounds is not None else self._levels_max
-        if levels_max < self._levels_max:  # its decisions are its own: those of the class are kept for deeper topics
-            return rights.verdicts(topic.decode())[0] if topic.count(b"/") < levels_max else TOO_DEEP
-        self._loop.join_class(client.conn, rights.rights_class.number)
-        verdicts, of_class = rights.verdicts(topic.decode())
-        return verdicts | OF_CLASS if of_class else verdicts
+        is_own = levels_max < self._levels_max  # its decisions are its own: those of the class are for deeper topics
+        if is_own and topic.count(b"/") >= levels_max:
+            return TOO_DEEP
+        text = topic.decode()
+        if not is_own:
+            self._loop.join_class(client.conn, rights.rights_class.number)
+        verdicts, of_class = rights.verdicts(text)
+        if not verdicts & EACH_QOS:
+            self.refused(client, "publish", text)
+        return verdicts | OF_CLASS if of_class and not is_own else verdicts
+
+    def refused(self, client: Judged, kind: str, topic: str) -> None:
+        """Have the audit note a ``publish``, ``subscribe`` or ``will`` that no rule of a client allows.
+
+        Of clients with equal rules the loop asks once for each topic: others are counted, and stand in the journal.
+        """
+        if client.rights is not None:
+            who = client.rights.who
+            arguments: dict[str, Scalar] = {"topic": topic}  # no part of the reason: those of one address are one line
+            self._audit(
+                AuditRecord(
+                    kind,
+                    "refused",
+                    actor=who.user,
+                    address=who.address,
+                    client_id=who.client_id,
+                    arguments=arguments,
+                    reason="not authorized",
+                )
+            )
 
     def may_publish(self, client: Judged, topic: str, qos: int, retain: bool) -> bool:
         """Return whether a message that waited may go out now."""

@@ -233,6 +233,7 @@ class Subscribing:
         grant = self._rights.grant(client, topic_filter, min(qos, self._node.limits.maximum_qos))
         if grant is Grant.REFUSED:
             self._node.count("refused_filter_rights")
+            self._rights.refused(client, "subscribe", topic_filter)
             told = client.policy.tell_refusals
             return _refusal(client, ReasonCode.NOT_AUTHORIZED if told else ReasonCode.UNSPECIFIED_ERROR)
         if grant is Grant.PARTIAL:

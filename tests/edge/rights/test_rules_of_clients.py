@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from access.operators.audit_chain import AuditRecord
 from edge.node.limits import ListenerPolicy
 from edge.rights.sources import Sources
 from mqtt.packets import Will
@@ -60,6 +61,28 @@ def test_roles_at_publish_and_subscribe() -> None:
 def test_what_a_deny_overlaps_is_refused_unless_parts_are_granted() -> None:
     assert subscribed(somebody(ruled(roles()), "anna"), "down/#") == [NOT_AUTHORIZED]
     assert subscribed(somebody(ruled(roles(overlap=True)), "anna"), "down/#", "$share/g/down/#") == [2, NOT_AUTHORIZED]
+
+
+def test_what_no_rule_allows_stands_in_the_audit() -> None:
+    """NIST: detect. Who asked for what: a publish, a filter, a will. One reason for all topics, so that the lines of
+    one address are counted together; what is allowed leaves none.
+    """
+    edge = ruled(roles())
+    noted: list[AuditRecord] = []
+    edge.core.node.audit = noted.append
+    anna = somebody(edge, "anna")
+    for _ in range(2):
+        assert published(anna, "up/a") < 0x80 and published(anna, "elsewhere/x") == NOT_AUTHORIZED
+    assert subscribed(anna, "down/a", "#") == [2, NOT_AUTHORIZED]
+    bert = somebody(edge, "bert", will=Will("down/gone", b"", 0, False, {}))
+    assert bert.connack.reason_code == NOT_AUTHORIZED
+    found = [(one.kind, one.outcome, one.actor, one.client_id, one.arguments["topic"]) for one in noted]
+    assert found == [
+        ("publish", "refused", "anna", "anna", "elsewhere/x"),
+        ("subscribe", "refused", "anna", "anna", "#"),
+        ("will", "refused", "bert", "bert", "down/gone"),
+    ]
+    assert {one.reason for one in noted} == {"not authorized"}
 
 
 def test_version_3_1_1_gets_its_own_codes() -> None:
