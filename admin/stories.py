@@ -22,6 +22,7 @@ JOURNAL_ROWS = 200  # the newest entries about one client or one message
 NO_KIND = " shows no "  # of a node whose release has no such rows
 ACKNOWLEDGED_MAX = 16  # clients whose connection of now is looked at
 SESSIONS_MAX = 64  # whose queues are searched for one message
+LONGEST_S = 1.0  # for the longest queues of all: a storage node may have a million sessions
 JUDGED_MAX = 64  # connected stored sessions whose edge is asked what it lets through
 SILENT_MAX = 3  # edges that do not answer within a second
 HEAD_BYTES = 8  # of a PUBLISH, beside its topic and its payload
@@ -136,7 +137,8 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "", ledger: Path 
     Args:
         cluster: Where.
         origin: As queues, journals and traces print it.
-        name: Its topic, for the queues of whom it reaches; "": as journals and traces say, or not known.
+        name: Its topic, for the queues of whom it reaches; "": as journals and traces say, or not known: then the
+            longest queues are searched.
         ledger: Folder of acknowledgement ledgers on this host; None: they are not read.
 
     Raises:
@@ -161,7 +163,13 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "", ledger: Path 
         lacked += view.partial
         had.append(f"queues of {min(len(sessions), SESSIONS_MAX)} of {len(sessions)} sessions that {name!r} reaches")
     else:
-        lacked += (Missing("queues", "its topic is not known: name it with --topic"),)
+        longest, others = await _longest_queues(cluster)
+        for client_id in longest:
+            found, more = await _in_queue(cluster, client_id, origin)
+            queued += found
+            lacked += more
+        had += [f"the longest queues, of {len(longest)} sessions"] if longest else []
+        lacked += others if not queued else ()
     finished = await _finished(cluster, events)
     had += [recorded.had] if recorded.had else []
     lacked = tuple(dict.fromkeys((*lacked, *recorded.lacked)))
@@ -206,6 +214,16 @@ async def _events(cluster: Cluster, origin: str) -> tuple[list[tuple[str, Any]],
         events += [(node, row) for row in found]
         lacked += more
     return events, lacked
+
+
+async def _longest_queues(cluster: Cluster) -> tuple[list[str], tuple[Missing, ...]]:
+    """Return the sessions with most in their queues, and which others may have something: nodes have a second."""
+    wanted = Wanted(limit=SESSIONS_MAX, columns=("client_id", "queued"), best="queued")
+    found = await walk(cluster._replace(total_s=min(cluster.total_s, LONGEST_S)), "sessions", wanted)
+    names = [row.client_id for _, row in found.rows if row.queued and row.client_id]
+    if len(names) < SESSIONS_MAX and not found.partial:
+        return names, ()
+    return names, (Missing("queues", "those of other sessions: its topic is not known: name it with --topic"),)
 
 
 async def _in_queue(

@@ -142,7 +142,7 @@ def print_story(story: "Story", options: Options, point: Point) -> None:
 def _print_sentences(story: "Story") -> None:
     lines = [story.question, f"=> {story.verdict}"]
     for step in story.steps:
-        if step is story.cause and step.at_ms is None and step.why == story.verdict:
+        if step is story.cause and (len(story.steps) == 1 or (step.at_ms is None and step.why == story.verdict)):
             continue  # it stands above
         at = f"{cells.iso(step.at_ms / 1000)} " if step.at_ms is not None else ""
         lines.append(f"   {at}{step.node or '-'}: {step.why}")

@@ -9,7 +9,14 @@ import pytest
 from tests.admin.scripted_cluster import SHARDS, ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry, ShardEntry, partition_of
 from wire.messages.look_kinds import columns_of
-from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
+from wire.messages.look_rows_clients import (
+    SeenClientNow,
+    SeenInflight,
+    SeenQueued,
+    SeenSession,
+    SeenSessionNow,
+    SeenSubscription,
+)
 from wire.messages.look_rows_nodes import SeenJournal
 from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
 from wire.messages.operators import AdminReply
@@ -134,14 +141,29 @@ async def test_an_edge_that_is_silent_is_asked_once(
     assert sum(look.what == "client" for node, look in cluster.looks if node == "edge-1") == 1
 
 
+async def test_the_deciding_sentence_stands_once(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Below it stood the same words, of a topic that nobody gets with the router's name before them."""
+    cluster.rows["storage-1", "matches"] = []
+    cluster.rows["router-0", "resolve"] = [SeenResolve(topic="no/body", shard=0, owner="router-0", state="serving")]
+    async with cluster.running():
+        assert await cluster.command("topic", "explain", "no/body") == 0
+        assert capsys.readouterr().out.count("nobody gets 'no/body'") == 1
+        assert await cluster.command("client", "explain", "dev7") == 0
+        assert capsys.readouterr().out.count("its window is full") == 1
+
+
 async def test_msg_explain_finds_a_message_in_a_queue(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its origin and topic, by the entry, by the packet; and one that is nowhere."""
+    """By its origin with a topic or without, by the entry, by the packet; and one that is nowhere.
+
+    Without its topic no queue was searched, though PUBACK gives a publisher the origin alone.
+    """
+    cluster.put("storage-1", "sessions", SeenSession(client_id="dev7", queued=3))  # the longest queue, and the only one
     cluster.put("edge-1", "inflight", SeenInflight(client_id="dev7", direction="to", packet=4, seq=12))
     cluster.put("edge-1", "inflight", SeenInflight(client_id="dev7", direction="from", packet=9, state="unfinished"))
     async with cluster.running():
-        for words in ((ORIGIN, "--topic", TOPIC), ("--session", "dev7", "--seq", "14")):
+        for words in ((ORIGIN, "--topic", TOPIC), (ORIGIN,), ("--session", "dev7", "--seq", "14")):
             assert await cluster.command("msg", "explain", *words) == 0
             lines = capsys.readouterr().out.splitlines()
             assert lines[1] == "=> entry 14 in the queue of 'dev7': waits, behind 2 entries that are not acknowledged"
@@ -152,7 +174,7 @@ async def test_msg_explain_finds_a_message_in_a_queue(
         assert "packet 9 of 'dev7' is not answered" in capsys.readouterr().out
         assert await cluster.command("msg", "explain", "edge-1/5/78") == 1
         shown = capsys.readouterr().out
-        assert "=> no trace of it" in shown and "queues (its topic is not known" in shown
+        assert "=> no trace of it" in shown and "the longest queues, of 1 session" in shown
         assert await cluster.command("msg", "explain", "--topic", TOPIC, "--from", "p") == 0
         assert "who gets" in capsys.readouterr().out
 
