@@ -6,6 +6,7 @@ wherever it is shown, for the chain to refuse.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol, TypeAlias
 
 from access.identity.certificates import NameKind, certificate_facts
@@ -13,9 +14,19 @@ from access.identity.principal import CertificateFacts
 from edge.hot.state import Conn
 from edge.node.limits import ListenerPolicy
 
-__all__ = ["CertificateReader", "FromHeader", "WrongCertificate", "facts_of", "shown_facts"]
+__all__ = [
+    "KEPT",
+    "KEPT_BYTES_MAX",
+    "CertificateReader",
+    "FromHeader",
+    "WrongCertificate",
+    "facts_of",
+    "shown_facts",
+]
 
 KINDS = tuple(NameKind)
+KEPT = 1_024  # certificates whose facts are kept: reading one costs more than all the rest of a login
+KEPT_BYTES_MAX = 4_096  # of one that is
 
 
 class WrongCertificate(ValueError):
@@ -42,7 +53,16 @@ def shown_facts(conn: Conn) -> CertificateFacts | None:
     if conn.tls is None:
         return None
     der: bytes | None = conn.tls.getpeercert(True)
-    return certificate_facts(der, KINDS, ocsp=False) if der else None
+    if not der:
+        return None
+    return _kept_facts(der) if len(der) <= KEPT_BYTES_MAX else _read_facts(der)
+
+
+def _read_facts(der: bytes) -> CertificateFacts:
+    return certificate_facts(der, KINDS, ocsp=False)
+
+
+_kept_facts = lru_cache(KEPT)(_read_facts)  # they follow from the bytes alone; dates and lists are judged at each login
 
 
 def facts_of(

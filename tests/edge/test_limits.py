@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from access.identity.principal import CertificateFacts
 from conf.edge_settings import PACKET_BYTES_MAX, EdgeSettings
 from edge.clients.client import Client
 from edge.limits_of_settings import edge_limits, hot_limits
-from edge.login.certificate_facts import shown_facts
+from edge.login import certificate_facts
+from edge.login.certificate_facts import KEPT_BYTES_MAX, shown_facts
 from edge.node.limits import EdgeLimits
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Disconnect, Publish, Pubrel, Subscribe, SubscriptionRequest, Unsubscribe, Will
@@ -181,6 +183,30 @@ def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: str, iden
     else:
         assert found is None if not identity else found is not None and found.names["cn"] == (identity,)
     assert shown_facts(SimpleNamespace(tls=None)) is None  # type: ignore[arg-type]
+
+
+def test_a_certificate_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its facts follow from its bytes; a long one is not kept, and an unreadable one is refused each time."""
+    read: list[int] = []
+
+    def reads(der: bytes, *_: object, **__: object) -> CertificateFacts:
+        read.append(len(der))
+        if der == b"unreadable":
+            raise ValueError("unreadable")
+        return CertificateFacts({}, "1", str(len(der)), "")
+
+    monkeypatch.setattr(certificate_facts, "certificate_facts", reads)
+    for size in (10, 20, 10, KEPT_BYTES_MAX, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1, KEPT_BYTES_MAX + 1):
+        conn: Any = SimpleNamespace(
+            tls=SimpleNamespace(getpeercert=lambda _, size=size: b"read once" + bytes(size - 9))
+        )
+        found = shown_facts(conn)
+        assert found is not None and found.fingerprint == str(size)
+    unreadable: Any = SimpleNamespace(tls=SimpleNamespace(getpeercert=lambda _: b"unreadable"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="unreadable"):
+            shown_facts(unreadable)
+    assert read == [10, 20, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1, KEPT_BYTES_MAX + 1, 10, 10]
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x87), (4, 5)])
