@@ -30,7 +30,7 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "StrataMQ needs Python 3.11 or newer"; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo "could not make $(VENV); on Debian: apt install python3-venv"; exit 1; }
 
-$(STAMPS)/packages: constraints.txt pyproject.toml | $(BIN)/python
+$(STAMPS)/packages: locks/run.txt pyproject.toml | $(BIN)/python
 	@echo "installing packages ..."
 	@mkdir -p $(STAMPS)
 	@$(LOCKED) locks/run.txt
@@ -48,7 +48,7 @@ $(STAMPS)/installed: $(STAMPS)/packages setup.py | $(STAMPS)/compiled
 
 setup-dev: setup $(STAMPS)/dev
 
-$(STAMPS)/dev: $(STAMPS)/packages
+$(STAMPS)/dev: locks/dev.txt $(STAMPS)/packages
 	@echo "installing the tools for tests ..."
 	@$(LOCKED) locks/dev.txt
 	@touch $@
@@ -56,7 +56,7 @@ $(STAMPS)/dev: $(STAMPS)/packages
 # PySpark is wanted by the jobs and their tests only, and it wants Java.
 setup-jobs: setup $(STAMPS)/jobs
 
-$(STAMPS)/jobs: $(STAMPS)/packages
+$(STAMPS)/jobs: locks/jobs.txt $(STAMPS)/packages
 	@echo "installing PySpark ..."
 	@$(LOCKED) locks/jobs.txt
 	@touch $@
@@ -119,7 +119,7 @@ cases: setup-dev
 	$(BIN)/python -m tests.access.rules.random_cases --count $(CASES) $(ARGS)
 
 # atheris has wheels for some systems only; without it the fuzzing is random, and says so.
-$(STAMPS)/fuzz: $(STAMPS)/packages
+$(STAMPS)/fuzz: locks/fuzz.txt $(STAMPS)/packages
 	@$(LOCKED) locks/fuzz.txt && touch $@ \
 		|| echo "*** atheris cannot be installed here ***"
 

@@ -67,9 +67,9 @@ def _ends_ms(row: SeenStats) -> int:
 
 
 def sums(series: Mapping[str, float], names: tuple[str, ...] = ("",)) -> dict[str, float]:
-    """Return the sum of each family over its labels; with ``names`` only of families that begin with one of these."""
+    """Return the sum of each family over its labels; of families that begin with one of ``names``."""
     found: dict[str, float] = {}
-    begins = tuple(PREFIX + name for name in names) if names != ("",) else names
+    begins = tuple(PREFIX + name for name in names)
     for key, value in series.items():
         if not key.startswith(begins):  # a node has hundreds, and most are of no interest here
             continue

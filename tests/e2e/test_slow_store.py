@@ -4,13 +4,15 @@ import itertools
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from storage.store.write_ahead import REGION_BYTES
 from tests.clients.paho_client import PahoClient
-from tests.e2e.local_cluster import local_cluster
+from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.slow_disk import SlowDisk
 from tests.patience import PATIENCE_S
 from tests.turn_time import assert_within, timed
@@ -33,17 +35,24 @@ STORED_S = 10 * PATIENCE_S
 SERIAL = itertools.count()  # of a try, which has a folder of its own
 
 
-@pytest.mark.parametrize(("seconds", "megabytes"), [(1.0, 80), (3.0, 40)])
-@timed
-def test_a_store_whose_syncs_take_long_is_filled(tmp_path: Path, seconds: float, megabytes: int) -> None:
-    """Much of QoS 1: all are acknowledged by one incarnation, and QoS 0 and CONNECTs go on all the time."""
+@contextmanager
+def _slow(tmp_path: Path, partitions: int) -> Iterator[tuple[SlowDisk, LocalCluster]]:
+    """Run a cluster whose storage node has a disk that can be made slow."""
     folder = tmp_path / str(next(SERIAL))
     folder.mkdir()
     disk = SlowDisk(folder / "control")
     with (
         disk.preloaded(folder, "/storage-0/store"),
-        local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={PARTITIONS}") as cluster,
+        local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={partitions}") as cluster,
     ):
+        yield disk, cluster
+
+
+@pytest.mark.parametrize(("seconds", "megabytes"), [(1.0, 80), (3.0, 40)])
+@timed
+def test_a_store_whose_syncs_take_long_is_filled(tmp_path: Path, seconds: float, megabytes: int) -> None:
+    """Much of QoS 1: all are acknowledged by one incarnation, and QoS 0 and CONNECTs go on all the time."""
+    with _slow(tmp_path, PARTITIONS) as (disk, cluster):
         port, before = cluster.port(0, "plain"), cluster.pid("storage-0")
         partitions = set()
         for number in range(SESSIONS):
@@ -88,13 +97,7 @@ def test_a_commit_larger_than_the_log_s_region(tmp_path: Path, seconds: float) -
 
     Leases, links and QoS 0 go on. A CONNECT may wait: while so much is behind, storage takes nothing of edges.
     """
-    folder = tmp_path / str(next(SERIAL))
-    folder.mkdir()
-    disk = SlowDisk(folder / "control")
-    with (
-        disk.preloaded(folder, "/storage-0/store"),
-        local_cluster("--edges", "1", "--storages", "1", "--set", f"router.partitions={WIDE}") as cluster,
-    ):
+    with _slow(tmp_path, WIDE) as (disk, cluster):
         port, before = cluster.port(0, "plain"), cluster.pid("storage-0")
         names = {partition_of(name, WIDE): name for name in map(str, range(10_000))}
         for name in names.values():
