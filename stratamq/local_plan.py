@@ -25,7 +25,7 @@ from stratamq.rooms import load_config
 from stratamq.toml_text import toml_document
 from wire.links.authority import DevelopmentAuthority
 
-__all__ = ["ClusterPlan", "NodePlan", "UpOptions", "make_plan"]
+__all__ = ["CHOSEN_PORTS", "ClusterPlan", "NodePlan", "UpOptions", "hold_port", "make_plan"]
 
 CLUSTER = "stratamq"  # the default of node.cluster: the shipped files can go on with what `up` made
 TLS_PORT = 8883  # edge i: plus i; a free one where taken
@@ -99,7 +99,6 @@ class _Ports:
         self._file = data / "ports.json"
         self._given: set[int] = set()
         self._rng = random.Random()
-        self._locks = Path(tempfile.gettempdir()) / f"stratamq-ports-{os.getuid()}"
         try:
             self._saved: dict[str, int] = json.loads(self._file.read_text())
         except (OSError, ValueError):
@@ -143,27 +142,29 @@ class _Ports:
     def _take(self, port: int) -> int:
         if not 0 < port <= 65535 or port in self._given or port in self._named or not _is_free(port):
             return 0
-        if not self._hold(port):
+        if not hold_port(port):
             return 0
         self._given.add(port)
         return port
 
-    def _hold(self, port: int) -> bool:
-        """Return whether no other cluster of this user has chosen a port, and keep it from the next one."""
-        if port in _held:
-            return True
-        try:
-            self._locks.mkdir(mode=0o700, exist_ok=True)
-            lock = (self._locks / str(port)).open("ab")
-        except OSError:
-            return True  # nobody can be kept from it: then who binds it first has it
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            return False
-        _held[port] = lock
+
+def hold_port(port: int) -> bool:
+    """Return whether no other process of this user chose a port; while this one runs the next is kept from it."""
+    if port in _held:
         return True
+    locks = Path(tempfile.gettempdir()) / f"stratamq-ports-{os.getuid()}"
+    try:
+        locks.mkdir(mode=0o700, exist_ok=True)
+        lock = (locks / str(port)).open("ab")
+    except OSError:
+        return True  # nobody can be kept from it: then who binds it first has it
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return False
+    _held[port] = lock
+    return True
 
 
 def _is_free(port: int) -> bool:

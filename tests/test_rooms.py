@@ -202,6 +202,7 @@ SHELLS = {
     "wire.links.connection",
     "wire.links.early_reads",
     "wire.links.hub",
+    "wire.links.plain_run",
     "wire.links.request",
     "wire.links.tls_stream",
     "wire.node.process",

@@ -20,6 +20,7 @@ from gateways.bridges.kinds import build_all
 from gateways.bridges.report import Rates, register_metrics, status_rows
 from gateways.bridges.running import Bridge, Finding, run_bridge
 from gateways.process import open_pages
+from wire.links.plain_run import run_plainly
 from wire.node.process import own_version
 
 __all__ = ["STATUS_SOCKET", "check", "main"]
@@ -114,4 +115,4 @@ def check(config: BridgeConfig) -> list[tuple[str, Finding]]:
                 found += [(bridge.name, finding) for finding in await each()]
         return found
 
-    return trio.run(look)
+    return run_plainly(look)

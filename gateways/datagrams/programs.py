@@ -27,6 +27,7 @@ from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import Peer
 from mqtt.errors import MqttError
 from mqtt.topics import validate_topic_filter, validate_topic_name
+from wire.links.plain_run import run_plainly
 
 __all__ = ["KnownBy", "publish_lines", "read_line", "subscribe_and_print"]
 
@@ -159,7 +160,7 @@ def publish_lines(nodes: list[str], topic: str, qos: int, known_by: KnownBy, giv
             nursery.start_soon(feed, nursery.cancel_scope)
             nursery.start_soon(program.run, act)
 
-    trio.run(run)
+    run_plainly(run)
     return failed
 
 
@@ -214,6 +215,6 @@ def subscribe_and_print(
             program.device.subscribe(trio.current_time(), ref, topic_filter, qos)
         await program.run(act)
 
-    trio.run(run)
+    run_plainly(run)
     if refusal:
         raise UserError(refusal, ExitCode.FAILED)

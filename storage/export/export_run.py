@@ -158,14 +158,13 @@ def export_cluster(
     Raises:
         UserError: A node does not answer, or a partition was exported by nobody.
     """
-    import trio
-
     from wire.links.operator_access import find_access
+    from wire.links.plain_run import run_plainly
 
     access = find_access(router, data)
     draft = _draft(output, since, now_ms)
     try:
-        return trio.run(_ask_all, StorageQuestions(access), draft, progress, replicas)
+        return run_plainly(_ask_all, StorageQuestions(access), draft, progress, replicas)
     except BaseException:
         shutil.rmtree(draft.folder, ignore_errors=True)
         raise

@@ -199,16 +199,15 @@ def ask_links(
 
 def _ask_each(access: "Access", question: "Admin") -> tuple[Any, list[str], bool]:
     """Return the first reply, or what each router said, and whether they only lack a leader."""
-    import trio
-
     from conf.errors import ExitCode, UserError
+    from wire.links.plain_run import run_plainly
     from wire.links.request import request
 
     failures = []
     replies = []
     for address in access.routers:
         try:
-            reply = trio.run(_request, request, address, access, question)
+            reply = run_plainly(_request, request, address, access, question)
         except UserError as error:
             if error.exit_code != ExitCode.NOT_READY:
                 raise

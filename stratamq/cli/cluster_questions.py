@@ -14,7 +14,6 @@ from stratamq.cli.output import printable
 if TYPE_CHECKING:
     from admin.gather import Missing
     from admin.queries import Cluster
-    from conf.errors import UserError
     from stratamq.cli.asking import Options
 
 __all__ = ["TIMEOUT_S", "end_partial", "say_partial", "with_cluster"]
@@ -38,6 +37,7 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     from conf.errors import ExitCode, UserError
     from stratamq.cli.api_asking import refuse_show
     from wire.links.operator_access import find_access
+    from wire.links.plain_run import run_plainly
 
     if not 0 < timeout_s <= TIMEOUT_S_MAX:
         raise UserError(f"--timeout {timeout_s:g}: more than 0 and at most {TIMEOUT_S_MAX:g} s", ExitCode.USAGE)
@@ -60,21 +60,7 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
             await links.read_map(access.routers)
             return await act(Cluster(links, timeout_s))
 
-    try:
-        return trio.run(run_by_api if options.api is not None else run)
-    except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt) is not None:
-            raise KeyboardInterrupt from None
-        expected, others = group.split(UserError)
-        if others is not None or expected is None:
-            raise
-        raise _first(expected) from None
-
-
-def _first(group: "BaseExceptionGroup[UserError]") -> "UserError":
-    """Return one error of a group: a command's questions fail one at a time."""
-    one = group.exceptions[0]
-    return _first(one) if isinstance(one, BaseExceptionGroup) else one
+    return run_plainly(run_by_api if options.api is not None else run)
 
 
 def say_partial(partial: "Sequence[Missing]", restarted: Sequence[str] = ()) -> None:

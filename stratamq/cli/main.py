@@ -121,6 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BaseExceptionGroup as group:
         errors = list(_leaves(group))
         expected = [error for error in errors if isinstance(error, UserError)]
+        if any(isinstance(error, KeyboardInterrupt) for error in errors):
+            return report([UserError("aborted")])
         if expected and len(expected) == len(errors):
             return report(expected)
         raise

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import trio
 import typer
 
 from stratamq.history.check import check_history
 from stratamq.history.history import HistoryError
 from stratamq.history.report import as_text, to_builtins
+from wire.links.plain_run import run_plainly
 
 __all__ = ["app", "check_command", "record_command"]
 
@@ -87,7 +87,7 @@ def record_command(
             protocol_version=protocol,
         )
         with output.open("wb") as sink:
-            summary = trio.run(record, settings, sink)
+            summary = run_plainly(record, settings, sink)
     except (ValueError, OSError) as error:
         typer.echo(f"{error}", err=True)
         raise typer.Exit(2) from error
