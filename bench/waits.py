@@ -2,13 +2,20 @@
 
     python -m bench.waits                       10 000 msg/s over 100 pairs, all nodes on CPU 0
     python -m bench.waits --values 0,5,10       with these nice values of the groups of router and storage, in turns
+    python -m bench.waits --floor               behind each run the least that sharing a core costs
 
 Wants ``perf`` and the right to trace (root). Of each time that the edge was ready and did not run, the parts in which a
 process of the same cluster ran on its CPU are added up: what other programs take is not ours, so the figure holds on a
 machine that does other things as well. ``perf`` runs on CPU 1.
+
+With ``--floor`` router and storage go to CPU 1 for another run of the same load, and programs of a few lines
+(``as_often.c``) take CPU 0 as often as they did and as long in all, evenly, under the same nice value: what the edge
+waits for those is the kernel's, whatever our nodes do with their time.
 """
 
 import argparse
+import contextlib
+import os
 import re
 import shutil
 import statistics
@@ -16,11 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.cluster import IDLE_ROWS, WARM_UP, Cluster, machine, run_on
-from bench.hot import ROWS, build_mqload, make_certificate
+from bench.hot import HERE, ROWS, build_mqload, make_certificate
 
 __all__ = ["main"]
 
@@ -33,11 +41,16 @@ WAKE = re.compile(r"pid=(\d+) ")
 
 @dataclass
 class Waits:
-    """What the edge waited in one run, in milliseconds a second; the longest single stretch in microseconds."""
+    """What the edge waited in one run, in milliseconds a second; the longest single stretch in microseconds.
+
+    Attributes:
+        taken: Process of the cluster -> how often it got the CPU in a second, and for how many microseconds each time.
+    """
 
     ours: float
     others: float
     longest_us: float
+    taken: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -45,13 +58,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--values", default="", help="nice values of the groups of router and storage; default: as set")
     parser.add_argument("--turns", type=int, default=3, help="runs of each")
+    parser.add_argument("--floor", action="store_true", help="also programs that only take as much, in turns")
     arguments = parser.parse_args()
     if shutil.which("perf") is None:
         parser.error("no perf: apt install linux-perf")
     values = [int(value) for value in arguments.values.split(",")] if arguments.values else [None]
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-"))
-    found: dict[int | None, list[Waits]] = {value: [] for value in values}
+    found: dict[str, list[Waits]] = {}
     try:
         make_certificate(folder)
         generator = build_mqload(folder)
@@ -61,22 +75,62 @@ def main() -> int:
             time.sleep(11)  # nodes load what they load after their start
             for _ in range(arguments.turns):
                 for value in values:
-                    found[value].append(_run(generator, cluster, folder, value))
+                    name = "as set" if value is None else f"group_nice {value:2}"
+                    run = _run(generator, cluster, folder, value)
+                    found.setdefault(name, []).append(run)
+                    if arguments.floor:
+                        with _stand_ins(cluster, folder, run.taken) as stand_ins:
+                            found.setdefault(f"{name}, floor", []).append(
+                                _run(generator, cluster, folder, value, stand_ins)
+                            )
         finally:
             cluster.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for value, runs in found.items():
-        name = "as set" if value is None else f"group_nice {value:2}"
+    for name, runs in found.items():
         ours, longest = statistics.median(run.ours for run in runs), max(run.longest_us for run in runs)
         others = statistics.median(run.others for run in runs)
         print(f"{name}: waits for our nodes {ours:.2f} ms/s, longest {longest:.0f} us; for others {others:.2f} ms/s")
     return 0
 
 
-def _run(generator: Path, cluster: Cluster, folder: Path, nice: int | None) -> Waits:
+@contextlib.contextmanager
+def _stand_ins(cluster: Cluster, folder: Path, taken: dict[int, tuple[float, float]]) -> Iterator[set[int]]:
+    """Put programs that only take the CPU in the place of router and storage, which run on the other one meanwhile."""
+    program = folder / "as_often"
+    subprocess.run(["cc", "-O2", "-std=c11", str(HERE / "as_often.c"), "-o", str(program)], check=True)
+    nodes = [pid for name, pid in cluster.pids.items() if not name.startswith("edge")]
+    started = []
+    try:
+        for pid in (*nodes, cluster.process.pid):
+            _move(pid, 1)
+            times, us = taken.get(pid, (0.0, 0.0))
+            if pid in nodes and times:
+                command = ["taskset", "-c", "0", str(program), f"{times:.1f}", f"{us:.1f}"]
+                process = subprocess.Popen(command, start_new_session=True)
+                started.append(process)
+                Path(f"/proc/{process.pid}/autogroup").write_text(_group_nice(pid))
+        yield {process.pid for process in started}
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        for pid in (*nodes, cluster.process.pid):
+            _move(pid, 0)
+
+
+def _move(pid: int, cpu: int) -> None:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), {cpu})
+
+
+def _group_nice(pid: int) -> str:
+    return Path(f"/proc/{pid}/autogroup").read_text().rpartition(" ")[2].strip()
+
+
+def _run(generator: Path, cluster: Cluster, folder: Path, nice: int | None, stand_ins: set[int] | None = None) -> Waits:
     edge = next(pid for name, pid in cluster.pids.items() if name.startswith("edge"))
-    nodes = set(cluster.pids.values()) | {cluster.process.pid}
+    nodes = set(cluster.pids.values()) | {cluster.process.pid} | (stand_ins or set())
     for pid in nodes - {edge, cluster.process.pid}:
         if nice is not None:
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))
@@ -106,6 +160,7 @@ def waits(lines: list[str], edge: int, threads: dict[int, int]) -> Waits:
     first = last = 0.0
     running = 0
     ours = others = longest = 0.0
+    taken: dict[int, list[float]] = {}
 
     def account(until: float) -> None:
         nonlocal ours, others, longest
@@ -129,6 +184,8 @@ def waits(lines: list[str], edge: int, threads: dict[int, int]) -> Waits:
         last = now
         if match[3] == "sched_switch" and (switch := SWITCH.search(match[4])):
             account(now)
+            if running in threads:
+                taken.setdefault(threads[running], []).append(now - began)
             if int(switch[1]) == edge:
                 ready_at = now if switch[2].startswith("R") else 0.0
             running, began = int(switch[3]), now
@@ -137,7 +194,8 @@ def waits(lines: list[str], edge: int, threads: dict[int, int]) -> Waits:
         elif (wake := WAKE.search(match[4])) and int(wake[1]) == edge and running != edge and not ready_at:
             ready_at = now
     seconds = max(last - first, 1e-9)
-    return Waits(1000 * ours / seconds, 1000 * others / seconds, 1e6 * longest)
+    each = {pid: (len(spans) / seconds, 1e6 * sum(spans) / len(spans)) for pid, spans in taken.items()}
+    return Waits(1000 * ours / seconds, 1000 * others / seconds, 1e6 * longest, each)
 
 
 if __name__ == "__main__":
