@@ -2,11 +2,11 @@
 
     python -m bench.durable_floor [--runs 3] [--copies 1 3] [--output PAGE]
 
-The rows are those of ``python -m bench.durable``: 100 pairs, 64 bytes, QoS 1, window 20, and paced 1 000 a second. The
-programs (``durable_relay.c``) send, append, sync and confirm as our nodes do, a process for each, and keep the same
-promise: nothing is acknowledged before all copies have synced it. They have neither TLS nor sessions, queues,
-partitions, leases or idle work. So their cost is what no broker of this shape gets below, and ours less theirs is what
-can be saved at most. Each is measured by itself, in turns.
+The rows are those of ``python -m bench.durable``: 100 pairs, 64 bytes, QoS 1, window 20, and paced 100, 1 000 and
+5 000 a second. The programs (``durable_relay.c``) send, append, sync and confirm as our nodes do, a process for each,
+and keep the same promise: nothing is acknowledged before all copies have synced it. They have neither TLS nor sessions,
+queues, partitions, leases or idle work. So their cost is what no broker of this shape gets below, and ours less theirs
+is what can be saved at most. Each is measured by itself, in turns.
 """
 
 import argparse
@@ -25,7 +25,12 @@ from bench.hot import HERE, build_mqload
 from tests.e2e.local_cluster import LocalCluster
 
 PAIRS = ("-P", "100", "--persistent")
-ROWS = {"window 20": ("-w", "20", "-n"), "paced 1000/s": ("-r", "10", "-d", "6")}
+ROWS = {
+    "window 20": ("-w", "20", "-n"),
+    "paced 100/s": ("-r", "1", "-d", "8"),
+    "paced 1000/s": ("-r", "10", "-d", "6"),
+    "paced 5000/s": ("-r", "50", "-d", "4"),
+}
 EACH = {"floor": "30000", "ours": "600"}  # messages of a publisher at window 20: for some seconds of the clock's ticks
 WARM_UP = ("-w", "20", "-n", "20")
 
