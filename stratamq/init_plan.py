@@ -29,7 +29,7 @@ CLIENT_PORT = 8883
 # What protects nodes from strangers: as conf/edge.toml and conf/storage.toml have it.
 EDGE_LIMITS: Mapping[str, object] = {
     "keep_alive_max_s": 1200,
-    "connect_rate_max": 1000.0,
+    "connect_rate_max": 200.0,
     "publish_rate_max": 10000.0,
     "filters_per_packet_max": 100,
     "share_join_rate_max": 100.0,
@@ -206,6 +206,8 @@ class Layout:
             "accept_rate_max": 200.0,
             "accept_rate_address_max": 50.0,
             "subscribe_rate_max": 500.0,
+            "sessions_user_max": 10_000,
+            "retained_user_max": 100_000,
             "roles_file": folder / "roles.toml",
             "authenticated_roles": ["device"],
         }

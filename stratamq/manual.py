@@ -41,7 +41,7 @@ SHIPPED: dict[str, dict[str, str]] = {
         "membership.bind": '"127.0.0.1:0"',
         "membership.seeds": '["127.0.0.1:7946"]',
         "edge.keep_alive_max_s": "1200",
-        "edge.connect_rate_max": "1000.0",
+        "edge.connect_rate_max": "200.0",
         "edge.publish_rate_max": "10000.0",
         "edge.filters_per_packet_max": "100",
         "edge.share_join_rate_max": "100.0",
@@ -107,6 +107,8 @@ backlog = 512
 accept_rate_max = 200.0
 accept_rate_address_max = 50.0
 subscribe_rate_max = 500.0
+sessions_user_max = 10000
+retained_user_max = 100000
 roles_file = "conf/roles.toml"
 authenticated_roles = ["device"]
 
@@ -126,6 +128,12 @@ roles_file = "conf/roles.toml"
 # tls = true
 # certificate = "data/clients/edge-0.pem"
 # key = "data/clients/edge-0.key"
+# backlog = 512
+# accept_rate_max = 200.0
+# accept_rate_address_max = 50.0
+# subscribe_rate_max = 500.0
+# sessions_user_max = 10000
+# retained_user_max = 100000
 # roles_file = "conf/roles.toml"
 # authenticated_roles = ["device"]
 """
