@@ -1,7 +1,8 @@
 """Lines of the audit that strangers cause, bounded: who is refused a thousand times a second fills no disk.
 
 The first of a kind from an address is written at once, with whom it was; the same again within ten seconds is counted,
-and written as one line. Beyond the table's room one line counts all others. Sans-IO.
+and written as one line. So it is for each user where a name was proved; one that a CONNECT gave names nobody. Beyond
+the table's room one line counts all others. Sans-IO.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ QUIET_S = 10.0
 KEYS_MAX = 1_000
 OTHERS = "of further addresses"
 
-_Key = tuple[str, str, str, str]  # kind, outcome, address, reason
+NOT_PROVED = frozenset(("login",))  # kinds whose actor may be any name, another one each time
+
+_Key = tuple[str, str, str, str, str]  # kind, outcome, address, reason, actor
 
 
 @dataclass(slots=True)
@@ -36,10 +39,11 @@ class AuditNotes:
     def note(self, now: float, record: AuditRecord) -> None:
         """Take a record; it is due now, or counted until its kind is due again."""
         self._end(now)
-        key = (record.kind, record.outcome, record.address, record.reason)
+        actor = "" if record.kind in NOT_PROVED else record.actor
+        key = (record.kind, record.outcome, record.address, record.reason, actor)
         kind = self._kinds.get(key)
         if kind is None and len(self._kinds) >= KEYS_MAX:
-            key = (record.kind, record.outcome, "", OTHERS)
+            key = (record.kind, record.outcome, "", OTHERS, "")
             record = AuditRecord(record.kind, record.outcome, reason=OTHERS)
             kind = self._kinds.get(key)
         if kind is None:

@@ -95,10 +95,10 @@ class Conduct:
             return self._refused("takeovers", client)
         return 0
 
-    def _refused(self, why: str, client: Client) -> int:
+    def _refused(self, why: str, client: Client, code: ReasonCode = ReasonCode.CONNECTION_RATE_EXCEEDED) -> int:
         self._node.count(f"refused_{why}")
-        self._node.audit(refusal_record(client, ReasonCode.CONNECTION_RATE_EXCEEDED, why.replace("_", " ")))
-        return ReasonCode.CONNECTION_RATE_EXCEEDED
+        self._node.audit(refusal_record(client, code, why.replace("_", " ")))
+        return code
 
     # --- daily quotas
 
@@ -112,14 +112,12 @@ class Conduct:
         if rate and not self._connects.take(client.owner, self._node.now, 1.0 / rate):
             return self._refused("user_connects", client)
         if quota and not self._daily.left(client.owner, quota, self._utc()):
-            self._node.count("refused_daily_bytes")
-            return ReasonCode.QUOTA_EXCEEDED
+            return self._refused("daily_bytes", client, ReasonCode.QUOTA_EXCEEDED)
         if not (most and client.owner):
             return 0
         held = self._of_users.get(client.owner, ())
         if client.client_id not in held and len(held) >= most:  # one that takes its own over is no further one
-            self._node.count("refused_user_connections")
-            return ReasonCode.QUOTA_EXCEEDED
+            return self._refused("user_connections", client, ReasonCode.QUOTA_EXCEEDED)
         self.recount(client)
         return 0
 
@@ -139,6 +137,7 @@ class Conduct:
             return
         self._daily.spend(client.owner, self._daily.left(client.owner, quota, now), quota, now)
         if not conn.closed:
+            self._refused("daily_bytes", client, ReasonCode.QUOTA_EXCEEDED)
             self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
 
     # --- events
@@ -146,8 +145,11 @@ class Conduct:
     def login_failed(self, client: Client) -> None:
         """Note that credentials were wrong; an error of a backend is none."""
         seat = client.seat
-        if self._failed_logins is not None and seat is not None and seat.metered:
-            self._failed_logins.failed(seat.address, self._node.now)
+        if self._failed_logins is None or seat is None or not seat.metered:
+            return
+        if self._failed_logins.failed(seat.address, self._node.now):  # behind TLS no CONNECT of it is read any more
+            record = refusal_record(client, ReasonCode.CONNECTION_RATE_EXCEEDED, "failed logins")
+            self._node.audit(record)
 
     def taken_over(self, client_id: str) -> None:
         """Note that another connection with a client ID ended one of this edge's."""

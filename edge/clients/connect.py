@@ -46,6 +46,10 @@ CODES_OF_ENDS = {  # of one that has its CONNACK: DISCONNECT does not know these
     ReasonCode.BANNED: ReasonCode.NOT_AUTHORIZED,
     ReasonCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_BUSY,
 }
+WHY_NOT_OPENED: dict[int, str] = {  # for the audit; a partition that is busy has refused nobody
+    ReasonCode.NOT_AUTHORIZED: "the session belongs to another user",
+    ReasonCode.QUOTA_EXCEEDED: "too many stored sessions",
+}
 TELL_ORIGINS = ("stratamq-origin", "1")  # user property of CONNECT
 CLAIMS_FEW, CLAIMS_MANY = 8, 16  # leave together: the gap between claims grows below, and shrinks above
 
@@ -223,6 +227,8 @@ class Connecting:
             except RemoteProtocolError as error:
                 return int(error.reason_code)
             if is_reserved(will.topic_name):
+                self._node.count("refused_will")
+                self._node.audit(refusal_record(client, ReasonCode.NOT_AUTHORIZED, "a will of a topic of the broker"))
                 return ReasonCode.NOT_AUTHORIZED
             if will.qos > self._limits.maximum_qos:  # [MQTT-3.2.2-12]
                 return ReasonCode.QOS_NOT_SUPPORTED
@@ -374,8 +380,9 @@ class Connecting:
                 self._leaving.report(client, clean=False)
             return
         if answer.reason_code:
-            if answer.reason_code == ReasonCode.NOT_AUTHORIZED:
-                self._node.audit(refusal_record(client, answer.reason_code, "the session belongs to another user"))
+            why = WHY_NOT_OPENED.get(answer.reason_code)
+            if why is not None:
+                self._node.audit(refusal_record(client, answer.reason_code, why))
             self._clients.refuse(client, answer.reason_code)
             return
         self._opened(client, answer)

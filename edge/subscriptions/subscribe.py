@@ -217,6 +217,7 @@ class Subscribing:
             plain = shared[1] if shared is not None else topic_filter
             validate_topic_filter(plain, bytes_max=limits.topic_bytes_max, levels_max=bounds.topic_levels_max)
         except RemoteProtocolError as error:
+            self._node.count(_counter_of(topic_filter, bounds.topic_levels_max))
             return _refusal(client, error.reason_code)
         if 0 < limits.filters_per_packet_max <= position:
             self._node.count("refused_filters_packet")
@@ -478,3 +479,9 @@ class Subscribing:
 def _refusal(client: Client, code: int) -> int:
     """Return a code as this client's SUBACK has it; 3.1.1 knows one refusal."""
     return code if code < FAILURE or client.version == 5 else FAILURE
+
+
+def _counter_of(topic_filter: str, levels_max: int) -> str:
+    """Return the counter of a filter that is beyond a limit of names."""
+    plain = topic_filter.split("/", 2)[-1] if topic_filter.startswith("$share/") else topic_filter
+    return "refused_topic_levels" if plain.count("/") >= levels_max else "refused_topic_bytes"

@@ -6,13 +6,16 @@ import pytest
 
 from access.identity.scram import Scram, make_user
 from access.identity.scram_step import ScramStep
+from access.operators.audit_chain import AuditRecord
 from conf.settings import ListenerSettings
 from edge.listeners.intake import Intake
 from edge.node.limits import ListenerPolicy
+from mqtt import packets
 from mqtt.packets import Auth, Connect
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.edge_limits import limits
+from tests.edge.rights.ruled import Vouched, principal
 from tests.edge.session_answers import publishes
 from tests.edge.test_scram import CLIENT_FIRST, SALT, SERVER_NONCE
 from wire.messages.routes import Resolve
@@ -64,6 +67,17 @@ def test_ten_wrong_passwords_keep_an_address_out_for_five_minutes() -> None:
     assert code(edge, STRANGE) == 0
 
 
+def test_an_address_that_is_refused_stands_in_the_audit() -> None:
+    """NIST: detect. From the failure that brings it: behind TLS no CONNECT of that address is read any more."""
+    edge = Edge()
+    noted: list[AuditRecord] = []
+    edge.core.node.audit = noted.append
+    for _ in range(10):
+        code(edge, STRANGE, username="u", password=b"p", policy=CLOSED)
+    assert (noted[-1].kind, noted[-1].outcome, noted[-1].address) == ("login", "refused", STRANGE)
+    assert noted[-1].reason == "0x9F failed logins" and len(noted) == 11
+
+
 def test_a_refused_address_is_closed_before_its_handshake() -> None:
     """A handshake costs more than all else; without TLS the client is told why."""
     edge = Edge()
@@ -110,6 +124,42 @@ def test_trusted_and_unknown_addresses_are_never_counted(address: str) -> None:
     edge = Edge()
     assert [code(edge, address, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
     assert [come_and_go(edge, address) for _ in range(30)] == [0] * 30
+
+
+def test_refusals_for_a_limit_stand_in_the_audit() -> None:
+    """NIST: detect. What a user has used up, too many clients or sessions of it, a will of the broker's topics."""
+    limits_of_anna = {"daily_bytes_max": 1_000, "connections_user_max": 1}
+    vouched = Vouched()
+    edge = Edge(steps=[vouched])
+    noted: list[AuditRecord] = []
+    edge.core.node.audit = noted.append
+
+    def anna(client_id: str, **more: Any) -> Session:
+        vouched.known["anna"] = principal("anna", client_id, limits=limits_of_anna)
+        session = come(edge, OWN)
+        session.connect(client_id, username="anna", password=b"p", **more)
+        return session
+
+    first, second = anna("a"), anna("b")
+    assert [one.read()[0].reason_code for one in (first, second)] == [0, 0x97]
+    first.publish("t", bytes(1_000), qos=1, identifier=1)
+    assert [packet.reason_code for packet in first.read()][-1] == 0x97
+    assert anna("a").read()[0].reason_code == 0x97
+    edge.turn(86_400.0)
+    edge.renew()
+    edge.held = {OpenSession}
+    full = anna("a", properties={PropertyId.SESSION_EXPIRY_INTERVAL: 60})
+    (request,) = edge.take(OpenSession)
+    edge.storage(SessionOpened(request.request, request.partition, 1, 0x97))
+    assert full.read()[0].reason_code == 0x97
+    assert code(edge, STRANGE, will=packets.Will("$SYS/x")) == 0x87 and edge.core.counts["refused_will"] == 1
+    assert [(one.actor, one.client_id, one.reason) for one in noted] == [
+        ("anna", "b", "0x97 user connections"),
+        ("anna", "a", "0x97 daily bytes"),
+        ("anna", "a", "0x97 daily bytes"),
+        ("anna", "a", "0x97 too many stored sessions"),
+        ("", "c", "0x87 a will of a topic of the broker"),
+    ]
 
 
 # --- flapping

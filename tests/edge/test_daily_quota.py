@@ -45,7 +45,7 @@ def test_more_than_the_quota_ends_the_connection_and_keeps_the_user_out_until_mi
     answers = send(first, 400)
     assert [packet.reason_code for packet in answers] == [0x10, 0x97]
     assert first.client.conn.closed and not other.client.conn.closed
-    assert users.come("ann", "a")[1] == 0x97 and users.edge.core.counts["refused_daily_bytes"] == 1
+    assert users.come("ann", "a")[1] == 0x97 and users.edge.core.counts["refused_daily_bytes"] == 2
     assert users.come("ann", "a", version=4)[1] == 3  # server unavailable: 3.1.1 has no word for it
     assert users.come("bert", "c")[1] == 0
     assert [packet.reason_code for packet in send(other, 50)] == [0x10, 0x97]

@@ -29,6 +29,18 @@ def test_another_reason_or_address_has_a_line_of_its_own() -> None:
     assert len(notes.take(0.0)) == 3
 
 
+def test_a_user_that_is_known_has_a_line_of_its_own() -> None:
+    """NIST: detect. Many users stand behind one address; a name that a CONNECT gave is nobody's."""
+    notes = AuditNotes()
+    for kind in ("publish", "subscribe", "will", "login"):
+        for actor in ("anna", "bert", "anna"):
+            notes.note(0.0, AuditRecord(kind, "refused", actor=actor, address="10.0.0.1", reason="not authorized"))
+    due = [(line.kind, line.actor) for line in notes.take(0.0)]
+    assert due == [(kind, actor) for kind in ("publish", "subscribe", "will") for actor in ("anna", "bert")] + [
+        ("login", "anna")
+    ]
+
+
 def test_more_addresses_than_the_table_holds_are_counted_together() -> None:
     notes = AuditNotes()
     for number in range(KEYS_MAX + 700):

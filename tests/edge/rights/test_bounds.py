@@ -121,7 +121,10 @@ def test_deep_topics(deep_first: bool) -> None:
     assert next(packet for packet in flat.read() if hasattr(packet, "reason_codes")).reason_codes == [2, 0x8F]
     will = come(edge, principal("bob", "bob", roles=("flat",)), will=Will("a/b/c", b""))
     assert [packet.reason_code for packet in will.read()] == [0x90]
-    assert edge.core.counts["refused_topic_levels"] == 1
+    assert edge.core.counts["refused_topic_levels"] == 2
+    flat.subscribe("a" * 1_025, "$share/g/a/b", "$share/g/a/b/c")
+    assert next(packet for packet in flat.read() if hasattr(packet, "reason_codes")).reason_codes == [0x8F, 2, 0x8F]
+    assert (edge.core.counts["refused_topic_levels"], edge.core.counts["refused_topic_bytes"]) == (3, 1)
 
 
 def test_more_filters_than_its_limit_are_refused_one_by_one() -> None:
