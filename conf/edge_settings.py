@@ -226,12 +226,13 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
     )
     scram_users_file: Path | None = Field(
         default=None,
-        description="users of MQTT 5's method SCRAM-SHA-256, mode 0600, one a line; none: only users of the cluster",
+        description="users of MQTT 5's method SCRAM-SHA-256, mode 0600, one a line, with scram_secret_file; none: only "
+        "users of the cluster",
     )
     scram_secret_file: Path | None = Field(
         default=None,
-        description="32 random bytes, the same at every edge, mode 0600: lets users of the cluster prove themselves by "
-        "SCRAM where cluster_users is on; an unknown name's salt comes of it",
+        description="32 random bytes, the same at every edge, mode 0600: an unknown name's salt comes of it; SCRAM "
+        "needs it, and lets users of the cluster prove themselves where cluster_users is on",
     )
 
     # --- slow clients

@@ -33,6 +33,7 @@ MESSAGE_BYTES_MAX = 4096
 FILE_BYTES_MAX = 64 * 1024 * 1024
 NONCE_CHARACTERS_MAX = 256
 SALT_BYTES = 16
+SALT_BYTES_MAX = 64  # of a line: as long as what an unknown name is shown can be
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def load_users(path: Path) -> dict[str, ScramUser]:
             user = ScramUser(int(iterations), salt, stored_key, server_key)
             if not name or name in users or not ITERATIONS <= user.iterations <= ITERATIONS_MAX or not salt:
                 raise ValueError
-            if len(stored_key) != 32 or len(server_key) != 32:
+            if len(stored_key) != 32 or len(server_key) != 32 or len(salt) > SALT_BYTES_MAX:
                 raise ValueError
         except (ValueError, binascii.Error):
             raise AccessFileError(
@@ -199,8 +200,10 @@ class Scram:
         self._new_nonce = new_nonce
         self._secret = secret
         self._asks = asks
-        most = max((user.iterations for user in users.values()), default=ITERATIONS)
-        self._iterations = CLUSTER_ITERATIONS if asks else most
+        # Whatever a challenge shows of somebody it shows of nobody too: a file may have several forms.
+        forms = {(user.iterations, len(user.salt)) for user in users.values()}
+        forms |= {(CLUSTER_ITERATIONS, SALT_BYTES)} if asks else set()
+        self._forms = sorted(forms) or [(ITERATIONS, SALT_BYTES)]
 
     def begin(self) -> "ScramExchange":
         """Start an exchange."""
@@ -212,9 +215,11 @@ class Scram:
 
     def lookup(self, name: str, told: ScramUser | None = None) -> tuple[ScramUser, bool]:
         """Return what to show for a name, and whether it is a user; an unknown one always has the same salt."""
+        form = int.from_bytes(_hmac(self._secret, b"form" + name.encode())[:8], "big") % len(self._forms)
+        iterations, salt_bytes = self._forms[form]
         made_up = ScramUser(
-            self._iterations,
-            _hmac(self._secret, b"salt" + name.encode())[:SALT_BYTES],
+            iterations,
+            hmac.digest(self._secret, b"salt" + name.encode(), "sha512")[:salt_bytes],
             _hmac(self._secret, b"stored" + name.encode()),
             _hmac(self._secret, b"server" + name.encode()),
         )

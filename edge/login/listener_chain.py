@@ -119,12 +119,15 @@ class ListenerChain:
                 f'listener {listener.name}: authentication has "scram", which needs edge.scram_users_file, or '
                 "cluster_users with edge.scram_secret_file"
             )
-        self.marks |= file_marks([path] if path is not None else [])
-        self.marks |= secret_marks([shared] if shared is not None else [])
+        if shared is None:
+            raise UserError(
+                f"{path}: names that are not in it must look the same at every edge and after a restart: name a secret "
+                "in edge.scram_secret_file (`head -c 32 /dev/urandom` makes one), the same at every edge"
+            )
+        self.marks |= {**file_marks([path] if path is not None else []), **secret_marks([shared])}
         users = load_users(path) if path is not None else {}
         self.users["scram"] = users
-        secret = shared_secret(shared) if shared is not None else self._chains.secret
-        method = Scram(users, lambda: secrets.token_urlsafe(24), secret, asks)
+        method = Scram(users, lambda: secrets.token_urlsafe(24), shared_secret(shared), asks)
         return ScramStep(method, listener.scram_without_tls)
 
 

@@ -72,6 +72,16 @@ def test_unknown_names_look_the_same_at_each_edge_and_after_a_restart() -> None:
     assert [len(part) for part in known.job.data.split(b",")] == [len(part) for part in unknown.split(b",")]
 
 
+def test_a_challenge_of_some_form_is_nobodys_as_well() -> None:
+    """Protect: lines of a file may differ in iterations and salts, from each other and from users of the cluster."""
+    forms = {(4_096, 16), (8_192, 64), (20_000, 12)}
+    users = {f"u{most}": make_user("p", bytes(salt), most) for most, salt in forms}
+    for asks, wanted in ((False, forms), (True, {*forms, (CLUSTER_ITERATIONS, 16)})):
+        shown = [Scram(users, lambda: "n", CLUSTER, asks).lookup(f"nobody-{number}")[0] for number in range(200)]
+        again = [Scram(users, lambda: "n", CLUSTER, asks).lookup(f"nobody-{number}")[0] for number in range(200)]
+        assert shown == again and {(one.iterations, len(one.salt)) for one in shown} == wanted
+
+
 def test_without_tls_only_when_allowed() -> None:
     assert isinstance(scram_step().begin(first("alice", secure=False), NOW), Deny)
     assert isinstance(scram_step(allow_plain=True).begin(first("alice", secure=False), NOW), Wait)

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
+from access.identity.chain import Waiting
 from access.identity.password_file import read_password_file
+from access.identity.principal import Credentials, Moment
+from access.identity.scram import user_line
+from access.identity.scram_step import Challenge
 from conf.edge_settings import EdgeSettings, ListenerSettings
+from conf.errors import UserError
 from edge.login import listener_chain
 from edge.login.chains import Chains
 from edge.login.listener_chain import ListenerChain
 from edge.reload import ListenerLogins
 from tests.access.identity.test_passwords import KNOWN
+from tests.clients.scram_exchange import client_first, read_challenge
 from wire.node.reload_parts import MARKED_BYTES_MAX, UNREAD, file_marks, secret_marks
 
 HASH = KNOWN["sha512"][0]
@@ -73,3 +79,20 @@ def test_what_is_no_file_is_not_read_for_its_mark(tmp_path: Path) -> None:
         file.truncate(MARKED_BYTES_MAX + 1)
     paths = [tmp_path / "folder", large, tmp_path / "missing"]
     assert set(file_marks(paths).values()) == {UNREAD}
+
+
+def test_a_file_of_scram_wants_the_secret_of_its_edges(tmp_path: Path) -> None:
+    """NIST: protect. Names that it has not look the same at two edges, and at one that was started anew."""
+    users = secret_file(tmp_path, "users", f"{user_line('alice', 'right', bytes(16))}\n".encode())
+    secret = secret_file(tmp_path, "secret", bytes(range(32)))
+    listener = ListenerSettings(name="tcp", port=0, tls=False)
+    with pytest.raises(UserError, match="scram_secret_file"):
+        ListenerChain(listener, EdgeSettings(listeners=(listener,), scram_users_file=users), Chains(bytes(16)))
+    edge = EdgeSettings(listeners=(listener,), scram_users_file=users, scram_secret_file=secret)
+    given = Credentials("tcp", "::1", "c", None, None, None, "SCRAM-SHA-256", client_first("nobody"), True)
+    shown = set()
+    for process in (bytes(16), bytes(15) + b"x"):
+        began = ListenerChain(listener, edge, Chains(process)).chain.begin(given, Moment(0, 0))
+        assert isinstance(began, Waiting) and isinstance(began.job, Challenge)
+        shown.add(read_challenge(began.job.data)[1:])
+    assert len(shown) == 1
