@@ -1,7 +1,8 @@
 """The step ``password``: a user name and a password against records of a file or of the cluster.
 
-Unknown names cost the same hash as wrong passwords. Good logins are remembered for a minute under a key that a stolen
-memory image does not turn into passwords; wrong ones are not remembered. The shell bounds the queue of hashes.
+Unknown names cost the same hash as wrong passwords, and behind a file what the cluster's users cost. Good logins are
+remembered for a minute under a key that a stolen memory image does not turn into passwords; wrong ones are not
+remembered. The shell bounds the queue of hashes.
 """
 
 import hashlib
@@ -206,14 +207,22 @@ class KnownLogins:
 
 
 class PasswordStep:
-    """The step ``password`` over one source of users."""
+    """The step ``password`` over one source of users.
+
+    Args:
+        users: The source.
+        known: Good logins.
+        behind: Users that the listener asks next, who have no say about these: a wrong password here takes as long as a
+            name that neither source has.
+    """
 
     name = "password"
     methods: tuple[str, ...] = ()
 
-    def __init__(self, users: Users, known: KnownLogins) -> None:
+    def __init__(self, users: Users, known: KnownLogins, behind: Users | None = None) -> None:
         self._users = users
         self._known = known
+        self._behind = behind
 
     def replace(self, users: Users) -> None:
         """Take users that were read anew; hashes that run are judged by the new ones."""
@@ -232,6 +241,10 @@ class PasswordStep:
 
     def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
         """Judge by the hash, or go on with the user whom the routers found."""
+        if isinstance(job, _Vain):  # whatever the routers say of a name that is none of theirs
+            return self._hash_in_vain(credentials, job.user)
+        if isinstance(job, _HashedInVain):
+            return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
         if isinstance(job, AskUser):
             if not isinstance(result, UserFound) or result.user != job.user:
                 return Failed("password: no router told the user")
@@ -241,13 +254,25 @@ class PasswordStep:
         if not job.known:
             return Pass()  # an unknown name: another step may know it
         if not result or job.user != credentials.user or job.password != credentials.password:
-            return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
+            return self._wrong(credentials, job.user)
         found = self._users.find(job.user)
         current = job.found if isinstance(found, AskUser) else found
         if current is None or current.password != job.record:
             return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password was changed meanwhile")
         self._known.remember(self._known.key(job.user, job.password, current), moment.now)
         return self._allow(credentials, job.user, current)
+
+    def _wrong(self, credentials: Credentials, user: str) -> Answer:
+        """Refuse a wrong password when an unknown name would be refused."""
+        found = self._behind.find(user) if self._behind is not None else None
+        if isinstance(found, AskUser):
+            return Wait(_Vain(user))
+        return self._hash_in_vain(credentials, user)
+
+    def _hash_in_vain(self, credentials: Credentials, user: str) -> Answer:
+        if self._behind is None:
+            return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
+        return Wait(_HashedInVain(user, self._behind.decoy(user), credentials.password or b"", False))
 
     def _hash(self, credentials: Credentials, user: str, found: UserRecord | None, moment: Moment) -> Answer:
         """Ask for a hash, or allow a login that was good a moment ago.
@@ -276,3 +301,13 @@ class _Asked(HashJob):
     """The hash job of this step, with the record that it was asked for."""
 
     found: UserRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Vain(AskUser):
+    """The question about a user of the file whose password was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HashedInVain(HashJob):
+    """The hash behind it."""

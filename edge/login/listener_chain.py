@@ -91,12 +91,13 @@ class ListenerChain:
         elif name == "token":
             yield token_step(listener, chains.source_of(listener))
         else:
+            of_cluster = RouterUsers(chains.secret) if listener.cluster_users else None
             if listener.password_file is not None:
                 self.marks |= file_marks([listener.password_file])
                 records = self.users[name] = _password_records(listener.password_file)
-                yield PasswordStep(FileUsers(records, chains.secret), chains.known)
-            if listener.cluster_users:
-                yield PasswordStep(RouterUsers(chains.secret), chains.known)
+                yield PasswordStep(FileUsers(records, chains.secret), chains.known, of_cluster)
+            if of_cluster is not None:
+                yield PasswordStep(of_cluster, chains.known)
 
     def _ocsp(self) -> Iterator[Step]:
         """Return the step that judges certificates before every other one, whichever of them lets the client in."""

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from access.identity.chain import Admitted, Chain, ChainRules, Outcome, Refused, Waiting
 from access.identity.password_step import (
     REMEMBERED_MAX,
     AskUser,
@@ -192,6 +193,35 @@ def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
     step = step_of(alice=make_record(b"x", bytes(16)))
     wrong, unknown = _means(step, ("alice", "nobody"), 12)
     assert 0.7 < unknown / wrong < 1.4
+
+
+def test_a_wrong_password_costs_as_much_as_a_name_that_neither_source_has() -> None:
+    """NIST: protect. A file before the cluster's users: both are hashes of both, and a question between them.
+
+    No answer of the routers, be it none at all or a user of that name and password, makes the wrong password right.
+    """
+    cluster, known = RouterUsers(SECRET), KnownLogins(SECRET)
+    file = PasswordStep(FileUsers({"alice": OTHER}, SECRET), known, cluster)
+    chain = Chain([file, PasswordStep(cluster, known)], ChainRules())
+
+    def jobs(user: str, told: object, password: bytes = b"wrong") -> tuple[list[tuple[str, str, int]], Outcome]:
+        outcome, found = chain.begin(given_by(user, password), Moment(0, 0)), []
+        while isinstance(outcome, Waiting):
+            job = outcome.job
+            result = job.run() if isinstance(job, HashJob) else told
+            record = job.record if isinstance(job, HashJob) else OTHER
+            found.append((job.kind, str(record.kind), record.iterations))
+            outcome = chain.resume(outcome.ticket, result, Moment(0, 0))
+        return found, outcome
+
+    unknown, refused = jobs("nobody", UserFound("nobody", None))
+    assert [job[0] for job in unknown] == ["hash", "user", "hash"] and isinstance(refused, Refused)
+    for told in (UserFound("alice", None), UserFound("alice", UserRecord(make_record(b"wrong", bytes(16)))), None):
+        wrong, outcome = jobs("alice", told)
+        assert wrong == unknown and isinstance(outcome, Refused) and outcome.code == refused.code == 0x86
+    assert jobs("bob", UserFound("bob", UserRecord(make_record(b"x", bytes(16)))))[0] == unknown
+    right, outcome = jobs("alice", None, KNOWN["pbkdf2"][1])
+    assert len(right) == 1 and isinstance(outcome, Admitted)
 
 
 @pytest.mark.slow
