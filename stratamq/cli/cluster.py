@@ -4,7 +4,12 @@ import typer
 
 from stratamq.cli.verbs import group, verb, verb_about
 
-__all__ = ["register"]
+__all__ = ["PLACE_IN_THE_MAP", "register"]
+
+PLACE_IN_THE_MAP = (
+    "the cluster forgets its place, its weight and its drain, and what stands on its disk alone is lost; started again "
+    "it is a new node"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +24,12 @@ def register(app: typer.Typer) -> None:
         changes=True,
     )
     verb_about(
-        cluster, "cluster leave", "node", "Take a router out of the group; a leader hands over first.", confirm=True
+        cluster,
+        "cluster leave",
+        "node",
+        "Take a router out of the group; a leader hands over first.",
+        loses="the group has a vote fewer and bears fewer deaths, and its log is of no use any more; to come back it "
+        "joins with an empty folder",
     )
     verb_about(cluster, "cluster transfer", "node", "Hand the leadership over to another router.", changes=True)
-    verb_about(cluster, "cluster forget", "node", "Remove a dead node from the map.", confirm=True)
+    verb_about(cluster, "cluster forget", "node", "Remove a dead node from the map.", loses=PLACE_IN_THE_MAP)

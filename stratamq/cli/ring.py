@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from stratamq.cli.asking import Options, answer, ask, show
+from stratamq.cli.cluster import PLACE_IN_THE_MAP
 from stratamq.cli.lists import LIMIT_MAX, ColumnsOption, FilterOption, wish
 from stratamq.cli.output import print_result
 from stratamq.cli.progress import progress_bar
@@ -40,8 +41,14 @@ def register(app: typer.Typer) -> None:
     verb(ring, "ring resume", "Go on after a pause.", changes=True)
     verb(ring, "ring abort", "Stop: what is half-way goes back, or on if that is nearer.", changes=True)
     verb_about(ring, "ring explain", "name", "Where a client identifier or a topic lives, and why.")
-    verb_about(ring, "ring remove", "node", "Forget a node that was drained and stopped.", confirm=True)
-    verb_about(ring, "ring undelegate", "prefix", "Take a delegation back.", confirm=True)
+    verb_about(ring, "ring remove", "node", "Forget a node that was drained and stopped.", loses=PLACE_IN_THE_MAP)
+    verb_about(
+        ring,
+        "ring undelegate",
+        "prefix",
+        "Take a delegation back.",
+        loses="its depth and its pin are forgotten, and routes below it move to the routers that the ring names",
+    )
     ring.command("show")(show_ring)
     for command in (plan, rebalance, verify, add, drain, delegate, recover):
         ring.command(command.__name__)(command)

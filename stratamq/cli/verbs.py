@@ -99,28 +99,31 @@ def verb(to: typer.Typer, name: str, text: str, *, changes: bool = False) -> Non
     to.command(name.partition(" ")[2], help=text)(command)
 
 
-def verb_about(
-    to: typer.Typer, name: str, argument: str, text: str, *, changes: bool = False, confirm: bool = False
-) -> None:
-    """Add a verb about one thing; a change has --dry-run, and one that cannot be undone wants --yes."""
-    changes = changes or confirm
+def verb_about(to: typer.Typer, name: str, argument: str, text: str, *, changes: bool = False, loses: str = "") -> None:
+    """Add a verb about one thing; a change has --dry-run.
+
+    Args:
+        loses: Says of the thing what is lost for good; then the verb tries it, tells that, and does it with --yes.
+    """
+    changes = changes or bool(loses)
 
     @asks
     def command(
         options: Options,
         value: Annotated[str, typer.Argument(metavar=argument.upper())],
-        yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not confirm)] = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Do it.", hidden=not loses)] = False,
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Only show what would change.", hidden=not changes)
         ] = False,
     ) -> None:
         from conf.errors import ExitCode, UserError
 
-        if dry_run and changes:
+        waits_for_yes = bool(loses) and not (yes or options.show_api)
+        if (dry_run and changes) or waits_for_yes:
             show(name, {argument: value, "dry_run": True}, options)
+            if waits_for_yes and not dry_run:
+                raise UserError(f"`{name} {value[:64]}`: {loses}: say --yes", ExitCode.USAGE)
             return
-        if confirm and not yes and not options.show_api:
-            raise UserError(f"`{name} {value}` changes the cluster for good: say --yes", ExitCode.USAGE)
         show(name, {argument: value}, options)
 
     to.command(name.partition(" ")[2], help=text)(command)

@@ -240,7 +240,8 @@ def test_operator_verbs(cluster: tuple[Path, "subprocess.Popen[str]"]) -> None:
     assert stratamq(*asked, "--filter", "tier=r*", "-o", "csv").stdout == "node,tier\nrouter-0,router\n"
     cut = stratamq(*asked, "--limit", "1", "-o", "csv")
     assert len(cut.stdout.splitlines()) == 2 and cut.stderr.startswith("stratamq: 1 of 2 nodes are shown")
-    assert stratamq("ring", "undelegate", "a", "--data", data).returncode == 2
+    refused = stratamq("ring", "undelegate", "a", "--data", data)  # before it is asked whether it is meant
+    assert refused.returncode == 1 and "no delegation" in refused.stderr
     assert stratamq("cluster", "status", "--data", data, "--router", "127.0.0.1:1").returncode == 4
 
 

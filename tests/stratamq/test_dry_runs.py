@@ -33,6 +33,34 @@ ABOUT = {  # commands about one thing, with its name
 }
 
 
+LOSING = {  # commands about one thing that wait for --yes, with a word of what they lose
+    "cluster leave": "vote",
+    "cluster forget": "disk",
+    "ring remove": "disk",
+    "ring undelegate": "pin",
+}
+
+
+@pytest.mark.parametrize("verb", sorted(LOSING))
+def test_what_is_lost_is_said_before_it_is_done(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NIST: protect. It is tried, so that a refusal comes first; without --yes nothing is changed."""
+    asked: list[dict[str, Any]] = []
+
+    def take(verb: str, arguments: dict[str, Any], *_: object, **__: object) -> AdminReply:
+        asked.append({"verb": verb, **arguments})
+        return AdminReply(0, True, {"tried": "yes"})
+
+    monkeypatch.setattr(asking, "ask_links", take)
+    assert main([*verb.split(), ABOUT[verb]]) == 2
+    said = capsys.readouterr()
+    assert all(one["dry_run"] for one in asked) and LOSING[verb] in said.err and "--yes" in said.err
+    asked.clear()
+    assert main([*verb.split(), ABOUT[verb], "--yes"]) == 0
+    assert [one.get("dry_run", False) for one in asked] == [False]
+
+
 @pytest.mark.parametrize("verb", CHANGES)
 def test_each_change_has_a_dry_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*OTHERWISE.get(verb, verb).split(), "--help"]) == 0
