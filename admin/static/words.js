@@ -46,7 +46,6 @@ export function shown(name, value) {
     if (NAMES.test(name)) return String(value);
     if (/(^|_)(at|until|since|after)_ms$/.test(name)) return moment(value);
     if (/(^|_)at_us$/.test(name)) return moment(value / 1000);
-    if (name.endsWith("_utc")) return moment(value * 1000);
     if (name.endsWith("_per_s")) return count(Math.round(value * 10) / 10);
     if (name.endsWith("bytes_s")) return value ? `${size(value)} a second` : "no bound";
     if (name.endsWith("_s")) return seconds(value);

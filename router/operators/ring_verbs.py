@@ -197,6 +197,9 @@ def describe(plan: Plan, cluster_map: ClusterMap) -> Answer:
         "partitions_moved": sum(1 for move in plan.moves if move.kind == "partition"),
         "primaries_changed": sum(1 for move in plan.moves if move.kind == "primary"),
         "shards_moved": sum(1 for move in plan.moves if move.kind == "shard"),
+        "partitions_under_replicated": sum(
+            1 for move in plan.moves if move.kind == "partition" and len(move.replicas) < cluster_map.replicas
+        ),
         "bytes": sum(move.bytes for move in plan.moves),
         "nodes": len(cluster_map.live(TIER_STORAGE)) + len(cluster_map.live(TIER_ROUTER)),
         "moves": [

@@ -4,6 +4,7 @@ Functions of a question's arguments and the machine; each returns plain data, as
 """
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from hmac import compare_digest
 from typing import Any
 
@@ -52,16 +53,27 @@ def _group(group: Group) -> Answer:
 
 
 def _ban(ban: Ban) -> Answer:
-    return {"kind": ban.kind, "value": ban.value, "until_utc": ban.until_utc or None, "reason": ban.reason}
+    return {"kind": ban.kind, "value": ban.value, "until": _moment(ban.until_utc), "reason": ban.reason}
 
 
 def _token(token: Token) -> Answer:
     return {
         "token": token.name,
         "role": token.role,
-        "made_utc": token.made_utc or None,
-        "until_utc": token.until_utc or None,
+        "made_at": _moment(token.made_utc),
+        "until": _moment(token.until_utc),
     }
+
+
+def _moment(utc: float) -> str | None:
+    """Return a time as programs of operators read it; None of 0."""
+    if not utc:
+        return None
+    try:
+        moment = datetime.fromtimestamp(utc, UTC)
+    except (ValueError, OverflowError, OSError):  # beyond the calendar
+        return f"{utc:g}"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _users(wanted: given.List, machine: PolicyMachine) -> Answer:
@@ -99,7 +111,7 @@ def _check_token(wanted: given.TokenCheck, machine: PolicyMachine) -> Answer:
     """Return name and role of a token; whether its time is over is judged by the asker's clock."""
     for token in machine.tables.tokens.records():  # at most 1 000
         if compare_digest(token.digest, wanted.digest):
-            return _token(token)
+            return {"token": token.name, "role": token.role, "until_utc": token.until_utc or None}
     raise ValueError("no such token")
 
 

@@ -44,7 +44,9 @@ def _command(verb: str, module: str, prefix: tuple[str, ...]) -> Callable[..., N
         arguments = [*prefix, *context.args]
         if verb == "store" and _is_of_running(arguments):
             arguments[0] = RUNNING
-        mounted(args=arguments, prog_name=name)
+        # Their mistakes are told as all others are: in one line, by whoever called.
+        code = mounted(args=arguments, prog_name=name, standalone_mode=False, help_option_names=["-h", "--help"])
+        raise typer.Exit(code if isinstance(code, int) else 0)
 
     return command
 
@@ -61,6 +63,6 @@ def _add_running(stores: typer.Typer) -> None:
 
 def _is_of_running(arguments: list[str]) -> bool:
     """Return whether ``stats`` is wanted of running nodes: without a folder, and not its help."""
-    if arguments[:1] != ["stats"] or {"--help", "--json"} & {*arguments}:
+    if arguments[:1] != ["stats"] or {"-h", "--help", "--json"} & {*arguments}:
         return False
     return len(arguments) == 1 or arguments[1].startswith("-")

@@ -41,7 +41,9 @@ def drain_node(
         show("node drain", arguments | {"dry_run": dry_run}, options)
     if _entry(node, options).get("tier") != "edge":
         if dry_run:
-            show("ring plan", {"drain": [node]}, options)
+            plan = answer("ring plan", {"drain": [node]}, options)
+            _foretell_copies(node, plan)
+            print_result(plan, options.output)
         else:
             show("node drain", arguments, options)
         return
@@ -89,6 +91,17 @@ def _foretell(node: str, forecast: dict[str, int]) -> None:
         f" without delay, which fires; {forecast['sessions']} have a session, which goes on elsewhere",
         file=sys.stderr,
     )
+
+
+def _foretell_copies(node: str, plan: dict[str, Any]) -> None:
+    """Say of how many partitions nobody takes the copy that the node has; an older router does not tell it."""
+    fewer = plan.get("partitions_under_replicated")
+    if fewer:
+        print(
+            f"{node}: no other node takes its copy of {fewer} partitions, each of which keeps one copy fewer:"
+            " add a storage node first, or accept that",
+            file=sys.stderr,
+        )
 
 
 def _watch(node: str, wanted: dict[str, object], forecast: dict[str, int], options: Options) -> int:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stratamq.cli.cells import iso
-
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -264,9 +262,7 @@ def _is_table(value: object) -> bool:
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a cell; sizes in binary units and moments as ISO 8601 (in JSON they stay numbers)."""
-    if key.endswith("_utc") and isinstance(value, int | float):
-        return iso(value)
+    """Return a cell; sizes in binary units."""
     if isinstance(value, int) and (key == "bytes" or key.endswith("_bytes")):
         size = float(value)
         for unit in ("B", "KiB", "MiB", "GiB"):

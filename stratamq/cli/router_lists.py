@@ -26,8 +26,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # as routers name them
     "users": ("user", "enabled", "password", "scram", "roles", "groups", "limits", "made", "changed"),
     "roles": ("role", "priority", "rules"),
     "groups": ("group", "roles", "limits"),
-    "bans": ("kind", "value", "until_utc", "reason"),
-    "tokens": ("token", "role", "made_utc", "until_utc"),
+    "bans": ("kind", "value", "until", "reason"),
+    "tokens": ("token", "role", "made_at", "until"),
     "partitions": ("partition", "epoch", "primary", "in_sync", "joining", "keys", "bytes", "state"),
 }
 

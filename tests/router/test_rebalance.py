@@ -18,6 +18,7 @@ from router.map.commands import (
 from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner, reached
+from router.operators.ring_verbs import plan as plan_of
 from router.placement.changes import placement_change
 from router.placement.plan import Plan, make_plan
 from wire.messages.cluster_map import NodeEntry
@@ -112,6 +113,16 @@ class Group:
 def test_a_balanced_map_has_nothing_to_move() -> None:
     """What the ring proposed is what the map decided."""
     assert make_plan(Group("r1", "r2", "r3", "s1", "s2", "s3").balance().map).moves == ()
+
+
+def test_a_plan_counts_the_partitions_that_keep_fewer_copies() -> None:
+    """With as many storage nodes as copies nobody takes those of a node that is drained."""
+    group = Group("r1", "s1", "s2").balance()
+    told = plan_of(group.map, (None, None), {"drain": ["s1"], "add": []})
+    assert told["partitions_under_replicated"] == len(group.map.partitions)
+    group.register("s3")
+    told = plan_of(group.map, (None, None), {"drain": ["s1"], "add": []})
+    assert told["partitions_under_replicated"] == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

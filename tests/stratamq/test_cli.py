@@ -71,6 +71,16 @@ def test_a_command_line_makes_the_verbs_of_its_first_word_alone() -> None:
     assert len(application("nonsense").registered_commands) == len(application().registered_commands)
 
 
+@pytest.mark.parametrize("words", ["store", "store stats", "store verify", "check", "record", "jobs", "jobs audit"])
+def test_verbs_of_other_rooms_have_the_same_help_and_one_line_for_a_mistake(words: str) -> None:
+    """`store -h` was refused, and mistakes of `check` were told in a box."""
+    shown = stratamq(*words.split(), "-h")
+    assert (shown.returncode, shown.stderr) == (0, "") and "stratamq" in shown.stdout
+    if not words.startswith("jobs"):
+        wrong = stratamq(*words.split(), "--nonsense")
+        assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and "--nonsense" in wrong.stderr
+
+
 @pytest.mark.parametrize("tier", ["router", "storage"])
 def test_a_tier_imports_no_other_tier_and_no_web_server(tier: str) -> None:
     """Start to ready pays only for what the tier needs."""

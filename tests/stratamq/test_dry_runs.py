@@ -92,3 +92,17 @@ def test_a_key_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert main(["membership", "keys", "generate", str(tmp_path / "key")]) == 0
     assert main(["membership", "keys", "install", str(tmp_path / "key"), "--dry-run", "-o", "json"]) == 0
     assert (tmp_path / "key").read_text().split()[0] not in capsys.readouterr().out
+
+
+def test_a_trial_of_a_drain_says_which_copies_nobody_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With as many storage nodes as copies the plan had moves to nobody, and no word about what they mean."""
+
+    def take(verb: str, *_: object, **__: object) -> AdminReply:
+        nodes = {"nodes": [{"node": "storage-1", "tier": "storage"}]}
+        return AdminReply(0, True, nodes if verb == "node list" else {"partitions_under_replicated": 256, "moves": []})
+
+    monkeypatch.setattr(asking, "ask_links", take)
+    assert main(["node", "drain", "storage-1", "--dry-run"]) == 0
+    assert "no other node takes its copy of 256 partitions" in capsys.readouterr().err

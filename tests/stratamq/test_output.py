@@ -123,13 +123,6 @@ def test_lines_of_json_hold_what_json_holds() -> None:
         assert json.loads(line) == wanted
 
 
-def test_a_moment_is_a_date_in_a_table_and_a_number_in_json() -> None:
-    """The end of a token or a ban, as the policy has it; none is a dash."""
-    rows = {"tokens": [{"token": "ci", "made_utc": 1_795_743_493.5, "until_utc": None}]}
-    assert render(rows, OutputFormat.TABLE).splitlines()[1].split() == ["ci", "2026-11-27T01:38:13.500Z", "-"]
-    assert '"made_utc": 1795743493.5' in render(rows, OutputFormat.JSON)
-
-
 def test_what_is_between_processes_of_a_machine_is_in_json_alone() -> None:
     """The socket that an edge has for a balancer is no address to connect to; `cluster status` was 190 columns wide."""
     rows = [{"node": "edge-0", "clients": {"tls": "h:8883", "@hand-over": "unix:x:/sock"}}]

@@ -117,7 +117,7 @@ export function Users({ me, beat }) {
   return html`<h1>Users and bans</h1><p class="question">Who may log in, and who is kept out?</p>
     <${Answered} state=${users} name="users" caption="Users" columns=${["user", "enabled", "password", "scram", "roles", "groups", "limits"]} empty="No user is in the cluster's policy." />
     <h2>Roles</h2><${Answered} state=${roles} name="roles" caption="Roles" columns=${["role", "priority", "rules"]} empty="No role." />
-    <h2>Bans</h2><${Answered} state=${bans} name="bans" caption="Bans" columns=${["kind", "value", "until_utc", "reason"]} empty="Nobody is banned." />
+    <h2>Bans</h2><${Answered} state=${bans} name="bans" caption="Bans" columns=${["kind", "value", "until", "reason"]} empty="Nobody is banned." />
     <div class="row">
       <label>kind <select value=${ban.kind} onChange=${(event) => setBan({ ...ban, kind: event.target.value })}>${["client_id", "user", "address", "network", "certificate"].map((kind) => html`<option key=${kind} value=${kind}>${kind}</option>`)}</select></label>
       <label>value <input value=${ban.value} onInput=${(event) => setBan({ ...ban, value: event.target.value })} /></label>
@@ -132,7 +132,7 @@ export function Tokens({ me, beat }) {
   const state = useAnswer("/tokens", { count: 100 }, beat);
   const rows = (state.answer && state.answer.tokens) || [];
   return html`<h1>Tokens</h1><p class="question">Who may ask this service?</p>
-    <${Answered} state=${state} name="tokens" caption="Tokens" columns=${["token", "role", "made_utc", "until_utc"]} empty="No token: stratamq token create makes one." />
+    <${Answered} state=${state} name="tokens" caption="Tokens" columns=${["token", "role", "made_at", "until"]} empty="No token: stratamq token create makes one." />
     <div class="row">${rows.map((row) => html`<${Change} key=${row.token} label=${`Revoke ${shown("", row.token)}`} method="DELETE" path=${`/tokens/${encodeURIComponent(row.token)}`} danger=${true} enabled=${me.role === "admin"} />`)}</div>
     <${Copies} cli="stratamq token list" path="/tokens" />`;
 }

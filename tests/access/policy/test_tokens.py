@@ -25,7 +25,15 @@ def test_a_token_is_found_by_its_digest_and_void_once_it_is_deleted() -> None:
     """The answer names no digest; a name is given once while it stands."""
     machine = machine_with(Token("ci", "operator", DIGEST, 90.0, 10.0), Token("grafana", "viewer", OTHER))
     found = READING["token check"](given.TokenCheck(DIGEST), machine)
-    assert found == {"token": "ci", "role": "operator", "made_utc": 10.0, "until_utc": 90.0}
+    assert found == {"token": "ci", "role": "operator", "until_utc": 90.0}
+    listed = READING["token list"](given.List(), machine)["tokens"]
+    assert listed[0] == {
+        "token": "ci",
+        "role": "operator",
+        "made_at": "1970-01-01T00:00:10.000Z",
+        "until": "1970-01-01T00:01:30.000Z",
+    }
+    assert (listed[1]["made_at"], listed[1]["until"]) == (None, None)
     assert "is there already" in machine.apply(AddToken(Token("ci", "admin", OTHER))).refusal
     assert machine.apply(DeleteToken("ci")).step is not None
     with pytest.raises(ValueError, match="no such token"):
