@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from admin.http.problems import DO
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_file, check_private
 
@@ -151,5 +152,7 @@ def _refused(address: str, status: int, data: bytes) -> Refused:
         detail, do = str(problem["detail"]), str(problem.get("do") or "")
     except (msgspec.DecodeError, KeyError):
         problem, detail, do = {}, f"{address} answered {status}", ""
+    if do == DO.get(str(problem.get("code"))):  # the API's own words, about calls and headers
+        do = ""
     line = f"{detail}; {do}" if do else detail
     return Refused(line.split("\n")[0], EXIT_CODES.get(status, ExitCode.FAILED), status, problem.get("result"))

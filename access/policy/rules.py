@@ -185,7 +185,7 @@ def _add_token(changes: Changes, command: c.AddToken) -> str:
 
 def _delete_token(changes: Changes, command: c.DeleteToken) -> str:
     if command.name not in changes.tables.tokens:
-        return f"no token {command.name!r}"
+        return f"no token {command.name!r}: `stratamq token list` names them"
     changes.tokens[command.name] = None
     return ""
 

@@ -24,6 +24,7 @@ from admin.http.callers import Caller, Callers
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.description import complete
+from admin.http.parameters import refuse_unknown
 from admin.http.problems import MEDIA_TYPE, Problem
 from conf.events import say
 
@@ -80,6 +81,7 @@ def make_application(
             name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"
             text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
             raise Problem(403, "forbidden", text, "ask with another token")
+        refuse_unknown(handler, connection.path_params, connection.query_params)
         connection.state.caller = caller
         connection.state.judge = lambda: callers.find(asking)  # of a stream, which outlives its first judgement
 

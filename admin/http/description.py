@@ -14,7 +14,7 @@ MEMBERS = {
     "status": {"type": "integer"},
     "code": {"type": "string", "description": "A word that programs compare."},
     "detail": {"type": "string", "description": "What is wrong, one line."},
-    "do": {"type": "string", "description": "What to do about it, empty where nothing helps."},
+    "do": {"type": "string", "description": "What to do about it, one line."},
     "request_id": {"type": "string", "description": "It stands in the audit too."},
 }
 STATUSES = {

@@ -12,6 +12,21 @@ from conf.errors import ExitCode
 __all__ = ["MEDIA_TYPE", "Problem", "of_reply"]
 
 MEDIA_TYPE = "application/problem+json"
+DESCRIBED = "GET /api/v1/openapi.json describes what each path takes"
+DO = {  # code -> what to do where whoever refused says nothing more exact
+    "bad_request": DESCRIBED,
+    "bad_method": DESCRIBED,
+    "bad_type": "send the header Content-Type: application/json",
+    "bad_key": "choose a shorter key",
+    "not_found": "ask the list for what there is; " + DESCRIBED,
+    "stale_cursor": "ask again without the cursor",
+    "refused": "look at what is there now, then decide",
+    "not_ready": "ask again in a moment",
+    "under_way": "wait for its answer, then ask again",
+    "forged": "read csrf of GET /api/v1/me, and send it as X-CSRF",
+    "too_large": "send less: a body has 64 KiB at most",
+    "failed": "see the log of the service",
+}
 
 
 class Problem(Exception):
@@ -21,7 +36,7 @@ class Problem(Exception):
         status: Of HTTP.
         code: A word that programs compare.
         detail: What is wrong, one line.
-        do: What to do about it, one line, "" where nothing helps.
+        do: What to do about it, one line; "": what ``DO`` says for the code.
         retry_s: When to ask again, 0 where that is not known.
         result: What nodes said of a change that failed, None where none was asked.
     """
@@ -31,7 +46,8 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.result = result
-        self.status, self.code, self.detail, self.do, self.retry_s = status, code, detail, do, retry_s
+        self.status, self.code, self.detail, self.retry_s = status, code, detail, retry_s
+        self.do = do or DO[code]
 
     def body(self, request_id: str) -> dict[str, Any]:
         """Return the members of the answer."""
@@ -53,7 +69,7 @@ def of_reply(error: str, exit_code: int, *, changes: bool, result: object = None
     if exit_code == ExitCode.USAGE:
         return Problem(400, "bad_request", detail, do)
     if exit_code == ExitCode.NOT_READY:
-        return Problem(503, "not_ready", detail, do or "ask again in a moment", 1.0, result)
+        return Problem(503, "not_ready", detail, do, 1.0, result)
     if changes:
         return Problem(409, "refused", detail, do, result=result)
     return Problem(404, "not_found", detail, do)

@@ -62,8 +62,10 @@ def rows_of_page(page: type[msgspec.Struct], listed: queries.Listed) -> msgspec.
 
 def refused(error: UserError) -> Problem:
     """Return the problem for what the query layer refuses."""
-    code = "stale_cursor" if "cursor" in error.message else "bad_request"
-    return Problem(400 if error.exit_code == ExitCode.USAGE else 503, code, error.message.split("\n")[0])
+    text = error.message.split("\n")[0]
+    if error.exit_code != ExitCode.USAGE:
+        return Problem(503, "not_ready", text, retry_s=1.0)
+    return Problem(400, "stale_cursor" if "cursor" in text else "bad_request", text)
 
 
 ClusterOf = Callable[[Caller, float], Any]  # awaitable: a query's Cluster for a caller and a time in all
@@ -78,13 +80,8 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
     kind = LOOK_KINDS[listing.what]
     page = page_type(listing.what)
     names = [*columns_of(listing.what), *kind.takes]
-    known = [*dict.fromkeys([*names, "node", "limit", "cursor", "best", "columns", "timeout"])]
 
     async def handle(request: Request[Any, Any, Any], **given: Any) -> Any:
-        unknown = [name for name in request.query_params if name not in known]
-        if unknown:
-            text = f"no filter key or parameter {unknown[0][:64]!r}; there are {', '.join(known)}"
-            raise Problem(400, "bad_request", text)
         caller: Caller = request.state.caller
         cluster = await cluster_of(caller, given["timeout"])
         where = {name: given[f"is_{name}"] for name in names if given.get(f"is_{name}")}

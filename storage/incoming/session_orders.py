@@ -42,7 +42,7 @@ def carry_out(hosted: HostedPartition, router: str, order: OrderNode) -> None:
 def _refusal(hosted: HostedPartition, client_id: str, session: DurableSession | None, *, purge: bool) -> str:
     name = repr(client_id[:64])
     if session is None or session.deadline == ENDING:
-        return f"client {name} has no stored session"
+        return f"client {name} has no stored session: `stratamq session list` shows them"
     if purge:
         return ""
     holder = hosted.owners.holders.get(client_id)

@@ -121,7 +121,8 @@ def kick(
     arguments = {"client_id": client_id, "reason": told, "dry_run": dry_run}
     result = show_nodes("client kick", arguments, options, only_counted=True)
     if not any(row["count"] for row in result["nodes"]):
-        raise UserError(f"no edge has a connection of client {client_id!r}", ExitCode.FAILED)
+        text = f"no edge has a connection of client {client_id!r}: `stratamq client list` shows them"
+        raise UserError(text, ExitCode.FAILED)
 
 
 def _reason(text: str) -> str:

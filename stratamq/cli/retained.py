@@ -29,6 +29,7 @@ __all__ = ["register"]
 PAGE = 1_000
 PURGED_MAX = 1_000_000
 NAMED_MAX = 10
+LISTED = "`stratamq retained list` shows them"
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
 
@@ -71,7 +72,7 @@ def get(
         return
     rows, partial = _of_topic(topic, options, point.timeout_s, payload=True)
     if not rows and not partial:
-        raise NotThere(f"no retained message of topic {topic[:200]!r}")
+        raise NotThere(f"no retained message of topic {topic[:200]!r}: {LISTED}")
     if raw and rows:
         sys.stdout.buffer.write(rows[0].payload or b"")
         end_partial(partial, required=point.required)
@@ -89,7 +90,7 @@ def clear(options: Options, topic: TopicArgument, yes: YesOption = False, dry_ru
     rows, partial = _of_topic(topic, options)
     end_partial(partial)  # of what a silent node has nobody can say that it is lost
     if not rows:
-        raise UserError(f"no retained message of topic {topic[:200]!r}")
+        raise UserError(f"no retained message of topic {topic[:200]!r}: {LISTED}")
     _take_away([(row.topic or "", row.bytes or 0) for row in rows], options, yes=yes, dry_run=dry_run)
 
 
@@ -106,7 +107,7 @@ def purge(
     found, partial = _of_filter(topic_filter, options)
     end_partial(partial)  # of what a silent node has nobody can say that it is lost
     if not found:
-        raise UserError(f"no retained message meets {topic_filter[:200]!r}")
+        raise UserError(f"no retained message meets {topic_filter[:200]!r}: {LISTED}")
     _take_away(found, options, yes=yes, dry_run=dry_run)
 
 
