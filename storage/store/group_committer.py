@@ -172,7 +172,7 @@ class GroupCommitter:
         self._handle(Submitted(operations) if operations else Waited())
 
     def _make_room(self) -> None:
-        """Do a slice of what a held commit waits for; the next one comes with the loop's next turn."""
+        """Do a slice of what commits wait for, or will; the next one comes with the loop's next turn."""
         try:
             self._store.make_room()
             self._checkpointer.look()

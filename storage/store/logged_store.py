@@ -13,6 +13,7 @@ by far, are never moved, and one that was written again and again is moved once.
 | one that finds the region full of commits | goes to the data file, and so do others until it is durable |
 | no row is moved | while a checkpoint of the data file is synced |
 | a commit to a crowded region waits as well | for the end of that, and until the older generation is moved, in slices |
+| rows that are overdue behind a large commit | are moved in slices as well, in later turns of the loop |
 
 So after a crash the data file holds all commits up to some number, with rows of later ones at most, and the log holds
 those (``Store.open`` replays them). Decision: docs/adr/0079-a-log-of-our-own.md.
@@ -44,8 +45,8 @@ PIECE_BYTES = 256 * 1024  # of a commit that are written at a time
 PIECE_ROWS = 2_000
 MOVED_PER_ROW = 2  # rows moved for each that is written: the older generation is gone long before the newer is full
 MOVED_LEAST = 32
-MOVED_IN_TIME = 300  # with one commit, while there is time: some milliseconds of processor on a slow machine
-MOVED_MOST = 2_000  # with one commit: some milliseconds, in which the loop waits
+MOVED_IN_TIME = 300  # with a small commit, while there is time: some milliseconds of processor on a slow machine
+MOVED_MOST = 2_000  # with one commit, or in a slice: some milliseconds, in which the loop waits
 MOVED_BYTES_MAX = 1024 * 1024  # likewise, about
 MOVED_AT_ONCE = 5_000  # in one transaction when all are moved
 
@@ -99,8 +100,8 @@ class LoggedStore:
 
     @property
     def makes_room(self) -> bool:
-        """Whether a commit is held until rows are moved, and they may be; see ``KeyValueStore.makes_room``."""
-        return self._region.is_crowded and not self._direct_from and self._may_move
+        """Whether rows wait to be moved in slices, and may be; see ``KeyValueStore.makes_room``."""
+        return (self._region.is_crowded or self._is_behind) and not self._direct_from and self._may_move
 
     def make_room(self) -> None:
         """Move a slice of the rows that a commit is held for; see ``KeyValueStore.make_room``."""
@@ -112,6 +113,13 @@ class LoggedStore:
     def _may_move(self) -> bool:
         """Whether rows of the older generation may be moved."""
         return self._older is not None and self._durable >= self._older.number and not self._data.checkpoints.under_way
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether more rows are overdue than one commit may move: the last ones were large."""
+        if self._older is None or (self._durable < self._number and self._region.used < GENERATION_BYTES):
+            return False
+        return self._older_rows > MOVED_MOST and self._rows_due() > MOVED_MOST
 
     @property
     def settings(self) -> StoreSettings:
@@ -183,7 +191,7 @@ class LoggedStore:
         """Move rows of the older generation, or begin a newer one; before the next commit is written.
 
         Args:
-            most: Rows, once the newer one has what a generation has.
+            most: Rows; before the newer one has what a generation has, no more of them than are due.
             share: Of the rows that are left; more than ``most`` if that are more, up to a slice.
         """
         if self._older is None:
@@ -201,7 +209,7 @@ class LoggedStore:
         if waits:
             return
         if over is not None and self._region.used < GENERATION_BYTES:
-            most = min(max(MOVED_LEAST, self._rows_due()), MOVED_IN_TIME)
+            most = min(max(MOVED_LEAST, self._rows_due()), max(MOVED_IN_TIME, most))
         else:
             most = max(most, int(share * self._older_rows) + 1)
         most = min(most, MOVED_MOST, max(MOVED_LEAST, self._slice_rows))

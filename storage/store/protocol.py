@@ -62,7 +62,7 @@ class KeyValueStore(Protocol):
 
     @property
     def makes_room(self) -> bool:
-        """Whether ``make_room`` is what a held commit waits for."""
+        """Whether ``make_room`` has something to do, for a commit that is held or for later ones."""
 
     @property
     def acked_up_to(self) -> int:
@@ -102,7 +102,7 @@ class KeyValueStore(Protocol):
         """
 
     def make_room(self) -> None:
-        """Do some milliseconds of what a held commit waits for."""
+        """Do some milliseconds of what a held commit waits for, or will wait for."""
 
     def require_room(self, *, reclaiming: bool = False) -> None:
         """Raise StoreFull if ``write`` would; ask before an operation is ordered, not when it is written."""

@@ -211,6 +211,31 @@ def test_rows_are_moved_a_little_with_each_commit(path: Path, monkeypatch: pytes
     store.close()
 
 
+@pytest.mark.parametrize("rows", [1, 8, 60, 400])
+def test_the_pace_of_moves_follows_the_size_of_commits(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """A generation is gone when the next one is as large: what a commit may not move goes in slices, none is held."""
+    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 100_000)
+    monkeypatch.setattr(write_ahead, "REGION_BYTES", 400_000)
+    monkeypatch.setattr(logged_store, "MOVED_LEAST", 2)
+    monkeypatch.setattr(logged_store, "MOVED_IN_TIME", 10)
+    monkeypatch.setattr(logged_store, "MOVED_MOST", 60)
+    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    before = 0
+    for number in range(6_000 // rows):
+        store.write([(b"%05d" % (number * rows + at), b"x" * 84) for at in range(rows)])
+        _sync(store)
+        moved = [len(_in_data_file(store))]
+        while store.makes_room:
+            store.make_room()
+            moved.append(len(_in_data_file(store)))
+        assert max(later - sooner for sooner, later in pairwise([before, *moved])) <= 60, "in one piece"
+        before = moved[-1]
+        assert not store.held and not store.crowded
+        assert store.unmoved_bytes <= 200_000 + 2 * 106 * rows, "two generations, and two commits"
+    assert before >= 3_000
+    store.close()
+
+
 def test_rows_of_a_large_commit_are_moved_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are counted by their mean length, and those of one commit may all be longer."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 100_000)
