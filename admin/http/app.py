@@ -88,8 +88,7 @@ def make_application(
     @post(f"{BASE}/login", opt={"role": PUBLIC}, status_code=200, summary="Log a browser in", operation_id="login")
     async def log_in(request: Request[Any, Any, Any], data: LoginForm) -> Response[Me]:
         cookie, login = await callers.log_in(_address(request), data.token, data.code)
-        me = Me(login.name, login.role.name.lower(), "browser", login.forgery, cluster)
-        response = Response(me)
+        response = Response(Me(login.name, login.role.name.lower(), "browser", login.forgery, cluster))
         response.set_cookie(
             callers.cookie, cookie, max_age=int(session_s), httponly=True, samesite="strict", secure=is_https
         )
