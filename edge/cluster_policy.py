@@ -208,9 +208,10 @@ class ClusterPolicy:
                     self._logins.give(client, now)
         view, utc = self._bans.view, self._utc()
         address = client.seat.address if client.seat is not None else ""
-        if view.bans.of_address(address, utc) is not None:
-            return True
-        if view.bans.of_principal(principal.user, principal.client_id, principal.fingerprint, utc) is not None:
+        ban = view.bans.of_address(address, utc)
+        ban = ban or view.bans.of_principal(principal.user, principal.client_id, principal.fingerprint, utc)
+        if ban is not None:
+            client.clean = True  # its will goes: whoever fires one knows a user and a client ID, no address
             return True
         if principal.token_id and view.is_revoked("token", "", principal.token_id):
             return True

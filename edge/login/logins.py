@@ -76,6 +76,7 @@ class Applicant(Protocol):
     authentication: Authentication | None
     principal: Principal | None
     client_id: str
+    clean: bool
     login: object
     subscriptions: dict[str, Any]
 

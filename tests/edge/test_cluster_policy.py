@@ -14,9 +14,12 @@ from access.policy.machine import PolicyMachine
 from access.policy.pages import PolicyShelf
 from access.policy.records import Revoked, Rule
 from access.policy.view import encode_view
+from conf.settings import ListenerSettings
+from edge.listeners.intake import Intake
 from edge.login.job_desk import JobDesk
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.sources import RuleBook, Sources
+from mqtt.packets import Will
 from mqtt.properties import PropertyId
 from router.policy.policy_stream import PolicyStream
 from router.policy.user_answers import answers_to
@@ -25,7 +28,7 @@ from tests.edge.rights.ruled import Vouched, principal
 from wire.messages.control import Control, decode_control
 from wire.messages.nodes import HeartbeatReply, Registered
 from wire.messages.policy import AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
-from wire.messages.sessions import OpenSession
+from wire.messages.sessions import CloseSession, OpenSession
 
 CLOSED = ListenerPolicy("tls", False)
 SECRET = b"sixteen bytes at least"
@@ -139,6 +142,33 @@ def test_what_is_taken_is_taken_from_those_who_are_there(taking: c.SimpleCommand
     assert codes(ann) == [0x87] and ann.closed and not bob.closed
     assert cluster.in_force == cluster.machine.epoch
     assert cluster.core.counts["logins_ended"] == 1
+
+
+@pytest.mark.parametrize(
+    ("taking", "fires"),
+    [
+        (c.AddBan(Ban("address", "192.0.2.1")), False),
+        (c.AddBan(Ban("network", "192.0.2.0/24")), False),
+        (c.AddBan(Ban("certificate", "ab" * 32)), False),
+        (c.AddBan(Ban("client_id", "one")), False),
+        (c.SetPassword("ann", OTHER), True),  # no ban: it may leave a will, which is judged when it fires
+    ],
+    ids=lambda value: getattr(value, "ban", value) if not isinstance(value, bool) else "",
+)
+def test_a_will_does_not_fire_for_the_banned(taking: c.SimpleCommand, fires: bool) -> None:
+    """NIST: respond. P9: its partition discards it, for whoever would fire it knows neither address nor certificate."""
+    cluster = Cluster(ANN)
+    session = cluster.edge.accept(CLOSED)
+    session.client.seat = Intake(ListenerSettings(name="tls", port=0, tls=False), ()).enter("192.0.2.1")
+    session.connect("one", username="ann", password=b"good", will=Will("gone"))
+    cluster.run()
+    assert codes(session) == [0] and session.client.principal is not None
+    session.client.principal = replace(session.client.principal, fingerprint="ab" * 32)
+    cluster.edge.held.add(CloseSession)
+    cluster.order(taking)
+    cluster.run()
+    (report,) = cluster.edge.take(CloseSession)
+    assert session.closed and report.clean is not fires
 
 
 def test_a_login_that_waits_when_its_user_is_disabled_is_judged_anew() -> None:
