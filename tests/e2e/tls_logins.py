@@ -1,0 +1,36 @@
+"""Honest clients in a process of their own: logins by TLS at a rate, each a handshake, a CONNECT and an end.
+
+    python -m tests.e2e.tls_logins PORT AUTHORITY RATE NAME
+
+Goes on until stdin is closed, and prints how many were tried and let in, and in how many seconds. It does not fall
+behind by waiting: a login that is late is made at once.
+"""
+
+import contextlib
+import json
+import ssl
+import sys
+import time
+
+from tests.e2e.flooded_logins import honest_logins
+
+TASKS = 8
+
+
+def main() -> None:
+    """Log in until it is enough."""
+    port, authority, rate, name = int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
+    secure = ssl.create_default_context(cafile=authority)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        outcomes = [
+            stack.enter_context(honest_logins(port, rate / TASKS, f"{name}-{task}", secure)) for task in range(TASKS)
+        ]
+        print("began", flush=True)
+        sys.stdin.read()
+        seconds = time.monotonic() - began
+    print(json.dumps({"seconds": seconds, **{what: sum(each[what] for each in outcomes) for what in ("tried", "in")}}))
+
+
+if __name__ == "__main__":
+    main()
