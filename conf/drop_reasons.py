@@ -24,6 +24,7 @@ REASONS = {
     "rate_limited": "an event beyond edge.events_rate_max",
     "retained_limit": "more retained matches than edge.retained_per_subscribe_max",
     "slow": "QoS 0 for a client whose output is full",
+    "too_deep": "a topic with more levels than its publisher may name (topic_levels_max)",
     "too_large": "beyond the client's Maximum Packet Size, or too large to be handed to another member",
     "window": "an ephemeral session's bound of waiting messages",
 }
@@ -36,6 +37,7 @@ REASON_OF = {
     "dropped_expired": "expired",
     "dropped_too_large": "too_large",
     "dropped_denied": "not_authorized",
+    "dropped_too_deep": "too_deep",
     "dropped_not_authorized": "not_authorized",
     "dropped_no_primary": "no_primary",
     "dropped_no_lease": "no_lease",

@@ -33,6 +33,7 @@ cdef class Counters:
     cdef readonly unsigned long long dropped_expired
     cdef readonly unsigned long long dropped_too_large
     cdef readonly unsigned long long dropped_denied
+    cdef readonly unsigned long long dropped_too_deep
     cdef readonly unsigned long long dropped_not_authorized
     cdef readonly unsigned long long dropped_no_primary
     cdef readonly unsigned long long dropped_no_lease

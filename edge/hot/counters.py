@@ -40,6 +40,7 @@ COUNTERS = (
     "dropped_expired",
     "dropped_too_large",
     "dropped_denied",
+    "dropped_too_deep",
     "dropped_not_authorized",
     "dropped_no_primary",
     "dropped_no_lease",
@@ -88,6 +89,7 @@ class Counters:
         self.dropped_expired = 0
         self.dropped_too_large = 0
         self.dropped_denied = 0
+        self.dropped_too_deep = 0
         self.dropped_not_authorized = 0
         self.dropped_no_primary = 0
         self.dropped_no_lease = 0

@@ -164,3 +164,6 @@ class DropSink(Protocol):
 
     def dropped(self, context: object, reason: str, topic: bytes, kind: int, a: int, b: int) -> None:
         """Write one down: ``Conn.context`` of whom it concerns, or None; the origin of the message, kind 0: unknown."""
+
+    def denied(self, context: object, topic: bytes) -> None:
+        """Write down that no rule lets a client publish to a topic: at most once in a second of each connection."""

@@ -9,7 +9,7 @@ from edge.hot.layout cimport (
     FAILURE, IMPLEMENTATION_SPECIFIC_ERROR, MALFORMED_PACKET, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, PROTOCOL_ERROR,
     QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, TOPIC_ALIAS_INVALID
 )
-from edge.hot.notes cimport note_drop
+from edge.hot.notes cimport note_denied
 from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.outboxes cimport park_if_peers_full
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused

@@ -31,7 +31,7 @@ if not cython.compiled:
         RETAIN_NOT_SUPPORTED,
         TOPIC_ALIAS_INVALID,
     )
-    from edge.hot.notes import note_drop
+    from edge.hot.notes import note_denied
     from edge.hot.outboxes import park_if_peers_full
     from edge.hot.output import mark_dirty, pending_output
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
@@ -298,8 +298,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     if qos == 0:
         hot.publish_in_qos0 += 1
         if route.reason_code != 0:
-            hot.dropped_denied += 1
-            note_drop(hot, conn, "not_authorized", packet.topic, None)
+            note_denied(hot, conn, route.reason_code, packet.topic)
         elif _is_for_core(conn, route, packet):
             _give_to_core(hot, conn, route, packet)
         elif not route.empty:
@@ -321,8 +320,7 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
     code: cython.int = 0
     if route.reason_code != 0:
         if route.reason_code != QUOTA_EXCEEDED:  # counted when it was judged
-            hot.dropped_denied += 1
-            note_drop(hot, conn, "not_authorized", packet.topic, None)
+            note_denied(hot, conn, route.reason_code, packet.topic)
         code = route.reason_code if conn.version == 5 else 0
     elif route.empty:
         code = NO_MATCHING_SUBSCRIBERS

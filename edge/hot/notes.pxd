@@ -1,11 +1,14 @@
 # C form of notes.py.
+from edge.hot.layout cimport TOPIC_NAME_INVALID
 from edge.hot.state cimport Conn, HotState, Packet
 from edge.hot.traces cimport trace_dropped
 
 
 cdef enum:
     NOTES_PER_TURN = 16
+    DENIED_GAP_NS = 1000000000
 
 
 cdef object note_drop(HotState hot, Conn conn, str reason, bytes topic, Packet packet)
 cdef object note_drops(HotState hot, Conn conn, str reason, bytes topic, Py_ssize_t count)
+cdef object note_denied(HotState hot, Conn conn, int reason_code, bytes topic)

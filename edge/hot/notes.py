@@ -9,10 +9,12 @@ from edge.hot.state import Conn, HotState, Packet
 
 __all__: list[str] = []
 
-if not cython.compiled:  # compiled, the latter is a C constant: notes.pxd
+if not cython.compiled:  # compiled, what is in capitals is a C constant: notes.pxd
+    from edge.hot.layout import TOPIC_NAME_INVALID
     from edge.hot.traces import trace_dropped
 
     NOTES_PER_TURN = 16
+    DENIED_GAP_NS = 1_000_000_000
 
 
 def note_drops(hot: HotState, conn: Conn | None, reason: str, topic: bytes, count: cython.Py_ssize_t) -> None:
@@ -51,3 +53,20 @@ def note_drop(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packe
         journal.dropped(context, reason, topic, 0, 0, 0)
     else:
         journal.dropped(context, reason, topic, packet.origin_kind, packet.origin_a, packet.origin_b)
+
+
+def note_denied(hot: HotState, conn: Conn, reason_code: cython.int, topic: bytes) -> None:
+    """Count and write down a message that its client may not publish; the core is told of one in a second.
+
+    Whoever judged it: a decision that others of the client's class have caused is as much a refusal.
+    """
+    if reason_code == TOPIC_NAME_INVALID:
+        hot.dropped_too_deep += 1
+        note_drop(hot, conn, "too_deep", topic, None)
+        return
+    hot.dropped_denied += 1
+    note_drop(hot, conn, "not_authorized", topic, None)
+    if hot.journal is None or (conn.denied_ns != 0 and hot.now_ns - conn.denied_ns < DENIED_GAP_NS):
+        return
+    conn.denied_ns = hot.now_ns
+    hot.journal.denied(conn.context, topic)

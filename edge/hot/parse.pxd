@@ -5,7 +5,7 @@ from edge.hot.encode cimport walk_properties
 from edge.hot.fanout cimport fan_out_run
 from edge.hot.inbound cimport fail, find_route, park_if_full, single
 from edge.hot.layout cimport MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
-from edge.hot.notes cimport note_drop
+from edge.hot.notes cimport note_denied
 from edge.hot.output cimport mark_dirty, output_of, pending_output
 from edge.hot.purses cimport charge_purse
 from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Route

@@ -18,7 +18,7 @@ if not cython.compiled:
     from edge.hot.fanout import fan_out_run
     from edge.hot.inbound import fail, find_route, park_if_full, single
     from edge.hot.layout import MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
-    from edge.hot.notes import note_drop
+    from edge.hot.notes import note_denied
     from edge.hot.output import mark_dirty, output_of, pending_output
     from edge.hot.purses import charge_purse
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
@@ -143,8 +143,7 @@ def parse(
                 if route.empty:
                     _count(hot, 1, stop - payload_at)
                     if route.reason_code != 0:
-                        hot.dropped_denied += 1
-                        note_drop(hot, conn, "not_authorized", route.topic, None)
+                        note_denied(hot, conn, route.reason_code, route.topic)
                     at = stop
                     continue
                 if park_if_full(hot, conn, route):

@@ -49,6 +49,7 @@ cdef class Conn:
     cdef readonly bint judge_pushes
     cdef public bint traced
     cdef readonly long long dropped
+    cdef long long denied_ns
     cdef list aliases
     cdef int alias_max
     # acknowledging what it publishes

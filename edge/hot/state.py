@@ -94,7 +94,7 @@ class Conn:
         self.rights_epoch = 0  # HotState.rights_epoch that its number and verdicts are of
         self.judge_pushes = False  # each PUSH is shown to the core before it is written
         self.traced = False  # a trace names it; the core sets it, as of a Route
-        self.dropped = 0  # messages to it, or of it, that were dropped
+        self.dropped = self.denied_ns = 0  # messages to it or of it; when one was told last that it may not publish
         self.aliases: list[bytes | None] | None = None
         self.alias_max = 0
         self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished

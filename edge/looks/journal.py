@@ -6,6 +6,7 @@ from edge.clients.client import Client
 from edge.hot.engine import Engine
 from edge.hot.handler import DropSink
 from edge.node.node import EdgeNode
+from edge.rights.client_rights import ClientRights
 from wire.looks.journal import Journal, journal_source
 from wire.looks.source import Source
 
@@ -13,10 +14,11 @@ __all__ = ["join_journal"]
 
 
 class _Drops:
-    """Writes drops of the loop down (``edge/hot/handler.py``)."""
+    """Writes drops of the loop down (``edge/hot/handler.py``); who may not publish stands in the audit as well."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, rights: ClientRights) -> None:
         self._journal = journal
+        self._rights = rights
 
     def dropped(self, context: object, reason: str, topic: bytes, kind: int, a: int, b: int) -> None:
         """Write one down."""
@@ -24,12 +26,17 @@ class _Drops:
         origin = (kind, a, b) if a else (0, 0, 0)  # an incarnation, a session: never 0
         self._journal.note("drop", reason, client_id, topic.decode("utf-8", "replace"), origin)
 
+    def denied(self, context: object, topic: bytes) -> None:
+        """Have the audit note it."""
+        if isinstance(context, Client):
+            self._rights.refused(context, "publish", topic.decode("utf-8", "replace"))
 
-def join_journal(node: EdgeNode, hot: Engine, utc_ms: Callable[[], int]) -> dict[str, Source]:
+
+def join_journal(node: EdgeNode, hot: Engine, rights: ClientRights, utc_ms: Callable[[], int]) -> dict[str, Source]:
     """Have the loop write into the journal of its node, and return the look at it."""
     journal = node.journal
     journal.utc_ms = utc_ms
     journal.outside = lambda: hot.notes_left_out
-    drops: DropSink = _Drops(journal)
+    drops: DropSink = _Drops(journal, rights)
     hot.journal = drops
     return {"journal": journal_source(journal, node.name, lambda: node.map)}

@@ -63,5 +63,5 @@ def edge_sources(
         **subscription_sources(node, table, local),
         **routes.sources(),
         **slow_sources(node, hot, table),
-        **join_journal(node, hot, utc_ms),
+        **join_journal(node, hot, rights, utc_ms),
     }

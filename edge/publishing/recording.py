@@ -157,6 +157,7 @@ class Recording:
         if item.counter >= 0 and not self._rights.may_publish(client, publish.topic.decode(), 2, publish.retain):
             # The rules changed while it was recorded; its record goes, or the next message passes for a repeat.
             self._node.count("refused_publish_rights")
+            self._rights.refused(client, "publish", publish.topic.decode())
             self._node.journal.note(
                 "refused", "not_authorized", client.client_id, publish.topic.decode(), detail="PUBLISH"
             )

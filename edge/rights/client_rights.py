@@ -25,7 +25,7 @@ from edge.rights.sources import RuleBook, Sources
 
 __all__ = ["AbsentRights", "ClientRights", "Judged"]
 
-EVERYTHING, EACH_QOS, OF_CLASS, TOO_DEEP = 0x3F, 0x07, 0x40, 0x80  # Handler.authorize
+EVERYTHING, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
 
 
 class Judged(Protocol):
@@ -238,15 +238,10 @@ class ClientRights:
         if not is_own:
             self._loop.join_class(client.conn, rights.rights_class.number)
         verdicts, of_class = rights.verdicts(text)
-        if not verdicts & EACH_QOS:
-            self.refused(client, "publish", text)
         return verdicts | OF_CLASS if of_class and not is_own else verdicts
 
     def refused(self, client: Judged, kind: str, topic: str) -> None:
-        """Have the audit note a ``publish``, ``subscribe`` or ``will`` that no rule of a client allows.
-
-        Of clients with equal rules the loop asks once for each topic: others are counted, and stand in the journal.
-        """
+        """Have the audit note a ``publish``, ``subscribe`` or ``will`` that no rule of a client allows."""
         if client.rights is not None:
             who = client.rights.who
             arguments: dict[str, Scalar] = {"topic": topic}  # no part of the reason: those of one address are one line

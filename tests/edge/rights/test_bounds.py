@@ -115,6 +115,8 @@ def test_deep_topics(deep_first: bool) -> None:
     for topic, code in (("a/b", 0x10), ("a/b/c", 0x90), ("a/b", 0x10), ("a/b/c", 0x90)):
         flat.publish(topic, qos=1, identifier=1)
         assert [packet.reason_code for packet in flat.read()] == [code], topic
+    counted = edge.core.hot.counters()
+    assert (counted["dropped_too_deep"], counted["dropped_denied"]) == (2, 0)
     free.publish("a/b/c", qos=1, identifier=2)
     assert [packet.reason_code for packet in free.read()] == [0x10]
     flat.subscribe("a/b", "a/+/#")

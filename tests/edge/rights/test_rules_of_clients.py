@@ -65,7 +65,7 @@ def test_what_a_deny_overlaps_is_refused_unless_parts_are_granted() -> None:
 
 def test_what_no_rule_allows_stands_in_the_audit() -> None:
     """NIST: detect. Who asked for what: a publish, a filter, a will. One reason for all topics, so that the lines of
-    one address are counted together; what is allowed leaves none.
+    one user at one address are counted together; what is allowed leaves none.
     """
     edge = ruled(roles())
     noted: list[AuditRecord] = []
@@ -83,6 +83,27 @@ def test_what_no_rule_allows_stands_in_the_audit() -> None:
         ("will", "refused", "bert", "bert", "down/gone"),
     ]
     assert {one.reason for one in noted} == {"not authorized"}
+
+
+def test_each_client_that_publishes_where_it_may_not_stands_in_the_audit() -> None:
+    """NIST: detect. Also by a decision that another client of equal rules has caused, and for RETAIN or a QoS alone;
+    once in a second of a connection, however much it sends.
+    """
+    edge = ruled(roles(device={"publish": ["up/#"], "retain": False}))
+    noted: list[AuditRecord] = []
+    edge.core.node.audit = noted.append
+    sessions = [somebody(edge, user) for user in ("anna", "bert", "carl")]
+    for session in sessions:
+        assert published(session, "elsewhere") == NOT_AUTHORIZED
+        session.publish("elsewhere", qos=0)
+    assert [(one.actor, one.arguments["topic"]) for one in noted] == [
+        (user, "elsewhere") for user in ("anna", "bert", "carl")
+    ]
+    noted.clear()
+    edge.turn(1.0)
+    sessions[1].publish("elsewhere", qos=0)
+    assert published(sessions[2], "up/a") < 0x80 and published(sessions[2], "up/a", retain=True) == NOT_AUTHORIZED
+    assert [(one.actor, one.arguments["topic"]) for one in noted] == [("bert", "elsewhere"), ("carl", "up/a")]
 
 
 def test_version_3_1_1_gets_its_own_codes() -> None:
