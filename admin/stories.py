@@ -13,7 +13,7 @@ from admin.gather import Missing
 from admin.queries import PLACE_ROWS, Cluster, TopicView, Wanted, client, place, subscriptions, topic, walk
 from conf.errors import ExitCode, UserError
 from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued
-from wire.messages.look_rows_nodes import SeenTraceEvent
+from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
 from wire.messages.look_rows_topics import SeenMatch
 
 __all__ = ["by_origin", "by_packet", "by_sequence", "check_topic", "client_explained", "topic_explained"]
@@ -251,8 +251,11 @@ async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path 
         rows += [(node, row) for row in found if row.packet == packet]
         lacked += more
     origin = next((row.origin for _, row in rows if row.origin), "")
+    had = [f"{', '.join(view.asked)} now"] if view.asked else []
     if not rows:
-        origin = await _told_origin(cluster, client_id, lambda event: bool(event.packet == packet))
+        origin, silent = await _told_origin(cluster, client_id, lambda event: bool(event.packet == packet))
+        had.append("traces of the nodes that answered")
+        lacked += (*silent, Missing("journals", "they have no packet"), *_unread(ledger))
     own = [(node, row) for node, row in rows if row.direction == "from"]
     seq = next((row.seq for _, row in rows if row.seq is not None and row.direction == "to"), None)
     if seq is not None and not own:
@@ -260,7 +263,7 @@ async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path 
     if origin and not own:
         return await by_origin(cluster, origin, "", ledger)
     asked = f"packet {packet} of {client_id!r}"
-    return message_story(asked, Evidence(published=own, had=[f"{', '.join(view.asked)} now"], lacked=lacked))
+    return message_story(asked, Evidence(published=own, had=had, lacked=tuple(dict.fromkeys(lacked))))
 
 
 async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path | None = None) -> Story:
@@ -272,24 +275,51 @@ async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path |
     found = [(view.primary, client_id, row, index) for index, row in enumerate(rows) if row.seq == seq]
     origin = found[0][2].origin if found else ""
     name = found[0][2].topic or "" if found else ""
-    finished = []
-    if not found and view.session is not None and 0 < seq <= (view.session.last_seq or 0):
-        origin = await _told_origin(cluster, client_id, lambda event: bool(event.seq == seq))
+    finished: list[Finished] = []
+    drops: list[tuple[str, SeenJournal]] = []
+    had = [f"the queue at {view.primary} now"] if view.primary else []
+    lacked = view.partial + lacked
+    if not found:
+        drops, silent = await _drops_of(cluster, client_id, seq)
+        lacked += silent
+        origin, silent = await _told_origin(cluster, client_id, lambda event: bool(event.seq == seq))
+        origin = next((entry.origin for _, entry in drops if entry.origin), origin)
+        had.append("journals and traces of the nodes that answered")
+        lacked += (*silent, *_unread(ledger))
+    if not found and not drops and view.session is not None and 0 < seq <= (view.session.last_seq or 0):
         since_ms = view.connection.connected_at_ms if view.connection is not None else None
         finished = [Finished(view.primary, client_id, seq, None, since_ms)]
     if origin:
         return await by_origin(cluster, origin, name, ledger)
-    had = [f"the queue at {view.primary} now"]
-    evidence = Evidence(queued=found, finished=finished, had=had, lacked=view.partial + lacked)
+    evidence = Evidence(drops, queued=found, finished=finished, had=had, lacked=tuple(dict.fromkeys(lacked)))
     return message_story(f"entry {seq} of {client_id!r}", evidence)
 
 
-async def _told_origin(cluster: Cluster, client_id: str, is_it: Callable[[SeenTraceEvent], bool]) -> str:
+async def _drops_of(
+    cluster: Cluster, client_id: str, seq: int
+) -> tuple[list[tuple[str, SeenJournal]], tuple[Missing, ...]]:
+    """Return the newest drop of one entry of a session's queue that journals have."""
+    found, lacked = await _journal(cluster, {"client_id": client_id, "event": "drop"})
+    entry_of = f"entry {seq}"  # storage/messages: alone, or with more behind a comma
+    drops = [(node, row) for node, row in found if (row.detail or "").partition(",")[0] == entry_of]
+    return sorted(drops, key=lambda pair: -(pair[1].at_ms or 0))[:1], lacked
+
+
+def _unread(ledger: Path | None) -> tuple[Missing, ...]:
+    """Return the ledgers as a source that lacks: they know a message by its origin alone."""
+    return _recorded(None, "").lacked if ledger is None else (Missing("ledgers", "not read: its origin is not known"),)
+
+
+async def _told_origin(
+    cluster: Cluster, client_id: str, is_it: Callable[[SeenTraceEvent], bool]
+) -> tuple[str, tuple[Missing, ...]]:
     """Return the origin of a client's newest message that a trace tells of and that is meant, "" where none is."""
     told: dict[int, str] = {}
     traces = await walk(cluster, "traces", Wanted(limit=PLACE_ROWS))
+    lacked = _kinds_lacked("traces", traces.partial)
     for node, name in dict.fromkeys((node, row.trace) for node, row in traces.rows):
         where = {"trace": name or "", "client_id": client_id}
-        events, _ = await place(cluster, node, "trace", where, PLACE_ROWS)
+        events, more = await place(cluster, node, "trace", where, PLACE_ROWS)
         told |= {event.at_us or 0: event.origin for event in events if event.origin and is_it(event)}
-    return told[max(told)] if told else ""
+        lacked += more
+    return told[max(told)] if told else "", lacked

@@ -1,0 +1,44 @@
+"""Questions about one message that name it by a packet or an entry: which sources are asked, and said to lack."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.admin.scripted_cluster import ScriptedCluster
+from wire.messages.look_rows_clients import SeenSessionNow
+from wire.messages.look_rows_nodes import SeenJournal
+
+ORIGIN = "edge-0/1/2"
+
+
+def cluster_with_session(folder: Path) -> ScriptedCluster:
+    """Return a cluster whose storage node has a session that has had nine entries and holds none."""
+    cluster = ScriptedCluster(folder)
+    cluster.put("storage-0", "session", SeenSessionNow(client_id="c", online=False, durable=True, last_seq=9))
+    return cluster
+
+
+async def test_a_dropped_entry_is_found_in_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was "acknowledged, or dropped", with the drop in the node's journal."""
+    cluster = cluster_with_session(tmp_path)
+    dropped = SeenJournal(1, 1000, "storage-0", "drop", "queue_full", "c", "t", ORIGIN, "entry 3, the oldest")
+    other = SeenJournal(2, 2000, "storage-0", "drop", "expired", "c", "t", "edge-0/1/9", "entry 33")
+    cluster.put("storage-0", "journal", dropped, other)
+    async with cluster.running():
+        assert await cluster.command("msg", "explain", "--session", "c", "--seq", "3") == 0
+        told = capsys.readouterr().out
+        assert f"what became of {ORIGIN}?" in told and "drop for 'c': queue_full (entry 3, the oldest)" in told
+        assert await cluster.command("msg", "explain", "--session", "c", "--seq", "4") == 0
+    assert "=> entry 4 of 'c' is not in its queue: it was acknowledged, or dropped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("--client", "c", "--packet", "3"), ("--session", "c", "--seq", "4")])
+async def test_each_source_is_named(words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ledgers stood nowhere, nor did a node whose journal and traces were not read."""
+    cluster = cluster_with_session(tmp_path)
+    cluster.silent = {"edge-1"}
+    async with cluster.running():
+        await cluster.command("msg", "explain", *words)
+    told = capsys.readouterr()
+    assert "traces of the nodes that answered" in told.out and "lacked: " in told.out
+    assert "ledgers (not read" in told.out and "edge-1" in told.out
