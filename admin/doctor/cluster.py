@@ -168,7 +168,8 @@ def _disks(seen: Examined) -> Said:
         rate = grown / seen.later_s
         if grown > GROWTH_MIN_BYTES and after.disk_free_bytes / rate < DISK_HOURS_WARN * 3600:
             hours = after.disk_free_bytes / rate / 3600
-            yield WARN, node, f"its disk fills by {rate * 3600 / 2**30:.1f} GiB an hour and is full in {hours:.1f} h"
+            seen_for = f"its disk lost {grown / 2**20:.0f} MiB in the {seen.later_s:.0f} s of this look"
+            yield WARN, node, f"{seen_for}: full in {hours:.1f} h if that goes on (`--over 60` looks longer)"
     for node, row in seen.sight.stats.items():
         if (row.gauges or {}).get("stratamq_store_full"):
             yield FAIL, node, "refuses messages: its disk is below the floor"

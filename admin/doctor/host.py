@@ -118,8 +118,9 @@ def _end_of(path: Path) -> float | None:
 def _gossip_keys(host: Host) -> Said:
     named = {settings.get("membership.key_file", "") for settings in host.settings.values()} - {"", "None"}
     paths = [path for path in map(Path, sorted(named)) if path.is_file()]
+    paths = paths or [path for folder in (host.data, host.data / "tls") for path in sorted(folder.glob("gossip.key*"))]
     if not paths:
-        yield SKIPPED, "", "no node that answers names a file of gossip keys that is on this host"
+        yield SKIPPED, "", f"no node that answers names a file of gossip keys on this host, and {host.data} has none"
     for path in paths:
         days = (host.now - path.stat().st_mtime) / DAY_S
         if days > KEY_DAYS_WARN:

@@ -13,11 +13,16 @@ from typing import Annotated
 
 import typer
 
-from conf.core_dumps import forbid_core_dumps
-from conf.errors import ExitCode, UserError
-from conf.private_files import keep_private
-from stratamq.cli.output import printable
-from stratamq.cli.plain_values import read_plainly
+from stratamq.foreign_packages import told_of
+
+try:
+    from conf.core_dumps import forbid_core_dumps
+    from conf.errors import ExitCode, UserError
+    from conf.private_files import keep_private
+    from stratamq.cli.output import printable
+    from stratamq.cli.plain_values import read_plainly
+except ImportError as error:
+    raise SystemExit(f"stratamq: {told_of(error)}") from None
 
 __all__ = ["ROOMS", "application", "main"]
 
@@ -115,6 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         return report([error])
+    except ImportError as error:
+        return report([UserError(told_of(error))])
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head`: nothing more to say at exit either
         return ExitCode.FAILED

@@ -203,3 +203,22 @@ def test_a_foreign_package_a_kernel_and_keys(tmp_path: Path) -> None:
     assert about >= {"transparent huge pages", "swap", "memory"}
     assert of(findings, "gossip keys") == [(WARN, "was written 100 days ago")]
     assert of(findings, "certificates") == [(WARN, "holds no certificate that can be read")]
+
+
+def test_growth_says_over_how_long_it_was_seen() -> None:
+    """Gibibytes an hour, out of two seconds, read as if an hour had been measured."""
+    before, after = row(disk_free_bytes=50 * GIB, disk_bytes=100 * GIB), row(disk_free_bytes=49 * GIB)
+    (finding,) = [
+        one for one in cluster.judge(examined(stats=before, later=after, later_s=2.0)) if one.check == "disks"
+    ]
+    assert "lost 1024 MiB in the 2 s of this look" in finding.found and "--over 60" in finding.found
+
+
+def test_gossip_keys_of_a_folder_are_found_without_a_node(tmp_path: Path) -> None:
+    """`doctor --local` skipped the age of the key in the very folder that it was given."""
+    (tmp_path / "tls").mkdir()
+    keys = tmp_path / "tls" / "gossip.key"
+    keys.write_text("x")
+    now = keys.stat().st_mtime + 100 * DAY_S
+    findings = host.judge(host.Host(tmp_path, now=now))
+    assert of(findings, "gossip keys") == [(WARN, "was written 100 days ago")]
