@@ -9,7 +9,7 @@ from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, Finding, Said, jud
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
 from wire.messages.look_rows_nodes import SeenDrop, SeenReplica, SeenStats
 
-__all__ = ["CHECKS", "Examined", "judge"]
+__all__ = ["CHECKS", "Examined", "is_filling", "judge"]
 
 DAY_S = 86_400.0
 CLOCKS_MS = 250
@@ -162,17 +162,22 @@ def _disks(seen: Examined) -> Said:
         if free < DISK_WARN:
             yield FAIL if free < DISK_FAIL else WARN, node, f"{free:.0%} of its disk is free"
         after = seen.later.get(node)
-        if after is None or after.disk_free_bytes is None or not seen.later_s:
-            continue
-        grown = row.disk_free_bytes - after.disk_free_bytes
-        rate = grown / seen.later_s
-        if grown > GROWTH_MIN_BYTES and after.disk_free_bytes / rate < DISK_HOURS_WARN * 3600:
-            hours = after.disk_free_bytes / rate / 3600
+        if after is not None and is_filling(row, after, seen.later_s):
+            grown, left = row.disk_free_bytes - (after.disk_free_bytes or 0), after.disk_free_bytes or 0
+            hours = left / grown * seen.later_s / 3600
             seen_for = f"its disk lost {grown / 2**20:.0f} MiB in the {seen.later_s:.0f} s of this look"
             yield WARN, node, f"{seen_for}: full in {hours:.1f} h if that goes on (`--over 60` looks longer)"
     for node, row in seen.sight.stats.items():
         if (row.gauges or {}).get("stratamq_store_full"):
             yield FAIL, node, "refuses messages: its disk is below the floor"
+
+
+def is_filling(before: SeenStats, after: SeenStats | None, over_s: float) -> bool:
+    """Return whether a disk would be full within hours if it went on as between two looks."""
+    if after is None or before.disk_free_bytes is None or after.disk_free_bytes is None or not over_s:
+        return False
+    grown = before.disk_free_bytes - after.disk_free_bytes
+    return grown > GROWTH_MIN_BYTES and after.disk_free_bytes * over_s < DISK_HOURS_WARN * 3600 * grown
 
 
 def _syncs(seen: Examined) -> Said:

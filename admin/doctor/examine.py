@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import trio
 
 from admin.alarms import Sight
-from admin.doctor.cluster import Examined
+from admin.doctor.cluster import Examined, is_filling
 from admin.gather import Missing
 from admin.queries import Cluster, Listed, Wanted, walk
 from wire.messages.look_kinds import LOOK_KINDS
@@ -16,6 +16,7 @@ from wire.messages.look_rows_nodes import SeenRaft, SeenStats
 __all__ = ["Answers", "asked", "examine"]
 
 ROWS_MAX = 50_000  # of one kind
+SURE_S = 20.0  # over which a disk that seems to fill is looked at: a second's burst is no growth
 KINDS = ("raft", "replicas", "drops", "config")
 
 
@@ -33,22 +34,24 @@ async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -
     Args:
         cluster: Whom to ask.
         status: What a router answered to `cluster status`.
-        apart_s: Between the two looks at figures; 0: one look.
+        apart_s: Between the two looks at figures, longer where a disk seems to fill; 0: one look.
     """
     sent_ms = time.time() * 1000
     first = await walk(cluster, "stats", Wanted(limit=ROWS_MAX))
     took_ms = time.time() * 1000 - sent_ms
-    began = trio.current_time()
+    began, later_s = trio.current_time(), 0.0
     found: dict[str, Listed] = {"stats": first}
     nodes = [node for node, _ in first.rows]
     for kind in KINDS:
         found[kind] = await asked(cluster, kind, nodes, ROWS_MAX)
     later: dict[str, SeenStats] = {}
     if apart_s:
-        await trio.sleep_until(began + apart_s)
-        found["stats_later"] = await asked(cluster, "stats", nodes, ROWS_MAX)
-        later = dict(found["stats_later"].rows)
-    later_s = trio.current_time() - began
+        for over_s in dict.fromkeys((apart_s, max(apart_s, SURE_S))):  # once more where a disk seems to fill
+            await trio.sleep_until(began + over_s)
+            found["stats_later"] = await asked(cluster, "stats", nodes, ROWS_MAX)
+            later, later_s = dict(found["stats_later"].rows), trio.current_time() - began
+            if not any(is_filling(row, later.get(node), later_s) for node, row in first.rows):
+                break
     partial = tuple(
         dict.fromkeys(Missing(missing.node, missing.why) for listed in found.values() for missing in listed.partial)
     )

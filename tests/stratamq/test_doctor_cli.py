@@ -3,10 +3,13 @@
 import base64
 import json
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from admin.doctor import examine
 from stratamq.cli.main import main
 from tests.admin.scripted_cluster import ScriptedCluster
 from wire.messages.look_rows_nodes import SeenConfig, SeenJournal, SeenLog, SeenRaft, SeenStats
@@ -90,3 +93,27 @@ def test_a_bundle_that_cannot_be_written_is_refused_before_anybody_is_asked(
         assert said in capsys.readouterr().err
     assert main(["support", "bundle", "--to", str(tmp_path), "--data", str(tmp_path)]) == 2
     assert "no router is known" in capsys.readouterr().err
+
+
+class Disk(list[msgspec.Struct]):
+    """Figures of a node whose disk has less room at the second look, and as much as before at the third."""
+
+    FREE = (100, 90, 100)
+
+    def __iter__(self) -> Iterator[msgspec.Struct]:
+        free = self.FREE[min(self.looks, 2)] << 30
+        self.looks += 1
+        yield SeenStats(node="storage-0", ready=True, lease_left_s=2.0, disk_bytes=200 << 30, disk_free_bytes=free)
+
+    looks = 0
+
+
+async def test_a_burst_is_no_growth_of_a_disk(
+    cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hours until a disk is full were told from two seconds: it is looked at once more, behind a longer time."""
+    monkeypatch.setattr(examine, "SURE_S", 0.2)
+    cluster.rows["storage-0", "stats"] = Disk()
+    async with cluster.running():
+        assert await cluster.command("doctor", "--over", "0.1") == 0
+    assert "its disk lost" not in capsys.readouterr().out
