@@ -393,10 +393,10 @@ class HostedPartition:
         """Whether a request is carried out now: this partition serves, and nothing older waits."""
         return self.serving and not self.waiting
 
-    def is_calm(self, epoch: int) -> bool:
-        """Whether it is served under this partition_epoch, and nothing waits here: no request, write, or commit."""
+    def takes_plain(self, epoch: int) -> bool:
+        """Whether it is served under this partition_epoch, and no request and no change of claims waits here."""
         partition = self.partition
-        return epoch == partition.epoch and self.serving and not self.waiting and partition.is_calm
+        return epoch == partition.epoch and self.serving and not self.waiting and partition.claims_settled
 
     def is_time(self, epoch: int) -> bool:
         """Whether a partition_epoch is of the present time of this node as primary."""

@@ -1,16 +1,16 @@
 """Connects of edges: connections that open and end. Those that leave nothing on the disk are answered in their turn.
 
 Plain is the CONNECT of a session that ends with its connection, without a will, whose client ID nobody has and nothing
-is kept of; and the end of such a connection. Its partition has nothing to write and nothing that waits for a commit, so
-nothing else is to be done at the end of the turn either. All others go the way of every request. What a plain one does
-here is what it would do there (``tests/storage/test_connects.py`` plays both).
+is kept of; and the end of such a connection. It writes nothing, and waits for no commit of messages: only for one that
+changes claims, sessions or wills. All others go the way of every request. What a plain one does here is what it would
+do there (``tests/storage/test_connects.py`` plays both).
 
 | state of a claim | holds | way out |
 |---|---|---|
 | plain | a Holder in memory, its answer with those of the turn | the end of a turn with a lease: answered |
 | other | as ``storage/sessions/ownership.py`` and ``waiting.py`` have it | answered with its operation, or Moved |
 
-Decision: docs/adr/0202-connects-of-a-turn.md.
+Decisions: docs/adr/0202-connects-of-a-turn.md, docs/adr/0214-plain-connects-wait-for-no-message.md.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Connects:
         hosted_ones = self._partitions.hosted
         for request in asked:
             hosted = hosted_ones.get(request.partition)
-            if may_be_plain and hosted is not None and hosted.is_calm(request.partition_epoch):
+            if may_be_plain and hosted is not None and hosted.takes_plain(request.partition_epoch):
                 claims = hosted.plain_claims
                 answer: ConnectAnswer | None
                 if isinstance(request, OpenSession):

@@ -14,7 +14,7 @@ __all__ = ["PlainClaims"]
 
 
 class PlainClaims:
-    """The plain claims of one partition, which serves, while nothing of it waits for a commit.
+    """The plain claims of one partition, which serves, while no change of its claims waits for a commit.
 
     Args:
         partition: Whose they are.
@@ -34,7 +34,8 @@ class PlainClaims:
             return None
         if client_id in partition.by_client or owners.openings or owners.wills.of(client_id) is not None:
             return None
-        if owners.opened.take_up(edge, incarnation, request) or partition.writes:
+        written = len(partition.writes)
+        if owners.opened.take_up(edge, incarnation, request) or len(partition.writes) != written:
             return None
         partition.owner_counter += 1
         owner_epoch = partition.epoch << 32 | partition.owner_counter

@@ -93,6 +93,7 @@ class SessionEnds:
     def _mark(self, session: DurableSession) -> None:
         if session.deadline == ENDING:
             return
+        self._partition.note_claims()
         self._note(session)
         self._over(session.client_id)
         if self._partition.ledger is not None:
@@ -110,6 +111,7 @@ class SessionEnds:
     def delete(self, session: DurableSession) -> None:
         """Delete every row of a session; its number is never used again."""
         partition = self._partition
+        partition.note_claims()
         marked = session.deadline == ENDING
         if not marked:
             self._note(session)

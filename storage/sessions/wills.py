@@ -109,6 +109,7 @@ class Wills:
             self._fire(will)
 
     def _discard(self, client_id: str) -> None:
+        self._partition.note_claims()
         del self._wills[client_id]
         self._partition.delete(keys.will_key(self._partition.number, client_id))
 
@@ -126,6 +127,7 @@ class Wills:
     def _fire(self, will: WillRow) -> None:
         """Make the will ``firing`` with this operation; it is sent to an edge when that is committed."""
         partition = self._partition
+        partition.note_claims()
         del self._wills[will.client_id]
         op_index = self._number()
         will.firing = op_index

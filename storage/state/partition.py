@@ -88,6 +88,7 @@ class Partition:
         self.tracing: Tracing | None = None
         self.building = 1  # number of the operation being built, counted here and in this incarnation only
         self.released = 0  # everything emitted behind operations up to this number has left
+        self._claims_after = 0  # the newest one that changed who holds a client ID, or what is kept of one
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
         self._told: deque[tuple[int, bytes, tuple[int, int, int]]] = (
@@ -249,7 +250,12 @@ class Partition:
 
     def answer(self, node: str, answer: ConnectAnswer) -> None:
         """Send an answer to a claim or a report to an edge likewise."""
+        self.note_claims()
         self._outputs.append((node, FrameKind.CONNECT_ANSWERS, encode_record(answer)))
+
+    def note_claims(self) -> None:
+        """Note that the operation being built changes who holds a client ID, or what is kept of one."""
+        self._claims_after = self.building
 
     def close_operation(self) -> list[tuple[bytes, bytes | None]]:
         """End the operation being built and return its writes, log row and META row included; none if nothing changed.
@@ -374,9 +380,9 @@ class Partition:
             tracing.committed(self.number, self.commit_index, topic, origin, self.replicas)
 
     @property
-    def is_calm(self) -> bool:
-        """True while nothing is written, said, or waits for a commit."""
-        return not (self._outputs or self._gated or self.writes or self.touched or self._at_once)
+    def claims_settled(self) -> bool:
+        """True while no such operation waits for its commit; those of messages may."""
+        return self._claims_after <= self.released
 
     @property
     def dirty(self) -> bool:

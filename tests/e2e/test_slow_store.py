@@ -30,6 +30,8 @@ SESSIONS = 4
 PARTITIONS = 64
 WIDE = 256  # partitions, nearly each of which keeps a long message
 LONG = "x" * 140_000
+READS = 6  # of each kind
+SHOWN_MS = 2_500  # by a command that has to start
 SOON_MS = 1_500  # what waits for no sync
 STORED_S = 10 * PATIENCE_S
 SERIAL = itertools.count()  # of a try, which has a folder of its own
@@ -129,6 +131,43 @@ def test_a_commit_larger_than_the_log_s_region(tmp_path: Path, seconds: float) -
         for client in (*publishers, live):
             client.close()
     assert_within("what does not wait for the disk", longest_s[0] * 1e3, SOON_MS)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 3.0])
+@timed
+def test_other_partitions_are_read_while_a_sync_hangs(tmp_path: Path, seconds: float) -> None:
+    """One partition writes: retained messages come, sessions are shown, clients without a stored one connect."""
+    with _slow(tmp_path, PARTITIONS) as (disk, cluster):
+        port = cluster.port(0, "plain")
+        written = partition_of("stored", PARTITIONS)
+        stored, publisher = PahoClient(port, "stored", expiry_s=3_600), PahoClient(port, in_flight=IN_FLIGHT)
+        stored.subscribe("kept", 1)
+        away = next(name for name in map(str, range(100)) if partition_of(name, PARTITIONS) != written)
+        PahoClient(port, away, expiry_s=3_600).close()
+        topics = [f"state/{number}" for number in range(100) if partition_of(f"state/{number}", PARTITIONS) != written]
+        for topic in topics[:READS]:
+            publisher.publish(topic, "m", 1, True)
+        disk.set(seconds)
+        waiting, read_s, shown_s = [], 0.0, 0.0
+        for topic in topics[:READS]:
+            waiting.append(publisher.paho.publish("kept", "m", 1))
+            began = time.monotonic()
+            one = PahoClient(port, f"reads {topic}")
+            one.paho.subscribe(topic, 0)
+            assert one.receive() == (topic, "m", 0, True)
+            one.close()
+            read_s, began = max(read_s, time.monotonic() - began), time.monotonic()
+            assert cluster.admin("session", "show", away)["session"]["client_id"] == away
+            shown_s = max(shown_s, time.monotonic() - began)
+        disk.set()
+        for sent in waiting:
+            sent.wait_for_publish(STORED_S)
+            assert sent.is_published()
+        assert disk.waited == 0, "syncs in the loop"
+        publisher.close()
+        stored.close()
+    assert_within("a connect and a retained message", read_s * 1e3, SOON_MS)
+    assert_within("a session that is shown", shown_s * 1e3, SHOWN_MS)
 
 
 def _watch(port: int, client_id: str | None, live: PahoClient, ended: threading.Event, longest_s: list[float]) -> None:

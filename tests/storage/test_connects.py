@@ -6,9 +6,11 @@ import pytest
 
 from router.map.commands import DeclareDead
 from storage.core import FrameArrived
+from tests.storage.requests import retained
 from tests.storage.scripted_edge import Connection, Edge, encoded
 from tests.storage.scripted_router import LEASE_S
 from tests.storage.storage_cluster import Cluster
+from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import MapDelta
 from wire.messages.connects import ConnectRequest, decode_answers, encode_record
 from wire.messages.control import encode_control, join_controls
@@ -111,6 +113,48 @@ def test_who_loses_its_lease_in_a_turn_answers_nothing_of_it() -> None:
         assert [kind for _, kind, _ in ready.sends].count(FrameKind.CONNECT_ANSWERS) == answered
 
 
+def test_a_plain_connection_waits_for_no_commit_of_messages() -> None:
+    """A slow disk holds up who has something on it: a session that is stored, a message, a read behind one."""
+    cluster = Cluster(partitions=1)
+    edge, node = cluster.edges["e1"], cluster.nodes["s1"]
+    edge.subscribe(edge.open("stored"), "kept")
+    node.disk_slow = True
+    tag = edge.publish(PublishMessage(0, b"kept", b"m", 1), 0)
+    cluster.run(0.1)
+    say(cluster, edge, opening(edge, "a"))
+    edge.publish(PublishMessage(0, b"kept", b"m", 1), 0)
+    say(cluster, edge, opening(edge, "b"))  # in the turn of a message
+    before = len(edge.answers(SessionOpened))
+    cluster.run(0.1)
+    answers = edge.answers(SessionOpened)[before:]
+    assert len(answers) == 2 and tag not in edge.acked
+    say(cluster, edge, ending(edge, "a", answers[0].owner_epoch), opening(edge, "c", expiry_s=100))
+    cluster.run(0.1)
+    assert [one.accepted for one in edge.answers(SessionClosed)] == [True]
+    assert len(edge.answers(SessionOpened)) == before + 2, "a session is stored"
+    node.disk_slow = False
+    cluster.settle()
+    assert len(edge.answers(SessionOpened)) == before + 3 and tag in edge.acked
+
+
+@pytest.mark.parametrize("will", [None, WILL], ids=["session", "will"])
+def test_a_plain_connect_waits_for_the_end_of_what_was_kept_of_its_client(will: Will | None) -> None:
+    """Else a crash brought back a session, or a will, of which the client was told that it is gone."""
+    cluster = Cluster(partitions=1)
+    edge, node = cluster.edges["e1"], cluster.nodes["s1"]
+    connection = edge.open("a", will=will, expiry_s=0 if will else 100)
+    node.disk_slow = True
+    edge.close(connection, expiry_s=0, settle=False)
+    cluster.run(0.1)
+    before = len(edge.answers(SessionOpened))
+    say(cluster, edge, opening(edge, "a"))
+    cluster.run(0.1)
+    assert len(edge.answers(SessionOpened)) == before
+    node.disk_slow = False
+    cluster.settle()
+    assert len(edge.answers(SessionOpened)) == before + 1
+
+
 def step(delta: MapDelta) -> tuple[int, bytes]:
     return FrameKind.CONTROL, encode_control(MapStep(delta))
 
@@ -133,8 +177,14 @@ def claim_some(edge: Edge, rng: random.Random) -> None:
     say(edge.cluster, edge, *requests)
 
 
-def played(seed: int, *, waiting: bool) -> list[object]:
-    """Return all answers, who holds what in the end, and which wills were fired."""
+def played(seed: int, *, waiting: bool, messages: bool = False) -> list[object]:
+    """Return all answers, who holds what in the end, and which wills were fired.
+
+    Args:
+        seed: Of what is claimed.
+        waiting: A new session of each partition waits for its commit meanwhile.
+        messages: A message likewise.
+    """
     cluster, rng = Cluster(partitions=2), random.Random(seed)
     node = cluster.nodes["s1"]
     for number in range(12):
@@ -148,6 +198,11 @@ def played(seed: int, *, waiting: bool) -> list[object]:
             cluster.step()
         else:
             cluster.settle()
+        if messages:
+            node.disk_slow = True
+            for partition in range(2):
+                cluster.edges["e1"].publish(retained("t", f"{number}"), partition)
+            cluster.step()
         for edge in cluster.edges.values():
             claim_some(edge, rng)
         cluster.step()
@@ -174,3 +229,9 @@ def answers_of(edge: Edge) -> list[tuple[object, ...]]:
 def test_plain_claims_obey_the_rules_of_all_others(seed: int) -> None:
     """The same claims at a node whose partitions wait for a commit: there none is plain."""
     assert played(seed, waiting=False) == played(seed, waiting=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plain_claims_beside_messages_obey_them_too(seed: int) -> None:
+    """The same claims while a message of their partition waits for a slow disk."""
+    assert played(seed, waiting=False) == played(seed, waiting=False, messages=True)
