@@ -59,11 +59,15 @@ class Chains:
     def put(self, listener: str, chain: Chain) -> None:
         """Judge by a chain from now on; logins that wait for a job of the former one are judged anew."""
         self._chains[listener] = chain
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget every check and answer that came before: rights were taken, or users were read anew."""
         self.known.clear()
+        self.forget_answers()
+
+    def forget_answers(self) -> None:
+        """Forget every answer of a server that came before: rights were taken.
+
+        A check of a password stays: it says nothing but that the password is a record's, and is found by that record.
+        Without it a fleet that comes behind a step of the policy would cost a hash for each client.
+        """
         self.answers.clear()
 
     def of(self, policy: ListenerPolicy) -> Chain:

@@ -379,7 +379,7 @@ class Logins:
     def rights_taken(self) -> None:
         """Trust no answer from before: a step of the policy took rights, or users were read anew."""
         self._taken += 1
-        self._chains.forget()
+        self._chains.forget_answers()
 
     def end_those(self, is_gone: Callable[[Applicant], bool]) -> None:
         """Judge anew who waits, and close each live client that is let in no more: files were read anew."""

@@ -145,6 +145,23 @@ def test_what_is_taken_is_taken_from_those_who_are_there(taking: c.SimpleCommand
 
 
 @pytest.mark.parametrize(
+    "taking",
+    [c.SetDisabled("bob", True), DEVICE, c.AddBan(Ban("user", "bob"))],
+    ids=lambda command: type(command).__name__,
+)
+def test_a_step_about_others_costs_no_hash(taking: c.SimpleCommand) -> None:
+    """NIST: recover. A login that was good a moment ago is, whatever was taken: its record is asked for each time."""
+    cluster = Cluster(ANN, BOB, DEVICE)
+    assert codes(cluster.come()) == [0] and len(cluster.edge.chains.known) == 1
+    cluster.order(taking if taking is not DEVICE else c.PutRole("device", (Rule(True, 31, "b/#"),)))
+    cluster.run()
+    assert len(cluster.edge.chains.known) == 1 and codes(cluster.come(client_id="again")) == [0]
+    cluster.order(c.SetPassword("ann", OTHER))
+    cluster.run()
+    assert [*cluster.edge.take(AskUsers)] == [] and codes(cluster.come(password=b"bad")) == [0x86]
+
+
+@pytest.mark.parametrize(
     ("taking", "fires"),
     [
         (c.AddBan(Ban("address", "192.0.2.1")), False),

@@ -330,6 +330,7 @@ def test_who_goes_while_it_is_judged_anew_is_reported() -> None:
     session = hashed.come("u", b"p")
     hashed.work()
     (request,) = edge.take(OpenSession)
+    hashed.step.replace(FileUsers({"u": record(b"p")}, SECRET))
     edge.core.logins.rights_taken()
     answer = edge.reply(request)
     assert answer is not None
