@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,18 +98,24 @@ def p99_of_pair(pair: tuple[BlockingClient, BlockingClient], seconds: float, nam
 @contextlib.contextmanager
 def honest_logins(
     port: int, rate: float, name: str = "honest", secure: ssl.SSLContext | None = None
-) -> Iterator[dict[str, int]]:
-    """Log in with the right password at a rate, each time a new connection; yields how many were tried and let in."""
-    outcome, over = {"tried": 0, "in": 0}, threading.Event()
+) -> Iterator[Counter[str]]:
+    """Log in with the right password at a rate, each time a new connection.
+
+    Yields how many were ``tried`` and let ``in``, and how many times each error came.
+    """
+    outcome, over = Counter(tried=0), threading.Event()
+    outcome["in"] = 0
 
     def run() -> None:
         due = time.monotonic()
         while not over.wait(max(0.0, due - time.monotonic())):  # by the clock, however long a login takes
             due += 1.0 / rate
             outcome["tried"] += 1
-            with contextlib.suppress(OSError, AssertionError):
+            try:
                 logged_in(port, f"{name}-{outcome['tried']}", secure).close()
                 outcome["in"] += 1
+            except (OSError, AssertionError) as error:
+                outcome[f"{type(error).__name__} {error}"[:200]] += 1
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,15 +142,16 @@ def test_reloads_under_connects(place: tuple[LocalCluster, ExtraEdge]) -> None:
             roles.write_text(f"{roles.read_text()}# {number}\n")
             os.kill(edge.process, signal.SIGHUP)
             time.sleep(RELOAD_GAP_S)
-        outcomes = [json.loads(program.communicate(timeout=2 * PATIENCE_S)[0]) for program in programs]
-    tried, let_in = (sum(outcome[what] for outcome in outcomes) for what in ("tried", "in"))
-    rate = sum(outcome["tried"] / outcome["seconds"] for outcome in outcomes)
+        told = [json.loads(program.communicate(timeout=2 * PATIENCE_S)[0]) for program in programs]
+    outcomes: Counter[str] = sum((Counter(one["outcomes"]) for one in told), Counter())
+    tried, let_in = outcomes.pop("tried"), outcomes.pop("in")
+    rate = sum(one["outcomes"]["tried"] / one["seconds"] for one in told)
     after, reloads = edge.events(cluster), cluster.metrics_at(edge.addresses["metrics"])
     ended = after.get("logins_ended", 0) - before.get("logins_ended", 0)
     counted = dict(re.findall(r'stratamq_reloads_total\{outcome="(\w+)"\} (\d+)', reloads))
     print(
         f"{RELOADS} reloads beside {tried} logins by TLS, {rate:.0f} a second: {let_in} let in; logins ended {ended}; "
-        f"reloads {counted}"
+        f"reloads {counted}; refused {dict(outcomes)}"
     )
     assert let_in == tried and not ended and int(counted["done"]) > RELOADS / 2
     late = logged_in(port, "late", secure)

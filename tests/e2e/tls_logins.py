@@ -2,7 +2,7 @@
 
     python -m tests.e2e.tls_logins PORT AUTHORITY RATE NAME
 
-Goes on until stdin is closed, and prints how many were tried and let in, and in how many seconds. It does not fall
+Goes on until stdin is closed, and prints what came of them, and in how many seconds. It does not fall
 behind by waiting: a login that is late is made at once.
 """
 
@@ -11,10 +11,11 @@ import json
 import ssl
 import sys
 import time
+from collections import Counter
 
 from tests.e2e.flooded_logins import honest_logins
 
-TASKS = 8
+TASKS = 24  # that wait for each other: a login takes as long as the machine is busy
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
         print("began", flush=True)
         sys.stdin.read()
         seconds = time.monotonic() - began
-    print(json.dumps({"seconds": seconds, **{what: sum(each[what] for each in outcomes) for what in ("tried", "in")}}))
+    print(json.dumps({"seconds": seconds, "outcomes": sum(outcomes, Counter())}))
 
 
 if __name__ == "__main__":
