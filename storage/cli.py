@@ -122,7 +122,10 @@ def stats(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count what a stopped node's store holds; without STORE: figures of the running storage nodes."""
+    """Count what a stopped node's store holds.
+
+    Without STORE: figures of the running storage nodes, with the options of `store replicas`.
+    """
     from conf.errors import ExitCode, UserError
     from storage.store.errors import StoreError
     from storage.store.stats import store_stats

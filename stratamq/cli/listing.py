@@ -19,7 +19,7 @@ from conf.errors import ExitCode, UserError
 from stratamq.cli import cells
 from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, say_partial, with_cluster
-from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption
+from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption, NodeOption
 from stratamq.cli.nouns import NOUNS, Noun
 from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table
 from stratamq.cli.verbs import options_of, signed
@@ -39,7 +39,6 @@ LONG = ("clients", "sessions", "subscriptions")  # kinds of which there are tens
 SUMMED = ("members", "online", "queued", "delivered", "redispatched")
 GREATEST = ("oldest_s", "queued_most")
 
-NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; may be given several times.")]
 SortOption = Annotated[
     str, typer.Option("--sort", help="Column by which the rows shown are sorted; -COLUMN: greatest first.")
 ]

@@ -11,7 +11,18 @@ import typer
 
 from conf.errors import ExitCode, UserError
 
-__all__ = ["LIMIT", "LIMIT_MAX", "AllOption", "ColumnsOption", "FilterOption", "LimitOption", "Listing", "wish"]
+__all__ = [
+    "LIMIT",
+    "LIMIT_MAX",
+    "AllOption",
+    "ColumnsOption",
+    "FilterOption",
+    "LimitOption",
+    "Listing",
+    "NodeOption",
+    "check_nodes",
+    "wish",
+]
 
 LIMIT = 100
 LIMIT_MAX = 100_000
@@ -21,6 +32,7 @@ Row = Mapping[str, Any]
 FilterOption = Annotated[list[str], typer.Option("--filter", help="key=value, with * and ?; several must all hold.")]
 ColumnsOption = Annotated[str, typer.Option("--columns", help="Names with commas between; default: all.")]
 LimitOption = Annotated[int, typer.Option("--limit", help=f"How many rows at most, up to {LIMIT_MAX}.")]
+NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; may be given several times.")]
 AllOption = Annotated[bool, typer.Option("--all", help="Every row, whatever --limit says.")]
 
 
@@ -74,6 +86,17 @@ def wish(filters: Sequence[str], columns: str, limit: int, *, everything: bool, 
     _check("filter key", (key for key, _ in pairs), known)
     _check("column", names, known)
     return Listing(tuple(pairs), names, 0 if everything else limit)
+
+
+def check_nodes(wanted: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse a name of ``--node`` that the cluster does not have.
+
+    Raises:
+        UserError: There is no such node.
+    """
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"no node {name!r} in this cluster; there are {', '.join(sorted(known))}", ExitCode.USAGE)
 
 
 def _check(what: str, names: Iterable[str], known: Sequence[str]) -> None:

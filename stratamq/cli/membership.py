@@ -29,7 +29,11 @@ def register(app: typer.Typer) -> None:
         keys.command(command.__name__.removesuffix("_keys").replace("_", "-"))(command)
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     list_whole(
-        group, "membership list", "members", "Show each member as the gossip of the router that is asked sees it."
+        group,
+        "membership list",
+        "members",
+        "member",
+        "Show each member as the gossip of the router that is asked sees it.",
     )
     group.add_typer(keys, name="keys", help="The keys that seal gossip.", no_args_is_help=True)
     app.add_typer(group, name="membership", help="Gossip between nodes.", no_args_is_help=True)

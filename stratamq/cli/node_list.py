@@ -3,6 +3,7 @@
 Rates are of two looks a second apart. Programs (-o json and the like), and who names columns, get the router's rows.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,10 +11,20 @@ import typer
 from stratamq.cli import cells
 from stratamq.cli.asking import Options, answer
 from stratamq.cli.cluster_questions import end_partial, with_cluster
-from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
+from stratamq.cli.lists import (
+    LIMIT,
+    AllOption,
+    ColumnsOption,
+    FilterOption,
+    LimitOption,
+    Listing,
+    NodeOption,
+    check_nodes,
+    wish,
+)
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.rates import DELIVERED, RECEIVED, rate_of
-from stratamq.cli.router_lists import COLUMNS
+from stratamq.cli.router_lists import COLUMNS, print_list
 from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
@@ -34,6 +45,7 @@ TERM, RAFT_LAG, COPY_LAG = "stratamq_raft_term", "stratamq_raft_commit_lag_entri
 def list_nodes(
     options: Options,
     filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+    nodes: NodeOption = [],  # noqa: B006  # likewise
     columns: ColumnsOption = "",
     limit: LimitOption = LIMIT,
     everything: AllOption = False,
@@ -42,12 +54,14 @@ def list_nodes(
 ) -> None:
     """Every node: tier, state, release, clients, messages a second, partitions, load, disk."""
     listing = wish(filters, columns, limit, everything=everything, known=COLUMNS["nodes"])
-    again_and_again(lambda: _list(options, listing), options.output, every_s, watch=watch and not options.show_api)
+    look = partial(_list, options, listing, nodes)
+    again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
 
 
-def _list(options: Options, listing: Listing) -> None:
+def _list(options: Options, listing: Listing, nodes: list[str]) -> None:
     result = answer("node list", {}, options)
-    rows, passed = listing.chosen(result["nodes"])
+    check_nodes(nodes, [row["node"] for row in result["nodes"]])
+    rows, passed = listing.chosen([row for row in result["nodes"] if not nodes or row["node"] in nodes])
     missing: tuple[Missing, ...] = ()
     if options.output in TABLES and not listing.columns:
         figures, missing = with_cluster(options, _figures)
@@ -56,7 +70,7 @@ def _list(options: Options, listing: Listing) -> None:
         shown = [row if wide else {name: row[name] for name in list(row)[:SHOWN]} for row in table]
         print_result(result | {"nodes": shown}, options.output)
     else:
-        print_result(result | {"nodes": rows}, options.output)
+        print_list(result | {"nodes": rows}, "nodes", options.output)
     if len(rows) < passed:
         typer.echo(f"stratamq: {len(rows)} of {passed} nodes are shown: --limit or --all shows more", err=True)
     end_partial(missing)

@@ -8,7 +8,17 @@ import typer
 
 from stratamq.cli.asking import Options, answer, show
 from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
-from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
+from stratamq.cli.lists import (
+    LIMIT,
+    AllOption,
+    ColumnsOption,
+    FilterOption,
+    LimitOption,
+    Listing,
+    NodeOption,
+    check_nodes,
+    wish,
+)
 from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.verbs import asks, group
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
@@ -36,6 +46,7 @@ def register(app: typer.Typer) -> None:
 def list_operations(
     options: Options,
     filters: FilterOption = [],  # noqa: B006  typer reads it and never changes it
+    nodes: NodeOption = [],  # noqa: B006  likewise
     columns: ColumnsOption = "",
     limit: LimitOption = LIMIT,
     everything: AllOption = False,
@@ -46,13 +57,15 @@ def list_operations(
     from admin.operations import Operation
 
     listing = wish(filters, columns, limit, everything=everything, known=Operation._fields)
-    look = partial(_print_operations, options, listing)
+    look = partial(_print_operations, options, listing, nodes)
     again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
 
 
-def _print_operations(options: Options, listing: Listing) -> None:
+def _print_operations(options: Options, listing: Listing, nodes: list[str]) -> None:
     found, silent = _found(options)
-    rows, passed = listing.chosen([row._asdict() for row in found])
+    if nodes:
+        check_nodes(nodes, [row["node"] for row in answer("node list", {}, options)["nodes"]])
+    rows, passed = listing.chosen([row._asdict() for row in found if not nodes or row.node in nodes])
     if rows or options.output not in (*TABLES, OutputFormat.JSONL, OutputFormat.CSV):
         print_result(rows, options.output)
     if not rows and options.output in TABLES and sys.stderr.isatty():

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.asking import Options, answer, ask, show
+from stratamq.cli.asking import Options, ask, show
 from stratamq.cli.cluster import PLACE_IN_THE_MAP
-from stratamq.cli.lists import LIMIT_MAX, ColumnsOption, FilterOption, wish
 from stratamq.cli.output import print_result
 from stratamq.cli.progress import progress_bar
-from stratamq.cli.router_lists import COLUMNS
+from stratamq.cli.ring_list import show_ring
 from stratamq.cli.verbs import asks, group, verb, verb_about
 
 __all__ = ["register"]
@@ -52,24 +51,6 @@ def register(app: typer.Typer) -> None:
     ring.command("show")(show_ring)
     for command in (plan, rebalance, verify, add, drain, delegate, recover):
         ring.command(command.__name__)(command)
-
-
-@asks
-def show_ring(
-    options: Options,
-    filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
-    columns: ColumnsOption = "",
-    limit: Annotated[int, typer.Option("--limit", help="How many partitions at most; default: all.")] = LIMIT_MAX,
-) -> None:
-    """Partitions and shards: primary, copies, epochs; with a wish about partitions, those alone."""
-    listing = wish(filters, columns, limit, everything=False, known=COLUMNS["partitions"])
-    result = answer("ring show", {}, options)
-    if filters or columns or limit < LIMIT_MAX:
-        rows, passed = listing.chosen(result["partitions"])
-        result = {"map_epoch": result["map_epoch"], "partitions": rows}
-        if len(rows) < passed:
-            typer.echo(f"stratamq: {len(rows)} of {passed} partitions are shown: --limit shows more", err=True)
-    print_result(result, options.output)
 
 
 @asks

@@ -8,12 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from stratamq.cli.asking import Options, answer
-from stratamq.cli.lists import LIMIT, AllOption, ColumnsOption, FilterOption, LimitOption, Listing, wish
+from stratamq.cli.lists import (
+    LIMIT,
+    AllOption,
+    ColumnsOption,
+    FilterOption,
+    LimitOption,
+    Listing,
+    NodeOption,
+    check_nodes,
+    wish,
+)
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
-__all__ = ["COLUMNS", "list_pages", "list_whole"]
+__all__ = ["COLUMNS", "list_pages", "list_whole", "print_list"]
 
 COUNT_MAX = 1_000  # of one page
 AfterOption = Annotated[str, typer.Option("--after", help="Begin behind this one: `next` of the page before.")]
@@ -32,13 +42,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # as routers name them
 }
 
 
-def list_whole(to: typer.Typer, verb: str, what: str, text: str) -> None:
-    """Add a list that comes in one answer."""
+def list_whole(to: typer.Typer, verb: str, what: str, named: str, text: str) -> None:
+    """Add a list that comes in one answer; its rows have the node in the column ``named``."""
 
     @asks
     def command(
         options: Options,
         filters: FilterOption = [],  # noqa: B006  # typer makes one of its own for each call
+        nodes: NodeOption = [],  # noqa: B006  # likewise
         columns: ColumnsOption = "",
         limit: LimitOption = LIMIT,
         everything: AllOption = False,
@@ -49,8 +60,9 @@ def list_whole(to: typer.Typer, verb: str, what: str, text: str) -> None:
 
         def look() -> None:
             result = answer(verb, {}, options)
-            rows, passed = listing.chosen(result[what])
-            _print_list(result | {what: rows}, what, options.output)
+            check_nodes(nodes, [row[named] for row in result[what]])
+            rows, passed = listing.chosen([row for row in result[what] if not nodes or row[named] in nodes])
+            print_list(result | {what: rows}, what, options.output)
             if len(rows) < passed:
                 _say_cut(f"{len(rows)} of {passed}", what)
 
@@ -104,12 +116,12 @@ def _show_pages(verb: str, what: str, listing: Listing, after: str, options: Opt
     shown = page | {"next": following, what: rows}
     if following is None and options.output in (OutputFormat.TABLE, OutputFormat.WIDE):
         del shown["next"]  # a table has no fact that is none
-    _print_list(shown, what, options.output)
+    print_list(shown, what, options.output)
     if cut or following is not None:
         _say_cut(str(len(rows)), what)
 
 
-def _print_list(result: dict[str, Any], what: str, output: OutputFormat) -> None:
+def print_list(result: dict[str, Any], what: str, output: OutputFormat) -> None:
     """Print a list; lines and CSV are its rows alone, as those of every other list."""
     if output not in (OutputFormat.JSONL, OutputFormat.CSV):
         print_result(result, output)
