@@ -16,8 +16,9 @@ from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQue
 from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
 from wire.messages.look_rows_topics import SeenMatch
 
-__all__ = ["by_origin", "by_packet", "by_sequence", "check_topic", "client_explained", "topic_explained"]
+__all__ = ["NOTED_MAX", "by_origin", "by_packet", "by_sequence", "check_topic", "client_explained", "topic_explained"]
 
+NOTED_MAX = 256  # characters that journals and traces keep of a client ID
 JOURNAL_ROWS = 200  # the newest entries about one client or one message
 NO_KIND = " shows no "  # of a node whose release has no such rows
 ACKNOWLEDGED_MAX = 16  # clients whose connection of now is looked at
@@ -42,14 +43,15 @@ async def client_explained(cluster: Cluster, client_id: str, now_ms: int, name: 
         for row in matched:
             row.why = row.why or _judged(view.connection, row, 0)
         lacked += more
-    journal, silent = await _journal(cluster, {"client_id": client_id})
+    noted = client_id[:NOTED_MAX]
+    journal, silent = await _journal(cluster, {"client_id": noted})
     return client_story(
         view,
         now_ms,
         held,
         topic=name,
         matches=matched,
-        journal=[entry for _, entry in journal if entry.client_id == client_id],
+        journal=[entry for _, entry in journal if entry.client_id == noted],
         partial=lacked + silent,
         copies=() if view.primary else cluster.map.partitions[view.partition].in_sync,
     )
@@ -299,7 +301,7 @@ async def _drops_of(
     cluster: Cluster, client_id: str, seq: int
 ) -> tuple[list[tuple[str, SeenJournal]], tuple[Missing, ...]]:
     """Return the newest drop of one entry of a session's queue that journals have."""
-    found, lacked = await _journal(cluster, {"client_id": client_id, "event": "drop"})
+    found, lacked = await _journal(cluster, {"client_id": client_id[:NOTED_MAX], "event": "drop"})
     entry_of = f"entry {seq}"  # storage/messages: alone, or with more behind a comma
     drops = [(node, row) for node, row in found if (row.detail or "").partition(",")[0] == entry_of]
     return sorted(drops, key=lambda pair: -(pair[1].at_ms or 0))[:1], lacked
@@ -318,7 +320,7 @@ async def _told_origin(
     traces = await walk(cluster, "traces", Wanted(limit=PLACE_ROWS))
     lacked = _kinds_lacked("traces", traces.partial)
     for node, name in dict.fromkeys((node, row.trace) for node, row in traces.rows):
-        where = {"trace": name or "", "client_id": client_id}
+        where = {"trace": name or "", "client_id": client_id[:NOTED_MAX]}
         events, more = await place(cluster, node, "trace", where, PLACE_ROWS)
         told |= {event.at_us or 0: event.origin for event in events if event.origin and is_it(event)}
         lacked += more

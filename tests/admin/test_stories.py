@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from admin.stories import NOTED_MAX
 from tests.admin.scripted_cluster import ScriptedCluster
+from wire.looks.journal import Journal
 from wire.messages.look_rows_clients import SeenSessionNow
 from wire.messages.look_rows_nodes import SeenJournal
 
@@ -42,3 +44,20 @@ async def test_each_source_is_named(words: tuple[str, ...], tmp_path: Path, caps
     told = capsys.readouterr()
     assert "traces of the nodes that answered" in told.out and "lacked: " in told.out
     assert "ledgers (not read" in told.out and "edge-1" in told.out
+
+
+async def test_journals_keep_the_beginning_of_a_long_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`client explain` of a client ID beyond 256 characters never had its journal."""
+    name = "x" * 300
+    cluster = ScriptedCluster(tmp_path)
+    entry = SeenJournal(1, 1000, "edge-0", "refused", "not_authorized", name[:NOTED_MAX], detail="no rule")
+    cluster.put("edge-0", "journal", entry)
+    async with cluster.running():
+        await cluster.command("client", "explain", name)
+    assert "it was refused" in capsys.readouterr().out
+
+
+def test_as_much_of_a_name_is_looked_for_as_is_kept() -> None:
+    journal = Journal()
+    journal.note("kicked", client_id="x" * 300)
+    assert len(journal.entries[0].client_id) == NOTED_MAX
