@@ -118,10 +118,10 @@ def test_a_balanced_map_has_nothing_to_move() -> None:
 def test_a_plan_counts_the_partitions_that_keep_fewer_copies() -> None:
     """With as many storage nodes as copies nobody takes those of a node that is drained."""
     group = Group("r1", "s1", "s2").balance()
-    told = plan_of(group.map, (None, None), {"drain": ["s1"], "add": []})
+    told = plan_of(group.map, ({}, {}), {"drain": ["s1"], "add": []})
     assert told["partitions_under_replicated"] == len(group.map.partitions)
     group.register("s3")
-    told = plan_of(group.map, (None, None), {"drain": ["s1"], "add": []})
+    told = plan_of(group.map, ({}, {}), {"drain": ["s1"], "add": []})
     assert told["partitions_under_replicated"] == 0
 
 

@@ -32,7 +32,7 @@ def test_each_problem_says_what_to_do() -> None:
                 continue
             code = call.args[1]
             if isinstance(code, ast.Constant) and code.value not in DO:
-                assert len(call.args) > 3, f"{path.name}:{call.lineno}: {code.value}"
+                assert len(call.args) > 3, f"{path.name}:{call.lineno}: {code.value!r}"
     for reply in (of_reply("no", ExitCode.FAILED, changes=True), of_reply("no", ExitCode.USAGE, changes=False)):
         assert reply.body("")["do"]
     assert of_reply("no such thing; mend it", ExitCode.FAILED, changes=True).body("")["do"] == "mend it"
