@@ -49,7 +49,6 @@ cdef class Conn:
     cdef readonly bint judge_pushes
     cdef public bint traced
     cdef readonly long long dropped
-    cdef long long denied_ns
     cdef list aliases
     cdef int alias_max
     # acknowledging what it publishes
@@ -92,6 +91,7 @@ cdef class Conn:
     cdef long long close_at_ns
     cdef int why
     cdef readonly Peer peer
+    cdef long long denied_ns
     # the loop's
     cdef readonly object tls
     cdef object filter
