@@ -3,9 +3,11 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 static int64_t now(clockid_t clock)
@@ -21,6 +23,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: as_often TIMES_A_SECOND MICROSECONDS\n");
         return 2;
     }
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* it ends with whoever started it */
     int64_t period = (int64_t)(1e9 / atof(argv[1])), run = (int64_t)(1e3 * atof(argv[2]));
     for (int64_t next = now(CLOCK_MONOTONIC) + period;; next += period) {
         struct timespec until = {next / 1000000000LL, next % 1000000000LL};

@@ -5,8 +5,9 @@ stderr and its exit code; the codes are those of the operator's manual.
 """
 
 import enum
+from collections.abc import Iterator
 
-__all__ = ["ExitCode", "NotThere", "UserError"]
+__all__ = ["ExitCode", "NotThere", "UserError", "told_alone"]
 
 
 class ExitCode(enum.IntEnum):
@@ -35,3 +36,28 @@ class UserError(Exception):
 
 class NotThere(UserError):
     """The cluster has no such thing at this moment; it may come back, as a client does."""
+
+
+def told_alone(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what a group is to whoever typed a command.
+
+    Ctrl-C if it is there, whatever else went wrong meanwhile; the only UserError, or all as one with a line each,
+    if nothing but such is there; otherwise the group itself.
+    """
+    errors = list(_leaves(group))
+    if any(isinstance(error, KeyboardInterrupt) for error in errors):
+        return KeyboardInterrupt()
+    expected = [error for error in errors if isinstance(error, UserError)]
+    if len(expected) < len(errors):
+        return group
+    lines = dict.fromkeys(error.message for error in expected)
+    several = UserError("\n".join(lines), max(error.exit_code for error in expected))
+    return expected[0] if len(expected) == 1 else several
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -140,16 +140,16 @@ class _Ports:
         return port
 
     def _take(self, port: int) -> int:
-        if not 0 < port <= 65535 or port in self._given or port in self._named or not _is_free(port):
-            return 0
-        if not hold_port(port):
+        if not 0 < port <= 65535 or port in self._given or port in self._named or not hold_port(port):
             return 0
         self._given.add(port)
         return port
 
 
 def hold_port(port: int) -> bool:
-    """Return whether no other process of this user chose a port; while this one runs the next is kept from it."""
+    """Return whether a port is free and no other process of this user chose it; the next one is kept from it."""
+    if not _is_free(port):
+        return False
     if port in _held:
         return True
     locks = Path(tempfile.gettempdir()) / f"stratamq-ports-{os.getuid()}"

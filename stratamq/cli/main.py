@@ -8,7 +8,6 @@ of its first word alone.
 import importlib
 import os
 import sys
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ from stratamq.foreign_packages import told_of
 
 try:
     from conf.core_dumps import forbid_core_dumps
-    from conf.errors import ExitCode, UserError
+    from conf.errors import ExitCode, UserError, told_alone
     from conf.private_files import keep_private
     from stratamq.cli.output import printable
     from stratamq.cli.plain_values import read_plainly
@@ -126,12 +125,11 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head`: nothing more to say at exit either
         return ExitCode.FAILED
     except BaseExceptionGroup as group:
-        errors = list(_leaves(group))
-        expected = [error for error in errors if isinstance(error, UserError)]
-        if any(isinstance(error, KeyboardInterrupt) for error in errors):
+        alone = told_alone(group)
+        if isinstance(alone, KeyboardInterrupt):
             return report([UserError("aborted")])
-        if expected and len(expected) == len(errors):
-            return report(expected)
+        if isinstance(alone, UserError):
+            return report([alone])
         raise
 
 
@@ -152,11 +150,3 @@ def report(errors: list[UserError]) -> int:
         line = printable(line)
         print(line if line.startswith(" ") else f"stratamq: {line}", file=sys.stderr)
     return max(error.exit_code for error in errors)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
