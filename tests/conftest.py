@@ -1,5 +1,6 @@
 """Without pytest-xdist, and without its ``-n``, all tests run one after the other and no scheduler is asked for."""
 
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -26,3 +27,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are no garbage, and are looked through no more."""
+    gc.freeze()

@@ -7,10 +7,11 @@ until it is told to stop.
 import contextlib
 import dataclasses
 import fcntl
+import gc
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,32 +60,45 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     Raises:
         UserError: Anything an operator can mend.
     """
-    from conf.logs import configure_logs
-    from stratamq.rooms import load_config, service_main
-    from stratamq.start_checks import check_authorities, check_files, check_plaintext
-    from wire.node.signals import survive_signals
+    with _loading():
+        from conf.logs import configure_logs
+        from stratamq.rooms import load_config, service_main
+        from stratamq.start_checks import check_authorities, check_files, check_plaintext
+        from wire.node.signals import survive_signals
 
-    survive_signals()
+        survive_signals()
 
-    if lifeline_fd >= 0:
-        _follow_lifeline(lifeline_fd)
+        if lifeline_fd >= 0:
+            _follow_lifeline(lifeline_fd)
 
-    def checked() -> "NodeConfig":
-        """Read and judge every source of settings: at the start, and again at each reload."""
-        settings = load_config(tier, config, flags)
-        check_plaintext(settings)
-        if lifeline_fd < 0:  # `up` has one closed folder for all that its nodes keep
-            check_files(tier, settings)
-        _check_certificate(tier, settings)
-        check_authorities(tier, settings)
-        return settings
+        def checked() -> "NodeConfig":
+            """Read and judge every source of settings: at the start, and again at each reload."""
+            settings = load_config(tier, config, flags)
+            check_plaintext(settings)
+            if lifeline_fd < 0:  # `up` has one closed folder for all that its nodes keep
+                check_files(tier, settings)
+            _check_certificate(tier, settings)
+            check_authorities(tier, settings)
+            return settings
 
-    early = load_config(tier, config, flags)
-    configure_logs(early.logs, early.node.id)
-    settings = dataclasses.replace(checked(), again=checked)
-    _prepare_data_dir(settings.node.data_dir)
-    _check_compiled(tier)
-    return service_main(tier)(settings, lambda addresses: tell_ready(ready_fd, addresses))
+        early = load_config(tier, config, flags)
+        configure_logs(early.logs, early.node.id)
+        settings = dataclasses.replace(checked(), again=checked)
+        _prepare_data_dir(settings.node.data_dir)
+        _check_compiled(tier)
+        serve = service_main(tier)
+    return serve(settings, lambda addresses: tell_ready(ready_fd, addresses))
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Keep the collector away while modules are loaded: all of that stays, and each look at it takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _check_compiled(tier: str) -> None:
