@@ -99,6 +99,7 @@ def open_session(
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
                 "spark.log.level": "ERROR",
+                "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal digits alone are lowered; ICU loads long
                 "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
                 **({"spark.driver.extraJavaOptions": _SMALL_JVM} if small else {}),
                 **(settings or {}),
