@@ -312,7 +312,7 @@ class EdgeService:
             os.close(fd)
             core.node.count(refusal)
             return False
-        stream_filter = listener.filter()
+        stream_filter = listener.filter(limits.maximum_packet_size)
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
             connect_timeout_ns=int(max(0.001, limits.connect_timeout_s - waited_s) * NS),

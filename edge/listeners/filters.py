@@ -32,14 +32,19 @@ def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
     return FrontDoor(TrustedProxies(networks), lambda admit: ProxiedSocket(versions, admit))
 
 
-def listener_filter(protocol: str, path: str = "", origins: tuple[str, ...] = ()) -> Callable[[], StreamFilter | None]:
-    """Return what makes a fresh filter for each connection, or None where MQTT comes as it is."""
+def listener_filter(
+    protocol: str, path: str = "", origins: tuple[str, ...] = ()
+) -> Callable[[int], StreamFilter | None]:
+    """Return what makes a fresh filter for each connection, or None where MQTT comes as it is.
+
+    It is called with the bytes that a client's packet may have.
+    """
     if protocol != "ws":
         return _none
     from edge.listeners.websocket import WebSocketServer
 
-    return lambda: WebSocketServer(path, origins)
+    return lambda packet_bytes_max: WebSocketServer(path, origins, packet_bytes_max)
 
 
-def _none() -> None:
-    return None
+def _none(packet_bytes_max: int) -> None:
+    del packet_bytes_max  # MQTT as it comes

@@ -18,13 +18,15 @@ from wsproto.events import (
     Request,
     TextMessage,
 )
-from wsproto.frame_protocol import CloseReason
+from wsproto.extensions import Extension
+from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, RsvBits
 from wsproto.utilities import ProtocolError
 
 from wire.clock import boot_time
 
-__all__ = ["WebSocketServer"]
+__all__ = ["FRAME_BYTES_MAX", "WebSocketServer"]
 
+FRAME_BYTES_MAX = 1 << 20  # of one frame, or as much as a packet of the listener may have: then 1009
 HANDSHAKE_BYTES_MAX = 16 * 1024
 CONTROL_RATE = 10.0  # control frames a second, pings and pongs together: beyond it the connection ends
 CONTROL_BURST = 20  # of them at once, as behind a network that stood still
@@ -34,16 +36,54 @@ TINY_FRAMES_MAX = 64  # data frames of a byte or none, beyond those of other siz
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 
 
+class FrameLimit(Extension):
+    """Refusal of frames that say to be too long, at their heads: an extension that nobody offers, so on no wire."""
+
+    name = ""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.exceeded = False
+
+    def enabled(self) -> bool:
+        """Return True: wsproto asks it about each frame."""
+        return True
+
+    def offer(self) -> bool:
+        """Return False: it is no extension of the protocol."""
+        return False
+
+    def frame_inbound_header(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
+    ) -> CloseReason | RsvBits:
+        """Refuse a frame by the length that its head names; of its payload nothing is read."""
+        self.exceeded = payload_length > self._bytes_max
+        if self.exceeded:
+            return CloseReason.MESSAGE_TOO_BIG
+        return super().frame_inbound_header(proto, opcode, rsv, payload_length)
+
+
 class WebSocketServer:
     """One connection's WebSocket layer; a ``StreamFilter``.
 
+    Args:
+        path: The only one that is served, "" for any.
+        origins: Whose pages may connect, see ``_may_connect``.
+        packet_bytes_max: Of an MQTT packet: clients send each one in a frame, so a frame may have as many.
+
     Attributes:
-        refusal: Name of the counter when the handshake was refused, "" while it was not.
+        refusal: Name of the counter when the handshake or a frame's length was refused, "" while neither was.
     """
 
-    def __init__(self, path: str = "", origins: Sequence[str] = (), clock: Callable[[], float] = boot_time) -> None:
-        """path: the only one that is served, "" for any; origins: whose pages may connect, see ``_may_connect``."""
+    def __init__(
+        self,
+        path: str = "",
+        origins: Sequence[str] = (),
+        packet_bytes_max: int = 0,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
         self.refusal = ""
+        self._frame_limit = FrameLimit(max(FRAME_BYTES_MAX, packet_bytes_max))
         self._path = path
         self._origins = origins
         self._connection = WSConnection(ConnectionType.SERVER)
@@ -109,7 +149,7 @@ class WebSocketServer:
             if chosen is None:
                 self._output += self._connection.send(RejectConnection(status_code=400))
                 return False
-            self._output += self._connection.send(AcceptConnection(subprotocol=chosen))
+            self._output += self._connection.send(AcceptConnection(chosen, [self._frame_limit]))
             self._open = True
         elif isinstance(event, Ping | Pong):
             paid = max(self._controls_paid, self._clock()) + 1 / CONTROL_RATE
@@ -121,6 +161,8 @@ class WebSocketServer:
         elif isinstance(event, TextMessage):
             return self._refuse(CloseReason.UNSUPPORTED_DATA)
         elif isinstance(event, CloseConnection):
+            if self._frame_limit.exceeded:
+                self.refusal = "websocket_frames_refused"
             self._output += self._connection.send(event.response())
             return False
         return True

@@ -348,12 +348,13 @@ def large_frame(length: int) -> bytes:
     return b"\x82\xff" + length.to_bytes(8, "big") + bytes(4)
 
 
-WEBSOCKETS = {  # the first and the third one behind a CONNECT
+WEBSOCKETS = {  # the first, the third and the last one behind a CONNECT
     "tiny fragments": frame(b"\x30", 2, False) + frame(b"\xff", 0, False) * 2000,
     "pings": frame(b"x" * 100, 9) * 5000,
     "huge": large_frame(1 << 40) + b"\x30\xff\xff\xff\x7f",
     "unmasked": b"\x82\x02\xc0\x00",
     "compressed": b"\xc2" + frame(b"\xc0\0")[1:],
+    "wide packet": large_frame(1 << 20) + b"\x30\xff\xff\xff\x7f",
 }
 
 
@@ -366,7 +367,7 @@ async def websockets(ports: Ports, number: int, address: str) -> None:
     await attacker.send(head + offer + b"\r\n" + tail)
     answer = await attacker.read_bytes()
     note("compression" if b"sec-websocket-extensions" in answer.lower() else "no compression")
-    data, said = frame(connect(b"ws-%d" % number)) * (number % len(WEBSOCKETS) in (0, 2)) + WEBSOCKETS[kind], b""
+    data, said = frame(connect(b"ws-%d" % number)) * (number % len(WEBSOCKETS) in (0, 2, 5)) + WEBSOCKETS[kind], b""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(attacker.send, data)
         while more := await attacker.read_bytes():

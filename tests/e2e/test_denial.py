@@ -288,20 +288,20 @@ def test_renegotiation(place: Place) -> None:
     assert b"RENEGOTIATING" in said and re.search(rb"no renegotiation|no_renegotiation|unexpected", said), said[-500:]
 
 
-@sizes((10, 0.6), (1000, 30.0))
+@sizes((12, 0.6), (1000, 30.0))
 @timed
 def test_frames_of_websockets(roomy: Place, count: int, seconds: float) -> None:
-    """NIST: protect. Fragments of a byte, floods of pings, frames that are none; a large frame widens no packet."""
-    wanted = {"tiny fragments": "1008", "pings": "1008", "unmasked": "1002", "compressed": "1002"}
+    """NIST: protect. Fragments of a byte, floods of pings, frames that are none or huge; one widens no packet."""
+    wanted = {"tiny fragments": "1008", "pings": "1008", "huge": "1009", "unmasked": "1002", "compressed": "1002"}
 
     def until(now: Outcome) -> bool:
-        ended = [*(f"{kind} {code}" for kind, code in wanted.items()), "huge without a word"]
+        ended = [*(f"{kind} {code}" for kind, code in wanted.items()), "wide packet without a word"]
         return min(now.seen[name] for name in ended) >= 2 and now.events["disconnects_0x95"] >= 2
 
     found = roomy.attack("websockets", count, seconds, until)
     codes = {name.rpartition(" ")[0]: name.rpartition(" ")[2] for name in found.seen if name[-4:].isdigit()}
     assert codes == wanted
-    assert found.seen["huge without a word"] >= 2 and found.events["disconnects_0x95"] >= 2
+    assert found.seen["wide packet without a word"] >= 2 and found.events["disconnects_0x95"] >= 2
 
 
 @timed

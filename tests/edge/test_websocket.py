@@ -138,6 +138,49 @@ def test_a_message_of_many_short_fragments_ends_the_connection() -> None:
         assert honest.receive(other.message(bytes(4))) == bytes(4)
 
 
+def head_of_a_frame(length: int, opcode: int = 2) -> bytes:
+    """Return the head of a masked frame that says to have 65 536 bytes or more."""
+    return bytes([0x80 | opcode, 0xFF]) + length.to_bytes(8, "big")
+
+
+@pytest.mark.parametrize(
+    ("packet_bytes_max", "most"), [(1024, 1 << 20), ((1 << 20) + 65_536, (1 << 20) + 65_536), (8 << 20, 8 << 20)]
+)
+@pytest.mark.parametrize("opcode", [0, 1, 2])
+def test_a_frame_that_is_too_long_is_refused_at_its_head(packet_bytes_max: int, most: int, opcode: int) -> None:
+    """NIST: protect. 1009 before a byte of it is there; 1 MiB, or what a packet may have where that is more."""
+    begun = b"\x02\x81\0\0\0\0\xc0" if opcode == 0 else b""  # a message that goes on
+    for length, code in ((most, 0), (most + 1, 1009), (1 << 40, 1009), ((1 << 63) - 1, 1009)):
+        server, browser = WebSocketServer(packet_bytes_max=packet_bytes_max), Browser("mqtt")
+        server.receive(browser.hello)
+        browser.events(server.take_output())
+        server.receive(begun)
+        received = server.receive(head_of_a_frame(length, opcode))
+        said = browser.events(server.take_output())
+        if code:
+            assert received is None and [event.code for event in said if isinstance(event, CloseConnection)] == [code]
+            assert server.refusal == "websocket_frames_refused" and server.receive(bytes(100)) is None
+        else:
+            assert received == b"" and not said and server.refusal == ""
+
+
+def test_what_came_before_a_frame_that_is_too_long_counts() -> None:
+    """As before a close."""
+    server, browser = opened()
+    assert server.receive(browser.message(b"\xc0\x00") + head_of_a_frame(1 << 40)) == b"\xc0\x00"
+    assert isinstance(browser.events(server.take_output())[0], CloseConnection)
+
+
+def test_a_name_of_no_extension_is_no_offer_of_the_limit() -> None:
+    """Nothing is agreed on, whatever is asked for."""
+    server, browser = WebSocketServer(), Browser("mqtt")
+    for offer in (b"", b";", b"; x=1, ;", b"permessage-deflate"):
+        server = WebSocketServer()
+        server.receive(browser.hello[:-2] + b"Sec-WebSocket-Extensions: " + offer + b"\r\n\r\n")
+        answer = server.take_output()
+        assert answer.startswith(b"HTTP/1.1 101") and b"extensions" not in answer.lower()
+
+
 def test_endless_handshake_ends_the_connection() -> None:
     """At most 16 KiB of it."""
     server = WebSocketServer()
@@ -156,14 +199,14 @@ def test_garbage_instead_of_a_handshake(garbage: bytes) -> None:
 
 def test_filter_of_a_listener() -> None:
     """WebSocket where it is asked for, else nothing."""
-    assert listener_filter("mqtt")() is None and isinstance(listener_filter("ws")(), WebSocketServer)
+    assert listener_filter("mqtt")(1) is None and isinstance(listener_filter("ws")(1), WebSocketServer)
 
 
 def test_a_plain_listener_imports_no_websocket() -> None:
     """Neither at start nor for its first client, who would wait for it; a WebSocket listener has it from the start."""
     code = (
         "import sys; from edge.listeners.filters import listener_filter\n"
-        "assert listener_filter('mqtt')() is None\n"
+        "assert listener_filter('mqtt')(1) is None\n"
         "assert 'wsproto' not in sys.modules\n"
         "listener_filter('ws')\n"
         "assert 'wsproto' in sys.modules\n"
