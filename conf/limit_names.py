@@ -22,6 +22,7 @@ LIMIT_NAMES = (
     "connect_rate_user_max",
     "sessions_user_max",
     "retained_user_max",
+    "retained_bytes_user_max",
     "queue_messages_max",
     "queue_bytes_max",
 )

@@ -131,6 +131,12 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         le=1_000_000_000,
         description="retained topics of one user, 0: storage.retained_per_user_max in each partition; more get 0x97",
     )
+    retained_bytes_user_max: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 50,
+        description="bytes of the retained payloads of one user, 0: no limit of a user's own; more get 0x97",
+    )
     queue_messages_max: int = Field(
         default=0,
         ge=0,

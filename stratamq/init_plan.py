@@ -208,6 +208,7 @@ class Layout:
             "subscribe_rate_max": 500.0,
             "sessions_user_max": 10_000,
             "retained_user_max": 100_000,
+            "retained_bytes_user_max": 256 << 20,
             "roles_file": folder / "roles.toml",
             "authenticated_roles": ["device"],
         }

@@ -109,6 +109,7 @@ accept_rate_address_max = 50.0
 subscribe_rate_max = 500.0
 sessions_user_max = 10000
 retained_user_max = 100000
+retained_bytes_user_max = 268435456
 roles_file = "conf/roles.toml"
 authenticated_roles = ["device"]
 
@@ -134,6 +135,7 @@ roles_file = "conf/roles.toml"
 # subscribe_rate_max = 500.0
 # sessions_user_max = 10000
 # retained_user_max = 100000
+# retained_bytes_user_max = 268435456
 # roles_file = "conf/roles.toml"
 # authenticated_roles = ["device"]
 """

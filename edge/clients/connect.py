@@ -26,6 +26,7 @@ from edge.login.logins import Logins
 from edge.login.refusal_records import refusal_record
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
+from edge.rights.bounds import Bounds
 from edge.rights.client_rights import ClientRights
 from mqtt import property_values
 from mqtt.decode_connect import decode_connect
@@ -328,7 +329,7 @@ class Connecting:
             client.number,
             packet.clean_start,
             client.expiry_s,
-            _will(packet, bounds.retained_user_max),
+            _will(packet, bounds),
             packet.protocol_version,
             client.receive_maximum,
             may_create=self._take_token(client, now),
@@ -468,7 +469,7 @@ class Connecting:
         self._leaving.ended(client)
 
 
-def _will(packet: Connect, retained_max: int) -> Will | None:
+def _will(packet: Connect, bounds: Bounds) -> Will | None:
     will = packet.will
     if will is None:
         return None
@@ -476,7 +477,17 @@ def _will(packet: Connect, retained_max: int) -> Will | None:
     delay_s = int(properties.pop(PropertyId.WILL_DELAY_INTERVAL, 0))  # type: ignore[call-overload]
     expiry_s = int(properties.pop(PropertyId.MESSAGE_EXPIRY_INTERVAL, NO_EXPIRY_INTERVAL))  # type: ignore[call-overload]
     block = _without_length(encode_block(properties)) if properties else b""
-    return Will(will.topic_name, will.payload, will.qos, will.retain, block, delay_s, expiry_s, retained_max)
+    return Will(
+        will.topic_name,
+        will.payload,
+        will.qos,
+        will.retain,
+        block,
+        delay_s,
+        expiry_s,
+        bounds.retained_user_max,
+        bounds.retained_bytes_user_max,
+    )
 
 
 def _without_length(block: bytes) -> bytes:

@@ -92,7 +92,7 @@ def topic_of(record: bytes) -> bytes:
     if len(record) < MESSAGE_HEAD:
         return b""
     if record[MESSAGE_FLAGS_AT] & OWNER_FLAG:
-        at += 2 + get16(record, MESSAGE_HEAD) + 12
+        at += 2 + get16(record, MESSAGE_HEAD) + 24
     return record[at : at + get16(record, MESSAGE_TOPIC_BYTES_AT)]
 
 

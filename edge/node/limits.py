@@ -30,6 +30,7 @@ class ListenerPolicy:
     connect_rate_user_max: int = 0
     sessions_user_max: int = 0
     retained_user_max: int = 0
+    retained_bytes_user_max: int = 0
     queue_messages_max: int = 0
     queue_bytes_max: int = 0
     tell_refusals: bool = True

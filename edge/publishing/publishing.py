@@ -51,7 +51,8 @@ class _Will(Outgoing):
     @property
     def owner(self) -> bytes:
         """Whose will it was."""
-        return encode_owner(self.order.owner.encode(), self.order.owner_made, self.order.will.retained_max)
+        order, will = self.order, self.order.will
+        return encode_owner(order.owner.encode(), order.owner_made, will.retained_max, will.retained_bytes_max)
 
     @property
     def on_done(self) -> Callable[[int], object]:

@@ -51,7 +51,9 @@ class Outgoing:
         client = self.publish.conn.context if self.publish.conn is not None else None
         if not isinstance(client, Client):
             return b""
-        return encode_owner(client.owner.encode(), client.owner_made, client.known_bounds.retained_user_max)
+        bounds = client.known_bounds
+        most = bounds.retained_user_max, bounds.retained_bytes_user_max
+        return encode_owner(client.owner.encode(), client.owner_made, *most)
 
     @property
     def went_by(self) -> tuple[int, int, int]:

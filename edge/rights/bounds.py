@@ -33,6 +33,7 @@ class Bounds(NamedTuple):
     connect_rate_user_max: int = 0
     sessions_user_max: int = 0  # this and the others are the partitions' to hold
     retained_user_max: int = 0
+    retained_bytes_user_max: int = 0
     queue_messages_max: int = 0
     queue_bytes_max: int = 0
 

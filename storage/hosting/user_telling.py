@@ -41,18 +41,20 @@ class UserTelling:
         if turn.now >= self._look_at:
             self._look_at = turn.now + LOOK_S
             self._sums.look(turn.now)
-        counts = [
-            UserCount(user, *self._sums.here(user), asked=asked)
-            for user, asked in self._sums.take_dirty(COUNTS_MAX, turn.now)
-        ]
+        counts = [self._count(user, asked) for user, asked in self._sums.take_dirty(COUNTS_MAX, turn.now)]
         for entry in self._map().live(TIER_STORAGE):
             if entry.node != self._node:
                 turn.tell(entry.node, UserCounts(counts))
 
+    def _count(self, user: str, asked: bool) -> UserCount:
+        here = self._sums.here(user)
+        return UserCount(user, here.sessions, here.retained, asked, here.retained_bytes)
+
     def take(self, peer: PeerKey, message: UserCounts, now: float) -> None:
         """Take what another storage node told."""
         for one in message.counts:
-            self._sums.told(peer.node, one.user, Held(one.sessions, one.retained), asked=one.asked, now=now)
+            held = Held(one.sessions, one.retained, one.retained_bytes)
+            self._sums.told(peer.node, one.user, held, asked=one.asked, now=now)
 
     def next_deadline(self) -> float:
         """Return when something is to be told."""

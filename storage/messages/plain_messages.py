@@ -415,7 +415,7 @@ def record_end(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize
     if data[at + FLAGS_AT] & SHARE_FLAG:
         stop += 2 + get16(data, stop) if stop + 2 <= end else end
     if data[at + FLAGS_AT] & OWNER_FLAG:
-        stop += 14 + get16(data, stop) if stop + 14 <= end else end
+        stop += 26 + get16(data, stop) if stop + 26 <= end else end
     stop += get16(data, at + TOPIC_AT) + get32(data, at + PROPERTIES_AT) + get32(data, at + PAYLOAD_AT)
     return stop if stop <= end else -1
 

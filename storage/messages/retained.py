@@ -14,6 +14,7 @@ from storage.state import keys
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
 from storage.state.timers import ExpireRetained
+from storage.state.user_sums import Retained, add_retained
 from wire.messages.batches import NO_EXPIRY, PublishMessage
 from wire.messages.retained import DeliverRetained, ReadRetained, RetainedDelivered, RetainedMessage, RetainedPage
 
@@ -29,7 +30,7 @@ class RetainedStore:
         self._partition = partition
         self._delivery = delivery
         self._topics: TopicIndex[Known] = TopicIndex()
-        self._owned: dict[str, int] = {}  # topics by the user that published; nobody's are not counted
+        self._owned: dict[str, Retained] = {}  # by the user that published; nobody's are not counted
         self.payload_bytes = 0
 
     def __len__(self) -> int:
@@ -44,8 +45,7 @@ class RetainedStore:
         self._topics.add(topic, (size, deadline, body, intern(owner)))
         self.payload_bytes += size
         if owner:
-            self._owned[owner] = self._owned.get(owner, 0) + 1
-            self._partition.sums.add_retained(owner, 1)
+            self._count(owner, 1, size)
         if deadline != NEVER:
             self._partition.set_timer(deadline, ExpireRetained(topic))
 
@@ -54,29 +54,27 @@ class RetainedStore:
         if known is not None:
             self._topics.remove(topic)
             self.payload_bytes -= known[0]
-            owner = known[3]
-            if owner:
-                self._owned[owner] -= 1
-                if not self._owned[owner]:
-                    del self._owned[owner]
-                self._partition.sums.add_retained(owner, -1)
+            if known[3]:
+                self._count(known[3], -1, -known[0])
             if known[2]:
                 self._delivery.bodies.release(known[2])
+
+    def _count(self, owner: str, topics: int, payload_bytes: int) -> None:
+        add_retained(self._owned, owner, topics, payload_bytes)
+        self._partition.sums.add_retained(owner, topics, payload_bytes)
 
     def refusal(self, message: PublishMessage) -> int:
         """Return 0, or the reason code that refuses a retained message: too large, a full store, a user with many.
 
-        A topic that another user takes over counts as one more of that user's.
+        A topic that another user takes over counts as one more of that user's, with all its bytes.
         """
         settings = self._partition.settings
         known = self._topics.get(message.topic.decode())
         if not message.payload:
             return 0
-        owner = message.owner.decode()
-        is_more = owner and (known is None or known[3] != owner)
-        if is_more and self._is_full_for(owner, message.owner_max):
+        if message.owner and (setting := self._limit_of_user(message, known)):
             self._partition.count("refused_retained_user")
-            self._partition.note("refused", "retained_per_user_max", topic=message.topic)
+            self._partition.note("refused", setting, topic=message.topic)
             return ReasonCode.QUOTA_EXCEEDED
         if 0 < settings.retained_payload_max < len(message.payload):
             self._partition.count("refused_retained_payload")
@@ -90,15 +88,25 @@ class RetainedStore:
             return ReasonCode.QUOTA_EXCEEDED
         return 0
 
-    def _is_full_for(self, owner: str, limit: int) -> bool:
-        """Whether a user has as many topics in this partition as one may have, or in all of them as its limit says."""
-        if self._owned.get(owner, 0) >= self._partition.settings.retained_per_user_max:
-            return True
-        return bool(limit) and self._partition.sums.retained(owner, self._partition.now) >= limit
+    def _limit_of_user(self, message: PublishMessage, known: Known | None) -> str:
+        """Return the limit of its user that a message is beyond, in this partition or in all; "" if of none."""
+        owner, partition = message.owner.decode(), self._partition
+        growth = len(message.payload)
+        if known is not None and known[3] == owner:
+            growth -= known[0]
+        else:
+            if self._owned.get(owner, Retained()).topics >= partition.settings.retained_per_user_max:
+                return "retained_per_user_max"
+            if message.owner_max and partition.sums.retained(owner, partition.now) >= message.owner_max:
+                return "retained_user_max"
+        most = message.owner_bytes_max
+        if growth > 0 and most and not partition.sums.has_room(owner, growth, most, partition.now):
+            return "retained_bytes_user_max"
+        return ""
 
     @property
-    def owned(self) -> Mapping[str, int]:
-        """Topics by the user that published them."""
+    def owned(self) -> Mapping[str, Retained]:
+        """Topics and bytes that are retained, by the user that published them."""
         return self._owned
 
     def store(self, message: PublishMessage, incarnation: int) -> None:

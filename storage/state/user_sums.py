@@ -11,19 +11,31 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-__all__ = ["ACTIVE_MAX", "ACTIVE_S", "NAME_MAX", "Held", "UserSums"]
+__all__ = ["ACTIVE_MAX", "ACTIVE_S", "NAME_MAX", "Held", "Retained", "UserSums", "add_retained"]
 
 ACTIVE_MAX = 4_000  # users of whom nodes tell each other; the one that was idle longest is forgotten
 ACTIVE_S = 60.0  # after the last decision about a user
 ASK_AGAIN_S = 20.0  # while decisions go on
+UNASKED_SHARE = 16  # a node with less than this part of a user's bytes asks nobody: most users change theirs all day
 NAME_MAX = 256  # characters; users with longer names have their limits at each node
 
 
 class Held(NamedTuple):
     """Holdings of a user somewhere."""
 
-    sessions: int
-    retained: int
+    sessions: int = 0
+    retained: int = 0
+    retained_bytes: int = 0
+
+
+class Retained(NamedTuple):
+    """Retained messages of a user."""
+
+    topics: int = 0
+    payload_bytes: int = 0
+
+
+NOTHING = Retained()
 
 
 class UserSums:
@@ -35,7 +47,7 @@ class UserSums:
 
     def __init__(self) -> None:
         self._sessions: dict[str, int] = {}
-        self._retained: dict[str, int] = {}
+        self._retained: dict[str, Retained] = {}
         self._active: OrderedDict[str, float] = OrderedDict()  # user -> when somebody decided about it last
         self._elsewhere: dict[str, dict[str, Held]] = {}  # of those: node -> what it told
         self._asking: set[str] = set()  # those about whom this node decides
@@ -57,21 +69,21 @@ class UserSums:
         _add(self._sessions, user, by)
         self._changed(user)
 
-    def add_retained(self, user: str, by: int) -> None:
-        """Note that a user has retained topics more, or fewer."""
-        _add(self._retained, user, by)
+    def add_retained(self, user: str, topics: int, payload_bytes: int) -> None:
+        """Note that a user has retained topics more, or fewer, and bytes of their payloads."""
+        add_retained(self._retained, user, topics, payload_bytes)
         self._changed(user)
 
-    def leave(self, sessions: Mapping[str, int], retained: Mapping[str, int]) -> None:
+    def leave(self, sessions: Mapping[str, int], retained: Mapping[str, Retained]) -> None:
         """Note that a partition is served here no longer."""
         for user, count in sessions.items():
             self.add_sessions(user, -count)
-        for user, count in retained.items():
-            self.add_retained(user, -count)
+        for user, has in retained.items():
+            self.add_retained(user, -has.topics, -has.payload_bytes)
 
     def here(self, user: str) -> Held:
         """Return what a user has at this node."""
-        return Held(self._sessions.get(user, 0), self._retained.get(user, 0))
+        return Held(self._sessions.get(user, 0), *self._retained.get(user, NOTHING))
 
     def _changed(self, user: str) -> None:
         if user in self._active:
@@ -87,7 +99,15 @@ class UserSums:
     def retained(self, user: str, now: float) -> int:
         """Return how many retained topics a user has, as far as is known; others are asked about it."""
         self._ask(user, now)
-        return self._retained.get(user, 0) + sum(held.retained for held in self._elsewhere.get(user, {}).values())
+        here = self._retained.get(user, NOTHING).topics
+        return here + sum(held.retained for held in self._elsewhere.get(user, {}).values())
+
+    def has_room(self, user: str, growth: int, limit: int, now: float) -> bool:
+        """Return whether so many bytes of retained payloads more are within a user's limit, as far as is known."""
+        here = self._retained.get(user, NOTHING).payload_bytes + growth
+        if here * UNASKED_SHARE > limit:
+            self._ask(user, now)
+        return here + sum(held.retained_bytes for held in self._elsewhere.get(user, {}).values()) <= limit
 
     def _ask(self, user: str, now: float) -> None:
         if 0 < len(user) <= NAME_MAX:
@@ -148,6 +168,16 @@ class UserSums:
         for held in self._elsewhere.values():
             for node in [node for node in held if node not in nodes]:
                 del held[node]
+
+
+def add_retained(held: dict[str, Retained], user: str, topics: int, payload_bytes: int) -> None:
+    """Note what a user has more, or fewer; of one that has nothing is kept nothing."""
+    before = held.get(user, NOTHING)
+    after = Retained(before.topics + topics, before.payload_bytes + payload_bytes)
+    if after.topics:
+        held[user] = after
+    else:
+        held.pop(user, None)
 
 
 def _add(counts: dict[str, int], user: str, by: int) -> None:

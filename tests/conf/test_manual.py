@@ -54,6 +54,7 @@ PROTECTING = {  # from strangers: the listener of clients that come from elsewhe
         "accept_rate_address_max": 50,
         "sessions_user_max": 10_000,
         "retained_user_max": 100_000,
+        "retained_bytes_user_max": 256 << 20,
     },
     "edge": {
         "connect_timeout_s": 10,

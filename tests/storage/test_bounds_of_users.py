@@ -83,3 +83,23 @@ def test_retained_topics_of_a_user_are_as_few_as_its_publish_says(crash: bool) -
     assert [put(topic, b"ann", 2) for topic in "abca"] == [0, 0, 0x97, 0]
     assert [put(topic, b"ann", 99) for topic in "cd"] == [0, 0x97]
     assert put("e", b"bob", 0) == 0
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_retained_bytes_of_a_user_are_as_many_as_its_publish_says(crash: bool) -> None:
+    """NIST: protect. 0x97 for what would be more; what does not grow is taken; who takes a topic over has all of it."""
+    cluster, edge = with_edge(partitions=1, settings=with_settings(piece_bytes=50))
+
+    def put(topic: str, length: int, owner: bytes = b"ann", most: int = 100) -> int:
+        if crash:
+            cluster.crash_all()
+        tag = edge.publish(retained(topic, "x" * length, owner=owner, owner_made=3, owner_bytes_max=most), 0)
+        cluster.settle()
+        return edge.acked[tag]
+
+    steps = [("a", 60), ("b", 41), ("b", 40), ("a", 61), ("c", 1), ("a", 50), ("c", 10), ("c", 11), ("a", 0), ("c", 60)]
+    assert [put(*step) for step in steps] == [0, 0x97, 0, 0x97, 0x97, 0, 0, 0x97, 0, 0]
+    assert crash or refused(cluster, "refused_retained_user") == 4
+    assert [put("c", 50, b"bob", 49), put("c", 49, b"bob", 49), put("d", 60)] == [0x97, 0, 0]
+    assert put("e", 1_000, most=0) == 0  # of another edge, or of a user without this limit
+    assert [put("e", 999), put("d", 61)] == [0, 0x97]  # what stands may stay, and shrink

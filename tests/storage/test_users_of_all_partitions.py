@@ -93,6 +93,30 @@ def test_what_a_dead_node_had_counts_where_its_partitions_are_now() -> None:
     assert [connect(edge, at, f"b{at}", 6) for at in (1, 2)] == [0, 0x97]
 
 
+def test_retained_bytes_count_in_all_partitions() -> None:
+    """NIST: protect. Nobody is asked about a user that has little here; then the others' bytes count."""
+    cluster = Cluster(nodes=2, replicas=2, partitions=4)
+    edge = cluster.edges["e1"]
+
+    def put(partition: int, topic: str, length: int) -> int:
+        message = retained(topic, "x" * length, owner=b"ann", owner_made=3, owner_bytes_max=1_600)
+        tag = edge.publish(message, partition)
+        cluster.run(TOLD_S)
+        return edge.acked[tag]
+
+    topics = {cluster.map.partition_for(f"t{number}"): f"t{number}" for number in range(40)}
+    assert [put(at, topics[at], 50) for at in range(4)] == [0, 0, 0, 0]
+    assert not any(len(node.core.placements.sums) for node in cluster.nodes.values())
+    assert [put(at, topics[at], 700) for at in range(4)] == [0, 0, 0x97, 0x97]
+    assert refused(cluster, "refused_retained_user") == 2
+    assert [put(2, topics[2], 150), put(3, topics[3], 51), put(0, topics[0], 699), put(3, topics[3], 51)] == [
+        0,
+        0x97,
+        0,
+        0,
+    ]
+
+
 def test_retained_topics_count_in_all_partitions() -> None:
     cluster = Cluster(nodes=2, replicas=2, partitions=4)
     edge = cluster.edges["e1"]
@@ -138,7 +162,7 @@ def test_what_is_kept_of_users_is_bounded() -> None:
         if number % 2:
             sums.sessions(f"u{number}", 0.0)
         else:
-            sums.told("s2", f"u{number}", Held(7, 8), asked=True, now=0.0)
+            sums.told("s2", f"u{number}", Held(7, 8, 9), asked=True, now=0.0)
     assert len(sums) == ACTIVE_MAX and (sums.sessions("u0", 1.0), sums.sessions("u8", 1.0)) == (0, 7)
     long = "x" * (NAME_MAX + 1)
     sums.add_sessions(long, 3)
@@ -152,7 +176,7 @@ def test_a_user_who_was_idle_is_asked_about_anew() -> None:
     sums = UserSums()
     sums.sessions("ann", 0.0)
     assert sums.take_dirty(9, 0.0) == [("ann", True)]
-    sums.told("s2", "ann", Held(5, 0), asked=False, now=0.1)
+    sums.told("s2", "ann", Held(5), asked=False, now=0.1)
     assert sums.sessions("ann", 1.0) == 5 and not sums.dirty
     assert sums.sessions("ann", 30.0) == 5 and sums.take_dirty(9, 30.0) == [("ann", True)]
     assert sums.sessions("ann", 30.0 + ACTIVE_S) == 0 and sums.take_dirty(9, 90.0) == [("ann", True)]

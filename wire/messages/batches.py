@@ -23,9 +23,9 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          partition_epoch: of the sender's map. A primary takes no message that was meant for an earlier time of its; one
          that was meant for a later epoch waits for its map.
          share: u16 length + "share name/filter" follow the partitions when bit 3 is set, else absent.
-         owner: u16 length + the publisher's user + u64 policy_epoch of its making + u32 retained topics that it may
-         have in a partition (0: as many as all) follow these when bit 4 is set; only in the copy for the partition
-         that retains the topic.
+         owner: u16 length + the publisher's user + u64 policy_epoch of its making + u64 retained topics that it may
+         have in all partitions (0: as many as anybody) + u64 bytes of their payloads (0: likewise) follow these when
+         bit 4 is set; only in the copy for the partition that retains the topic.
 
 PUBLISH_ACK (storage to edge):  u64 tag | u16 partition | u8 reason code, per finished partition of a message.
     An edge acknowledges a PUBLISH frame by TAKEN of the link alone: accepted means appended to its sessions' output.
@@ -92,6 +92,9 @@ _MESSAGE = struct.Struct(">BBBBQQQQQIHHII")
 _MESSAGE_SIZES = struct.Struct(">xxBx44xHHII")  # flags, partitions and bytes of a MSG record
 _PLACE = struct.Struct(">HI")
 _ACK = struct.Struct(">QHB")
+_OWNER = struct.Struct(
+    ">QQQ"
+)  # behind a user's name; passed over by edge/hot/records.py and storage/messages/plain_messages.py
 _PUSH = struct.Struct(">QQIQHBIHII")
 _PUSH_ACK = struct.Struct(">QQIQBB")
 _PUBACK = b"\x04"
@@ -134,7 +137,8 @@ class PublishMessage(msgspec.Struct, gc=False):
     epochs: tuple[int, ...] = ()  # partition_epoch of each partition, as the sender's map has it
     owner: bytes = b""  # the publisher's user, only towards the partition that retains the topic
     owner_made: int = 0
-    owner_max: int = 0  # retained topics that this user may have in a partition; 0: the partition's own bound
+    owner_max: int = 0  # retained topics that this user may have in all partitions; 0: the partition's own bound
+    owner_bytes_max: int = 0  # of their payloads, likewise; 0: none
     traced: bool = False
 
 
@@ -185,15 +189,16 @@ def encode_run(run: PublishRun) -> bytes:
 OPERATOR_OWNER, OPERATOR_MADE = b"$operator", (1 << 64) - 1
 
 
-def encode_owner(owner: bytes, made: int, most: int = 0) -> bytes:
+def encode_owner(owner: bytes, made: int, topics_max: int = 0, bytes_max: int = 0) -> bytes:
     """Return the part of a MSG record that says whose it is; b"" for nobody.
 
     Args:
         owner: The publisher's user.
         made: Policy epoch at which that user was made.
-        most: Retained topics that it may have in a partition, 0 for the partition's own bound.
+        topics_max: Retained topics that it may have in all partitions, 0 for the partition's own bound.
+        bytes_max: Bytes of their payloads, likewise; 0 for none.
     """
-    return struct.pack(">H", len(owner)) + owner + struct.pack(">QI", made, most) if owner else b""
+    return struct.pack(">H", len(owner)) + owner + _OWNER.pack(made, topics_max, bytes_max) if owner else b""
 
 
 def encode_message(message: PublishMessage) -> bytes:
@@ -209,7 +214,7 @@ def encode_message(message: PublishMessage) -> bytes:
         share = struct.pack(">H", len(message.share)) + message.share
     if message.owner:
         flags |= FLAG_OWNER
-        share += encode_owner(message.owner, message.owner_made, message.owner_max)
+        share += encode_owner(message.owner, message.owner_made, message.owner_max, message.owner_bytes_max)
     partitions = message.partitions
     head = _MESSAGE.pack(
         MESSAGE_TYPE,
@@ -295,12 +300,12 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         (share_bytes,) = struct.unpack_from(">H", data, offset)
         share = data[offset + 2 : offset + 2 + share_bytes]
         offset += 2 + share_bytes
-    owner, owner_made, owner_max = b"", 0, 0
+    owner, owner_made, owner_max, owner_bytes_max = b"", 0, 0, 0
     if flags & FLAG_OWNER:
         (owner_bytes,) = struct.unpack_from(">H", data, offset)
         owner = data[offset + 2 : offset + 2 + owner_bytes]
-        owner_made, owner_max = struct.unpack_from(">QI", data, offset + 2 + owner_bytes)
-        offset += 14 + owner_bytes
+        owner_made, owner_max, owner_bytes_max = _OWNER.unpack_from(data, offset + 2 + owner_bytes)
+        offset += 2 + owner_bytes + _OWNER.size
     topic_end = offset + topic_bytes
     property_end = topic_end + property_bytes
     payload_end = property_end + payload_bytes
@@ -331,6 +336,7 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
         owner,
         owner_made,
         owner_max,
+        owner_bytes_max,
         bool(flags & FLAG_TRACED),
     )
     return message, payload_end
@@ -351,7 +357,7 @@ def publish_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
             if flags & FLAG_SHARE:
                 offset += 2 + int.from_bytes(data[offset : offset + 2], "big")
             if flags & FLAG_OWNER:
-                offset += 14 + int.from_bytes(data[offset : offset + 2], "big")
+                offset += 2 + _OWNER.size + int.from_bytes(data[offset : offset + 2], "big")
             offset += topics + properties + payloads
             places += (count or 1) * (1 + (topics + properties + payloads) // PLACE_BYTES)
         elif kind == RUN_TYPE and left >= _RUN.size:

@@ -23,6 +23,7 @@ class UserCount(msgspec.Struct, array_like=True):
     sessions: Counted  # stored ones
     retained: Counted  # topics
     asked: bool = False  # the sender decides about this user now: tell it what you have, and each change for a minute
+    retained_bytes: Counted = 0  # of the payloads of those topics
 
 
 class UserCounts(Message, tag="UserCounts"):

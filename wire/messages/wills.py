@@ -29,7 +29,8 @@ class Will(msgspec.Struct, array_like=True):
     properties: bytes = b""
     delay_s: U32 = 0
     expiry_s: U32 = 0xFFFFFFFF
-    retained_max: U32 = 0  # retained topics that its user may have in all partitions; 0: the partition's own bound
+    retained_max: Counted = 0  # retained topics that its user may have in all partitions; 0: the partition's own bound
+    retained_bytes_max: Counted = 0  # of their payloads, likewise; 0: none
 
 
 class FireWill(Message, tag="FireWill"):

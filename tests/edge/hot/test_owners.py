@@ -49,7 +49,7 @@ def test_the_next_primary_is_told_too(hot: Any, owner: bytes) -> None:
     broker.hot.retire_peer(retains.peer)
     assert broker.hot.replay_partition(0, other.peer) == 1
     broker.turn()
-    assert owners(other) == first and first[0][1] == owner[2:-12]
+    assert owners(other) == first and first[0][1] == owner[2:-24]
     assert done == []
 
 

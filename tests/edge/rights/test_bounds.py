@@ -18,6 +18,8 @@ from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
 from tests.edge.rights.ruled import book, come, principal, roles, ruled, somebody
 from wire.messages.batches import encode_owner
+from wire.messages.connects import decode_connects, encode_record
+from wire.messages.control import join_controls
 from wire.messages.sessions import OpenSession
 
 EVERYTHING: dict[str, object] = {"publish": ["#"], "subscribe": ["#"]}
@@ -138,7 +140,7 @@ def test_more_filters_than_its_limit_are_refused_one_by_one() -> None:
 
 
 def test_what_a_partition_holds_goes_with_the_connect_the_will_and_the_publish() -> None:
-    """NIST: protect. Of a role; without limits the partition's own bounds hold alone."""
+    """NIST: protect. Of a role, however high; without limits the partition's own bounds hold alone."""
 
     unused: Any = None
 
@@ -151,13 +153,23 @@ def test_what_a_partition_holds_goes_with_the_connect_the_will_and_the_publish()
         message = Inbound(b"t", b"m", 1, True, conn=session.client.conn)
         return opening, Outgoing(unused, message).owner
 
-    names = ("sessions_user_max", "retained_user_max", "queue_messages_max", "queue_bytes_max")
-    for limits, most in ((dict(zip(names, (3, 4, 5, 6), strict=True)), (3, 4, 5, 6)), ({}, (0, 0, 0, 0))):
+    names = (
+        "sessions_user_max",
+        "queue_messages_max",
+        "queue_bytes_max",
+        "retained_user_max",
+        "retained_bytes_user_max",
+    )
+    huge = ((1 << 62) - 1,) * 5
+    for most in ((3, 4, 5, 6, 7), (0, 0, 0, 0, 0), huge):
+        limits = dict(zip(names, most, strict=True)) if any(most) else {}
         opening, owner = told(limited(**limits))
         will = opening.will
-        assert will is not None and will.retained_max == most[1]
-        assert (opening.sessions_max, opening.queue_messages_max, opening.queue_bytes_max) == (most[0], *most[2:])
-        assert owner == encode_owner(b"anna", 0, most[1])
+        assert will is not None and (will.retained_max, will.retained_bytes_max) == most[3:]
+        assert (opening.sessions_max, opening.queue_messages_max, opening.queue_bytes_max) == most[:3]
+        assert owner == encode_owner(b"anna", 0, *most[3:])
+        (decoded,) = decode_connects(join_controls([encode_record(opening)]))
+        assert decoded == opening
 
 
 def test_clients_of_one_user() -> None:
