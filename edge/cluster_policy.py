@@ -211,7 +211,7 @@ class ClusterPolicy:
         ban = view.bans.of_address(address, utc)
         ban = ban or view.bans.of_principal(principal.user, principal.client_id, principal.fingerprint, utc)
         if ban is not None:
-            client.clean = True  # its will goes: whoever fires one knows a user and a client ID, no address
+            client.clean = True  # its will goes with it; one that waits is judged when it would fire
             return True
         if principal.token_id and view.is_revoked("token", "", principal.token_id):
             return True

@@ -16,6 +16,7 @@ from edge.clients.clients import Clients
 from edge.clients.conduct import Conduct
 from edge.clients.connack import Connacks
 from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
+from edge.clients.left_will import will_of
 from edge.clients.memory_guard import MemoryGuard
 from edge.clients.phase import Phase
 from edge.clients.rebounding import filter_gap_ns
@@ -26,18 +27,15 @@ from edge.login.logins import Logins
 from edge.login.refusal_records import refusal_record
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
-from edge.rights.bounds import Bounds
 from edge.rights.client_rights import ClientRights
 from mqtt import property_values
 from mqtt.decode_connect import decode_connect
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Connect
 from mqtt.properties import PropertyId
-from mqtt.properties import encode_properties as encode_block
 from mqtt.reasons import ReasonCode
 from mqtt.topics import is_reserved, validate_topic_name
 from wire.messages.sessions import OpenSession, SessionOpened
-from wire.messages.wills import Will
 
 __all__ = ["Connecting"]
 
@@ -329,7 +327,7 @@ class Connecting:
             client.number,
             packet.clean_start,
             client.expiry_s,
-            _will(packet, bounds),
+            will_of(client),
             packet.protocol_version,
             client.receive_maximum,
             may_create=self._take_token(client, now),
@@ -467,32 +465,3 @@ class Connecting:
         if client.opening is not None:
             client.opening.withdrawn = True  # should it be asked again, of another primary
         self._leaving.ended(client)
-
-
-def _will(packet: Connect, bounds: Bounds) -> Will | None:
-    will = packet.will
-    if will is None:
-        return None
-    properties = dict(will.properties)
-    delay_s = int(properties.pop(PropertyId.WILL_DELAY_INTERVAL, 0))  # type: ignore[call-overload]
-    expiry_s = int(properties.pop(PropertyId.MESSAGE_EXPIRY_INTERVAL, NO_EXPIRY_INTERVAL))  # type: ignore[call-overload]
-    block = _without_length(encode_block(properties)) if properties else b""
-    return Will(
-        will.topic_name,
-        will.payload,
-        will.qos,
-        will.retain,
-        block,
-        delay_s,
-        expiry_s,
-        bounds.retained_user_max,
-        bounds.retained_bytes_user_max,
-    )
-
-
-def _without_length(block: bytes) -> bytes:
-    """Strip the varint length of a property block."""
-    at = 0
-    while block[at] & 0x80:
-        at += 1
-    return block[at + 1 :]

@@ -169,7 +169,7 @@ class Publishing:
         if (order.partition, order.partition_epoch, order.op_index) in self._wills or not self._may_fire_will():
             return
         will = order.will
-        left = Left(order.owner, order.owner_made, will.topic, will.qos)
+        left = Left(order.owner, order.owner_made, will.topic, will.qos, will.address, will.fingerprint)
         self._absent.judge_will(left, order.client_id, will.retain, partial(self._will_judged, node, order))
 
     def _will_judged(self, node: str, order: FireWill, allowed: bool) -> None:

@@ -38,6 +38,8 @@ class Left(NamedTuple):
     made: int  # policy_epoch at which that user was made; 0: none of the cluster's
     topic: str
     qos: int
+    address: str = ""  # of the client that left a will, and its certificate's; "": not known
+    fingerprint: str = ""
 
 
 class AbsentUsers:
@@ -131,8 +133,9 @@ class AbsentUsers:
 
     def _principal(self, left: Left, client_id: str, user: User | None) -> Principal | None:
         """Return who left it, as he is now; None if he has no rights at all."""
-        view = self._view()
-        if view.bans.of_principal(left.owner, client_id, "", self._utc()) is not None:
+        view, utc = self._view(), self._utc()
+        bans = view.bans
+        if bans.of_address(left.address, utc) or bans.of_principal(left.owner, client_id, left.fingerprint, utc):
             return None
         if not left.made:
             return Principal(left.owner, "", client_id)

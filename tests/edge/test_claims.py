@@ -2,10 +2,15 @@
 
 import pytest
 
+from conf.settings import ListenerSettings
+from edge.listeners.intake import Intake
 from mqtt.packets import Disconnect, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.edge_limits import limits
+from tests.edge.rights.ruled import Vouched, principal
+from wire.messages.connects import decode_connects, encode_record
+from wire.messages.control import join_controls
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import HeartbeatReply, Moved
 from wire.messages.sessions import (
@@ -62,6 +67,23 @@ def test_will_is_claimed_with_its_delay_and_expiry_taken_out() -> None:
     assert will is not None
     assert (will.topic, will.payload, will.qos, will.retain) == ("w", b"x", 1, True)
     assert (will.delay_s, will.expiry_s, will.properties) == (5, 7, b"\x03\x00\x01t")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1%" + "x" * 200, ""])
+def test_a_will_carries_the_address_and_the_certificate_of_its_client(address: str) -> None:
+    """NIST: respond. Who fires it may be another edge, long after this one has died: both are judged then."""
+    vouched = Vouched()
+    vouched.known["anna"] = principal("anna", fingerprint="ab" * 32)
+    edge = Edge(steps=[vouched])
+    session = edge.accept()
+    if address:
+        intake = Intake(ListenerSettings(name="plain", port=0, tls=False), ())
+        session.client.seat = intake.enter(address)
+    session.connect("c", username="anna", password=b"p", will=Will("gone"))
+    opening = next(message for message in edge.seen if isinstance(message, OpenSession))
+    (decoded,) = decode_connects(join_controls([encode_record(opening)]))
+    assert isinstance(decoded, OpenSession) and decoded.will is not None
+    assert (decoded.will.address, decoded.will.fingerprint) == (address[:128], "ab" * 32)
 
 
 @pytest.mark.parametrize(("packet", "clean"), [(Disconnect(), True), (Disconnect(4), False), (None, False)])

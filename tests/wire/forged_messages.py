@@ -67,7 +67,7 @@ class Victim:
 def forged_controls(victim: Victim) -> Iterator[Control | ConnectRequest | ConnectAnswer]:
     """Return every control message and connect record, about the session, its edge, and its partition's primary."""
     incarnation, epoch = victim.incarnation, victim.partition_epoch
-    will = Will(victim.topic, FORGED.encode(), 1)
+    will = Will(victim.topic, FORGED.encode(), 1, address="192.0.2.1", fingerprint="ab" * 32)
     given: dict[str, Any] = {
         "entry": NodeEntry(victim.edge, "router", incarnation, "nowhere:1", weight=7),
         "node": victim.edge,

@@ -1,6 +1,9 @@
 """Control messages about wills: the will itself, and its fan-out by an edge for a partition."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from wire.messages.message import Message
 from wire.messages.ranges import (
@@ -16,7 +19,10 @@ from wire.messages.ranges import (
     UserText,
 )
 
-__all__ = ["FireWill", "Will", "WillFired"]
+__all__ = ["ADDRESS_CHARS_MAX", "FireWill", "Will", "WillFired"]
+
+ADDRESS_CHARS_MAX = 128  # of an IP address, its zone included; what is longer is cut
+FINGERPRINT_CHARS = 64
 
 
 class Will(msgspec.Struct, array_like=True):
@@ -31,6 +37,9 @@ class Will(msgspec.Struct, array_like=True):
     expiry_s: U32 = 0xFFFFFFFF
     retained_max: Counted = 0  # retained topics that its user may have in all partitions; 0: the partition's own bound
     retained_bytes_max: Counted = 0  # of their payloads, likewise; 0: none
+    # Bans are asked about both when it fires; "" for what is not known, as in a row of an older version.
+    address: Annotated[str, Meta(max_length=ADDRESS_CHARS_MAX)] = ""  # of the client that left it
+    fingerprint: Annotated[str, Meta(max_length=FINGERPRINT_CHARS)] = ""  # SHA-256 of its certificate, in hexadecimal
 
 
 class FireWill(Message, tag="FireWill"):

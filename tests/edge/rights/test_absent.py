@@ -1,5 +1,7 @@
 """Users who are not here: their wills and their retained messages go by what they may do now."""
 
+from typing import Any
+
 import pytest
 
 from access.limits.bans import Ban
@@ -19,11 +21,13 @@ from wire.messages.wills import FireWill, Will, WillFired
 MAY = c.PutRole("device", (Rule(True, 0x1F, "up/%u/#"),))
 
 
-def fired(edge: Edge, owner: str, made: int = 0, *, topic: str = "up/ann/gone", client_id: str = "c") -> bool:
+def fired(
+    edge: Edge, owner: str, made: int = 0, *, topic: str = "up/ann/gone", client_id: str = "c", **place: Any
+) -> bool:
     """Order a will to be fired; returns whether it went out, after the edge has asked whom it must."""
     edge.held |= {WillFired}
     before = edge.core.counts.get("refused_will_fired", 0)
-    edge.storage(FireWill(3, 1, 1, 17, Will(topic, b"bye", 1), client_id, owner, made))
+    edge.storage(FireWill(3, 1, 1, 17, Will(topic, b"bye", 1, **place), client_id, owner, made))
     edge.turn()
     return edge.core.counts.get("refused_will_fired", 0) == before
 
@@ -73,6 +77,38 @@ def test_the_will_of_a_user_that_lost_its_right_does_not(taken: c.SimpleCommand)
     cluster.edge.storage(FireWill(3, 1, 1, 17, Will("up/ann/gone", b"bye", 1), "c", "ann", made))
     cluster.run(0.1)
     assert cluster.core.counts["refused_will_fired"] == 1 and len(cluster.edge.take(WillFired)) == 1
+
+
+PLACE = {"address": "192.0.2.1", "fingerprint": "ab" * 32}
+HERE, THERE = {"address": "2001:db8::1%eth0"}, {"address": "::ffff:192.0.2.1"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "place", "fires"),
+    [
+        (Ban("address", "192.0.2.1"), PLACE, False),
+        (Ban("address", "192.0.2.1"), THERE, False),
+        (Ban("address", "192.0.2.2"), PLACE, True),
+        (Ban("network", "192.0.2.0/24"), PLACE, False),
+        (Ban("network", "2001:db8::/32"), HERE, False),
+        (Ban("network", "198.51.100.0/24"), PLACE, True),
+        (Ban("certificate", "ab" * 32), PLACE, False),
+        (Ban("certificate", "cd" * 32), PLACE, True),
+        (Ban("address", "192.0.2.1", until_utc=1.0), PLACE, True),
+        (Ban("address", "192.0.2.1"), {}, True),  # of a row of an older version
+    ],
+)
+@pytest.mark.parametrize("owner", ["ann", ""])
+def test_a_will_goes_by_the_bans_of_the_address_and_the_certificate_that_left_it(
+    taken: Ban, place: dict[str, str], fires: bool, owner: str
+) -> None:
+    """NIST: respond. Its client and its edge may be gone for long; one that nobody with a name left, too."""
+    cluster = with_user(c.PutRole("device", (Rule(True, 0x1F, "up/#"),)), c.AddBan(taken))
+    cluster.edge.core.replace_rules(book(Sources(of_cluster=True, anonymous=("device",))))
+    made = made_of(cluster) if owner else 0
+    fired(cluster.edge, owner, made, **place)
+    cluster.run(0.1)
+    assert cluster.core.counts.get("refused_will_fired", 0) == (not fires)
 
 
 def test_a_name_that_is_given_again_leaves_nothing_of_the_former_user() -> None:

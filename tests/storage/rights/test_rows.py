@@ -29,6 +29,16 @@ def test_a_row_of_an_older_version_is_nobodys_and_not_judged(row: Any, new: int)
     assert unpack(type(row), pack(row)) == row
 
 
+def test_a_will_of_an_older_version_was_left_from_nowhere() -> None:
+    """Bans of its user and client ID still hold it back."""
+    row = WillRow("c", 7, Will("w", b"x", address="192.0.2.1", fingerprint="ab" * 32), "e1", 3, owner="ann")
+    values = msgspec.msgpack.decode(pack(row))
+    values[2] = values[2][:7]
+    read = unpack(WillRow, msgspec.msgpack.encode(values))
+    assert read.will == Will("w", b"x") and read.owner == "ann"
+    assert unpack(WillRow, pack(row)) == row
+
+
 def test_a_session_keeps_whose_it_is() -> None:
     row = SESSION
     session = DurableSession.from_row(1 << 48 | 1, row)

@@ -18,10 +18,11 @@ def owners(cluster: Cluster) -> set[tuple[str, int]]:
 @pytest.mark.parametrize("delay_s", [0, 3])
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_will_names_its_owner(expiry_s: int, delay_s: int, crash: bool) -> None:
-    """With the repeats after a crash of all, which come from rows alone."""
+    """And the place of its client; with the repeats after a crash of all, which come from rows alone."""
     cluster, edge = with_edge(partitions=1)
     edge.answer_wills = cluster.edges["e2"].answer_wills = False
-    edge.close(edge.open("c", owner=ANN, expiry_s=expiry_s, will=Will("w", b"gone", 1, delay_s=delay_s)), clean=False)
+    will = Will("w", b"gone", 1, delay_s=delay_s, address="192.0.2.1", fingerprint="ab" * 32)
+    edge.close(edge.open("c", owner=ANN, expiry_s=expiry_s, will=will), clean=False)
     if crash:
         cluster.crash_all()
     cluster.run(5.0)
@@ -29,6 +30,8 @@ def test_a_will_names_its_owner(expiry_s: int, delay_s: int, crash: bool) -> Non
         cluster.crash_all()
         cluster.run(2.0)
     assert fired(cluster) == [b"gone"] and owners(cluster) == {ANN}
+    ordered = [order.will for edge in cluster.edges.values() for order in edge.wills]
+    assert {(one.address, one.fingerprint) for one in ordered} == {("192.0.2.1", "ab" * 32)}
 
 
 def test_a_takeover_publishes_in_the_name_of_the_former_owner() -> None:
