@@ -18,7 +18,7 @@ from edge.clients.conduct import Conduct
 from edge.clients.connect import Connecting
 from edge.clients.fence import Fence
 from edge.clients.leaving import Leaving
-from edge.clients.memory_guard import MemoryGuard, available_bytes
+from edge.clients.memory_guard import MemoryGuard
 from edge.clients.rebounding import Rebounding
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
@@ -138,7 +138,7 @@ class EdgeCore:
         )
         self._fence = Fence(node, hot, clients)
         self._readiness = Readiness(node, requests, self.follower)
-        self.memory = MemoryGuard(hot, limits.memory_max or available_bytes() // 2, clients.cut)
+        self.memory = MemoryGuard(hot, limits.memory_max, clients.cut)
         self.conduct = Conduct(node, clients, utc)
         self.rebounding = Rebounding(hot, self.rights, self.conduct)
         self.sent: Callable[[Conn, int], None] = self.conduct.sent  # of Handler

@@ -38,6 +38,7 @@ from edge.listeners.hand_over_socket import HandOverSocket
 from edge.listeners.intake import Seat
 from edge.listeners.listeners import Listener, address_of, bind_socket, peer_name, peer_of, start_listening
 from edge.listeners.proxied_socket import ProxiedSocket
+from edge.live_limits import LiveLimits
 from edge.load import loaded_gossip
 from edge.login.chains import Chains
 from edge.login.client_lists import ClientFiles, client_lists
@@ -150,7 +151,7 @@ class EdgeService:
             gossip = self._gossip = loaded_gossip(self._process, self._config, self.core.clients)
             loop = self._loop = Loop(self.core.hot, trio_epoll_fd())
             shells = LoginShells(settings, chains, self.core.logins, loop.kick)
-            self._process.reload.add(*shells.reloads)
+            self._process.reload.add(*shells.reloads, self._live_limits(loop))
             shells.register(self._process.metrics)
             self._process.lease = self.core.lease
             show_process(self.core.operators.desk, self._process, self.core.node.journal)
@@ -192,6 +193,11 @@ class EdgeService:
     def _add_reload(self, listening: Listener) -> None:
         self._process.reload.add(ListenerCertificates(listening, self._gateways))
         self._process.reload.add(ListenerLimits(listening, self._replace_limits))
+
+    def _live_limits(self, loop: Loop) -> LiveLimits:
+        core, settings = self.core, self._config.edge
+        parts = core.conduct, core.connecting, core.retained, core.subscribing
+        return LiveLimits(settings, core.node, core.hot, core.memory, core.rights, parts, loop.kick)
 
     def _replace_limits(self, policy: ListenerPolicy) -> None:
         self.core.rebounding.put({policy.name: policy})

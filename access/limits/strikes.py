@@ -20,13 +20,14 @@ class Strikes:
         penalty_s: Time for which the key is refused; it begins with the last of the events.
         keys_max: Bound of each of both tables; beyond it the oldest key is dropped and counted.
     Attributes:
+        limit: As given; another one holds for what comes, and no penalty ends by it.
         dropped: Keys that left a table early, because it was full.
     """
 
     def __init__(self, limit: int, window_s: float, penalty_s: float, keys_max: int) -> None:
         if limit < 1 or not (window_s > 0 and penalty_s > 0) or keys_max < 1:
             raise ValueError(f"{limit} strikes in {window_s} s bring {penalty_s} s, {keys_max} keys: all above 0")
-        self._limit = limit
+        self.limit = limit
         self._window_s = window_s
         self._penalty_s = penalty_s
         self._keys_max = keys_max
@@ -43,7 +44,7 @@ class Strikes:
             return False
         events = tuple(at for at in self._events.pop(key, ()) if now - at < self._window_s)
         events = (*events, now)
-        if len(events) >= self._limit:
+        if len(events) >= self.limit:
             self._until[key] = now + self._penalty_s
             self._bound(self._until)
             return True

@@ -24,13 +24,14 @@ class Takeovers:
     """Takeovers by client ID.
 
     Attributes:
+        free: Takeovers in a minute that nothing delays; another number holds for what comes.
         dropped: Client IDs that left the table because it was full.
     """
 
     def __init__(self, free: int = FREE, keys_max: int = KEYS_MAX) -> None:
         if free < 1 or keys_max < 1:
             raise ValueError(f"{free} takeovers in a minute, {keys_max} keys: both 1 or more")
-        self._free = free
+        self.free = free
         self._keys_max = keys_max
         self._taken: dict[bytes, _Taken] = {}  # the client ID that was taken over longest ago first
         self.dropped = 0
@@ -41,7 +42,7 @@ class Takeovers:
     def refused_s(self, client_id: str, now: float) -> float:
         """Return for how many seconds a takeover is refused, 0.0 if it is not; changes nothing."""
         times, delayed = self._of(_key(client_id), now)
-        if not delayed and sum(1 for at in times if now - at < WINDOW_S) < self._free:
+        if not delayed and sum(1 for at in times if now - at < WINDOW_S) < self.free:
             return 0.0
         return max(times[-1] + _delay_s(delayed) - now, 0.0)
 
@@ -49,10 +50,10 @@ class Takeovers:
         """Note that a connection was taken over, for whatever reason it was not refused."""
         key = _key(client_id)
         times, delayed = self._of(key, now)
-        if delayed or sum(1 for at in times if now - at < WINDOW_S) >= self._free:
+        if delayed or sum(1 for at in times if now - at < WINDOW_S) >= self.free:
             delayed += 1
         self._taken.pop(key, None)
-        self._taken[key] = (*times, now)[-self._free :], delayed
+        self._taken[key] = (*times, now)[-self.free :], delayed
         while len(self._taken) > self._keys_max:
             del self._taken[next(iter(self._taken))]
             self.dropped += 1

@@ -52,10 +52,28 @@ class Conduct:
         self._daily = DailyBytes()
         self._connects = Buckets(1.0, 1.0)  # of users with a limit, in seconds: a second's worth at once
         self._of_users: dict[str, Counter[str]] = {}  # user with such a limit -> its client IDs here
-        limits, nobody = node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
-        self._failed_logins = FailedLogins(nobody, limits.failed_logins_max) if limits.failed_logins_max else None
-        self._flapping = Flapping(nobody, limits.flapping_ends_max) if limits.flapping_ends_max else None
-        self._takeovers = Takeovers(limits.takeovers_max) if limits.takeovers_max else None
+        self._failed_logins: FailedLogins | None = None
+        self._flapping: Flapping | None = None
+        self._takeovers: Takeovers | None = None
+        self._wills: Buckets | None = None
+        self.bound()
+
+    def bound(self) -> None:
+        """Go by the node's limits of now. Who is refused stays so for its time, unless there is no limit any more."""
+        limits, nobody = self._node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
+        failures, ends, free = limits.failed_logins_max, limits.flapping_ends_max, limits.takeovers_max
+        if not failures or self._failed_logins is None:
+            self._failed_logins = FailedLogins(nobody, failures) if failures else None
+        else:
+            self._failed_logins.strikes.limit = failures
+        if not ends or self._flapping is None:
+            self._flapping = Flapping(nobody, ends) if ends else None
+        else:
+            self._flapping.strikes.limit = ends
+        if not free or self._takeovers is None:
+            self._takeovers = Takeovers(free) if free else None
+        else:
+            self._takeovers.free = free
         rate = limits.will_rate_max
         self._wills = Buckets(rate, max(1.0, rate * WILLS_BURST_S)) if rate else None
 

@@ -4,7 +4,7 @@ Source: MQTT 5.0 section 3.2.2.3.
 """
 
 from edge.clients.client import Client
-from edge.node.limits import EdgeLimits
+from edge.node.node import EdgeNode
 from edge.rights.bounds import Bounds
 from mqtt import property_values
 from mqtt.codec import encode_packet
@@ -21,8 +21,8 @@ PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of o
 class Connacks:
     """Encodes the CONNACKs that accept, as this edge's limits demand."""
 
-    def __init__(self, limits: EdgeLimits) -> None:
-        self._limits = limits
+    def __init__(self, node: EdgeNode) -> None:
+        self._node = node
         # (version, Session Present, the limits that it tells) -> a CONNACK that says nothing of the client's own
         self._plain: dict[tuple[int, bool, int, int], bytes] = {}
 
@@ -78,7 +78,7 @@ class Connacks:
     def _announcements(self, client: Client, packet: Connect, keep_alive_s: int | None) -> dict[int, object]:
         if client.version < 5:
             return {}
-        limits, bounds = self._limits, client.known_bounds
+        limits, bounds = self._node.limits, client.known_bounds
         properties: dict[int, object] = {
             PropertyId.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
             PropertyId.RECEIVE_MAXIMUM: bounds.inflight(limits.receive_maximum),

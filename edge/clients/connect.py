@@ -97,7 +97,6 @@ class Connecting:
         new_client_id: Callable[[], str] | None = None,
     ) -> None:
         self._node = node
-        self._limits = node.limits
         self._loop = loop
         self._clients = clients
         self._requests = requests
@@ -108,8 +107,7 @@ class Connecting:
         self._conduct = conduct
         self._rights = rights
         self._peer_of = peer_of
-        self._connacks = Connacks(node.limits)
-        self._codec_limits = node.limits.of_packets()
+        self._connacks = Connacks(node)
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
         self._waiting: list[Client] = []  # for a lease, or until claim_at
         self._claim_at = 0.0
@@ -117,6 +115,11 @@ class Connecting:
         self._session_rate = SessionRate(node.limits.session_rate, node.limits.session_burst)
         self._tokens = max(1.0, node.limits.connect_rate_max)  # CONNECTs that may still be taken
         self._filled_at = 0.0
+
+    def bound(self) -> None:
+        """Go by the node's limits of now where something was made of them."""
+        limits = self._node.limits
+        self._session_rate.bound(limits.session_rate, limits.session_burst)
 
     # --- CONNECT
 
@@ -127,7 +130,7 @@ class Connecting:
             self._clients.end(client)
             return
         try:
-            packet = decode_connect(first_byte, body, self._codec_limits)
+            packet = decode_connect(first_byte, body, self._node.packet_limits)
         except RemoteProtocolError as error:
             self._refuse_malformed(client, error)
             return
@@ -151,7 +154,7 @@ class Connecting:
 
     def _let_in(self, client: Client) -> None:
         """Open the session of a client that was let in; its certificate may have named its client ID."""
-        if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
+        if len(client.client_id.encode()) > self._node.limits.client_id_bytes_max:
             self._clients.refuse(client, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
             return
         self._open(client)
@@ -191,7 +194,7 @@ class Connecting:
 
     def _admit(self) -> int:
         """Return 0x89 while too many are connected or connect at once: an edge in a storm serves those that it has."""
-        limits, now = self._limits, self._node.now
+        limits, now = self._node.limits, self._node.now
         if len(self._clients) > limits.connections_max:
             self._node.count("refused_connections")
             return ReasonCode.SERVER_BUSY
@@ -210,18 +213,19 @@ class Connecting:
 
     def _judge(self, client: Client, packet: Connect) -> int:
         """Return 0, or the reason code that refuses the CONNECT."""
+        limits = self._node.limits
         if not packet.client_id:
             if packet.protocol_version == 3 or (packet.protocol_version == 4 and not packet.clean_start):
                 # MQTT 3.1 section 3.1: one to 23 characters; v3 [MQTT-3.1.3-8]
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             client.client_id = self._new_client_id()
-        if len(client.client_id.encode()) > self._limits.client_id_bytes_max:
+        if len(client.client_id.encode()) > limits.client_id_bytes_max:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if packet.will is not None:
             will = packet.will
             try:
                 validate_topic_name(
-                    will.topic_name, bytes_max=self._limits.topic_bytes_max, levels_max=self._limits.topic_levels_max
+                    will.topic_name, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max
                 )
             except RemoteProtocolError as error:
                 return int(error.reason_code)
@@ -229,9 +233,9 @@ class Connecting:
                 self._node.count("refused_will")
                 self._node.audit(refusal_record(client, ReasonCode.NOT_AUTHORIZED, "a will of a topic of the broker"))
                 return ReasonCode.NOT_AUTHORIZED
-            if will.qos > self._limits.maximum_qos:  # [MQTT-3.2.2-12]
+            if will.qos > limits.maximum_qos:  # [MQTT-3.2.2-12]
                 return ReasonCode.QOS_NOT_SUPPORTED
-            if will.retain and not self._limits.retain_available:  # [MQTT-3.2.2-13]
+            if will.retain and not limits.retain_available:  # [MQTT-3.2.2-13]
                 return ReasonCode.RETAIN_NOT_SUPPORTED
         return 0
 
@@ -299,7 +303,7 @@ class Connecting:
 
     def _next_gap_s(self, claimed: int) -> float:
         """Return how long the next claims wait for company: TLS handshakes thin a storm out, and few gain little."""
-        gap_s = self._limits.claim_gap_s
+        gap_s = self._node.limits.claim_gap_s
         if claimed == 1 or claimed > CLAIMS_MANY:
             return max(gap_s, self._gap_s / 2)
         return min(gap_s * GAP_GROWTH_MAX, self._gap_s * 2) if claimed < CLAIMS_FEW else self._gap_s
@@ -361,7 +365,7 @@ class Connecting:
 
     def _expiry(self, packet: Connect) -> int:
         """Return the session expiry that this connection gets, in seconds; 0 is ephemeral."""
-        cap = self._limits.session_expiry_max_s
+        cap = self._node.limits.session_expiry_max_s
         if packet.protocol_version < 5:
             return 0 if packet.clean_start else (cap or NO_EXPIRY_INTERVAL)
         wanted = property_values.session_expiry_interval(packet.properties) or 0
@@ -402,7 +406,7 @@ class Connecting:
         assert packet is not None
         client.enter(Phase.OPEN)
         client.opened_at, client.clean_start = self._node.now, packet.clean_start
-        limits, properties, bounds = self._limits, packet.properties, client.known_bounds
+        limits, properties, bounds = self._node.limits, packet.properties, client.known_bounds
         keep_alive_s, told_keep_alive = self._connacks.keep_alive(bounds, packet)
         client.filter_gap_ns = filter_gap_ns(bounds.subscribe_rate_max)
         options = SessionOptions(

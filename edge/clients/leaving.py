@@ -57,11 +57,9 @@ class Leaving:
     def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests, conduct: Conduct) -> None:
         self.report_at = float("inf")
         self._node = node
-        self._limits = node.limits
         self._clients = clients
         self._requests = requests
         self._conduct = conduct
-        self._codec_limits = node.limits.of_packets()
         self._unreported: list[Client] = []  # ended, and left nothing behind: reported with the next claims
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
 
@@ -79,13 +77,13 @@ class Leaving:
         """Take a DISCONNECT: 0x00 discards the will [MQTT-3.14.4-3]; the expiry may change, not from 0."""
         clean, changed = True, -1
         if body or first_byte != 0xE0:  # section 3.14.2.1: without a body it is 0x00
-            packet = decode_packet(first_byte, body, client.version, self._codec_limits)
+            packet = decode_packet(first_byte, body, client.version, self._node.packet_limits)
             assert isinstance(packet, Disconnect)
             clean = packet.reason_code == 0
             client.end_code = packet.reason_code
             expiry = property_values.session_expiry_interval(packet.properties) if client.version == 5 else None
             if expiry is not None:
-                changed = min(expiry, self._limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)
+                changed = min(expiry, self._node.limits.session_expiry_max_s or NO_EXPIRY_INTERVAL)
                 if changed and not client.expiry_s:
                     raise RemoteProtocolError("session expiry 0 cannot be raised at DISCONNECT")  # section 3.14.2.2.2
         client.clean = clean
@@ -124,11 +122,11 @@ class Leaving:
         Whoever connects with that client ID meanwhile takes the claim over from a connection that is gone.
         """
         client.enter(Phase.ENDED)
-        if client.session or client.has_will or not self._limits.claim_gap_s:
+        if client.session or client.has_will or not self._node.limits.claim_gap_s:
             self.report(client, clean=client.clean, expiry_s=expiry_s)
             return
         if not self._unreported:
-            self.report_at = self._node.now + self._limits.claim_gap_s * GAP_GROWTH_MAX
+            self.report_at = self._node.now + self._node.limits.claim_gap_s * GAP_GROWTH_MAX
         self._unreported.append(client)
 
     def report(self, client: Client, *, clean: bool, expiry_s: int = -1) -> None:

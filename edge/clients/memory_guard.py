@@ -24,16 +24,21 @@ class MemoryGuard:
 
     Args:
         loop: What is held.
-        bytes_max: ``edge.memory_max`` in bytes.
+        bytes_max: ``edge.memory_max`` in bytes, see ``bound``.
         cut: Ends a client's connection; called with the largest holders first.
     """
 
     def __init__(self, loop: HeldBytes, bytes_max: int, cut: Callable[[Conn], None]) -> None:
         self._loop = loop
         self._cut = cut
+        self.bound(bytes_max)
+
+    def bound(self, bytes_max: int) -> None:
+        """Go by another bound; 0: half of what this process may use."""
+        bytes_max = bytes_max or available_bytes() // 2
         self._refuse_above = int(bytes_max * REFUSE_ABOVE)
         self._cut_to = int(bytes_max * CUT_TO)
-        loop.bound_held_bytes(int(bytes_max * CUT_ABOVE))
+        self._loop.bound_held_bytes(int(bytes_max * CUT_ABOVE))
 
     @property
     def refuses(self) -> bool:

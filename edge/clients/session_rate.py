@@ -26,9 +26,12 @@ class SessionRate:
     """
 
     def __init__(self, rate: float, burst: int) -> None:
-        self._rate = rate
-        self._burst = float(burst)
+        self.bound(rate, burst)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address -> tokens, when that was
+
+    def bound(self, rate: float, burst: int) -> None:
+        """Go by another rate; who has used a bucket up has used it up."""
+        self._rate, self._burst = rate, float(burst)
 
     def __len__(self) -> int:
         return len(self._buckets)

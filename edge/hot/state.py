@@ -423,7 +423,6 @@ class HotState(Counters):
         self.handler: Any = handler
         self.incarnation = incarnation
         self.origin_prefix = b"edge/%d/" % incarnation  # of origins of this edge as texts
-        self.limits = limits
         self.now_ns = self.turn_end_ns = 0
         self.authorizing = False
         self.ledger: Any = None
@@ -471,30 +470,31 @@ class HotState(Counters):
         self.outboxes: list[Outbox | None] = [None] * limits.partitions
         self.pumping: dict[int, bool] = {}  # partitions whose outbox is being replayed, in turn
         self.outbox_bytes = 0
-        self.outbox_bytes_max = limits.outbox_bytes_max
         self.outbox_waiters: list[Conn] = []
         self.peer_low_bytes = limits.peer_low_bytes
         self.will_origins: dict[tuple[int, int], None] = {}
         self.session_origins: dict[int, OriginWindow] = {}  # publishing session: inbound counters delivered here
         self.picked_origins: dict[tuple[bytes, int, int], None] = {}  # share, session, counter
-        self.output_high = limits.output_high_bytes
-        self.output_low = limits.output_low_bytes
-        self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; while forwarded messages are delivered: high
-        self.lag_after_ns = limits.lag_after_ns
         self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
         self.held_bytes_max = 1 << 62
         self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
         self.turn_bytes_max = limits.turn_bytes_max
-        self.pending_max, self.pending_bytes_max = limits.pending_messages_max, limits.pending_bytes_max
-        self.window_max = limits.outbound_window_max
         self.permissions_max = limits.permissions_max
         self.received_max = limits.received_max
-        self.excess_max = limits.receive_excess_messages_max
-        self.excess_bytes_max = limits.receive_excess_bytes_max
-        self.excess_wait_ns = limits.receive_excess_wait_ns
+        self.bound_by(limits)
+        self.paced: list[Conn] = []  # parked with PARK_RATE
+        self.paced_at_ns = 0  # when they were last looked at
+
+    def bound_by(self, limits: "HotLimits") -> None:
+        """Go by these limits, at first or from now on; a connection keeps what its session began with."""
+        self.limits = limits
+        self.outbox_bytes_max, self.window_max = limits.outbox_bytes_max, limits.outbound_window_max
+        self.output_high, self.output_low = limits.output_high_bytes, limits.output_low_bytes
+        self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; while forwarded messages are delivered: high
+        self.lag_after_ns, self.excess_wait_ns = limits.lag_after_ns, limits.receive_excess_wait_ns
+        self.pending_max, self.pending_bytes_max = limits.pending_messages_max, limits.pending_bytes_max
+        self.excess_max, self.excess_bytes_max = limits.receive_excess_messages_max, limits.receive_excess_bytes_max
         self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
         self.packet_timeout_ns, self.packet_rate_min = limits.packet_timeout_ns, limits.packet_rate_min
         self.user_bytes_max = limits.user_property_bytes_max
         self.users_max = limits.user_properties_max or self.user_bytes_max  # none is shorter than four bytes
-        self.paced: list[Conn] = []  # parked with PARK_RATE
-        self.paced_at_ns = 0  # when they were last looked at

@@ -158,7 +158,6 @@ class Logins:
         self._ends: dict[int, float] = {}  # number of a connection -> end of its principal, utc
         self._next_ends: list[tuple[float, int]] = []  # a heap of the same, with former ones
         self._look_at = 0.0
-        self._codec_limits = node.limits.of_packets()
         self._answers: Answers | None = None
         self._sweep: LiveSweep[Applicant] = LiveSweep(clients, lambda client: self.end(client, "files of users"))
 
@@ -213,7 +212,7 @@ class Logins:
         Raises:
             MqttError: It is malformed or out of turn.
         """
-        code, data = read_auth(first_byte, body, self._codec_limits, client.authentication)
+        code, data = read_auth(first_byte, body, self._node.packet_limits, client.authentication)
         login = client.login
         ticket = login.ticket if isinstance(login, _Login) else None
         if code == ReasonCode.RE_AUTHENTICATE and client.connect is None:

@@ -64,7 +64,7 @@ class EdgeNode:
     ) -> None:
         self.name = identity.node
         self.incarnation = identity.incarnation
-        self.limits = limits
+        self.bound_by(limits)
         self.counts = counts
         self.count = counts.add  # counts an event of this edge
         self.ordered: Callable[[str, OrderNode], None] = self._not_ordered  # the service's: what a core cannot do
@@ -74,6 +74,10 @@ class EdgeNode:
         self._loop = loop
         entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait for so long (P9)
         self.lease = LeaseHolder(entry, self.tell, map_moved, ended_incarnation=ended_incarnation)
+
+    def bound_by(self, limits: EdgeLimits) -> None:
+        """Go by these limits, at first or from now on; parts that made something of them are called by the core."""
+        self.limits, self.packet_limits = limits, limits.of_packets()
 
     def _not_ordered(self, router: str, order: OrderNode) -> None:
         self.tell(router, NodeOrdered(order.request, error="this node carries out no orders"))

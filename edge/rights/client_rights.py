@@ -60,9 +60,8 @@ class ClientRights:
         self._loop = loop
         self._audit = audit
         self._book = book
-        self._limits = limits
-        self._levels_max = limits.topic_levels_max
         self._of_listeners: dict[str, tuple[ListenerPolicy, Bounds]] = {}
+        self._limits = limits
         self._now = 0.0
         self._renewed: list[Judged] = []
         # Clients with filters of before, to be judged by the sweep; and those of them that it took at once.
@@ -101,6 +100,12 @@ class ClientRights:
         self._book = book
         self._classes.step(book.tiers, self._classes.policy_epoch, book.groups_named)
         self._follow(self._classes)
+
+    def bound_by(self, limits: EdgeLimits) -> None:
+        """Give no client more than these limits from now on."""
+        self._limits = limits
+        self._of_listeners.clear()
+        self.judge_again()
 
     def judge_again(self) -> None:
         """Have the sweep look at every client: limits changed."""
@@ -230,8 +235,9 @@ class ClientRights:
         rights = self._rights_of(client)
         if rights is None:
             return 0
-        levels_max = client.bounds.topic_levels_max if client.bounds is not None else self._levels_max
-        is_own = levels_max < self._levels_max  # its decisions are its own: those of the class are for deeper topics
+        of_edge = self._limits.topic_levels_max
+        levels_max = client.bounds.topic_levels_max if client.bounds is not None else of_edge
+        is_own = levels_max < of_edge  # its decisions are its own: those of the class are for deeper topics
         if is_own and topic.count(b"/") >= levels_max:
             return TOO_DEEP
         text = topic.decode()

@@ -23,8 +23,13 @@ class Joins:
     def __init__(self, node: EdgeNode, loop: ClientIO) -> None:
         self._node = node
         self._loop = loop
-        rate = node.limits.share_join_rate_max
-        self._groups = Buckets(rate, max(1.0, rate)) if rate else None  # by filter, its group included
+        self._groups: Buckets | None = None  # by filter, its group included
+        self.bound()
+
+    def bound(self) -> None:
+        """Go by the node's rate of now; each group begins anew."""
+        rate = self._node.limits.share_join_rate_max
+        self._groups = Buckets(rate, max(1.0, rate)) if rate else None
 
     def pace(self, client: Client, topic_filter: str) -> None:
         """Note that a client asks for a filter of a group."""

@@ -19,10 +19,12 @@ class RetainedPace:
 
     Args:
         rate: Messages a second for one client, 0: no limit.
+    Attributes:
+        rate: That, from now on.
     """
 
     def __init__(self, rate: float) -> None:
-        self._rate = rate
+        self.rate = rate
         self._paid: dict[int, float] = {}  # until when what a client reserved has used up its rate; the oldest first
         self._waiting: dict[int, deque[Callable[[], None]]] = {}  # what asks on, by client
         self._due: list[tuple[float, int]] = []  # a heap: when, which client of those
@@ -37,7 +39,7 @@ class RetainedPace:
 
     def page(self, most: int, partitions: int) -> int:
         """Return how many messages each of some partitions, which are asked at once, may answer with."""
-        return min(most, max(1, int(self._rate / max(1, partitions)))) if self._rate else most
+        return min(most, max(1, int(self.rate / max(1, partitions)))) if self.rate else most
 
     def wait_s(self, client: int, now: float) -> float:
         """Return the seconds for which nothing more may be asked for a client."""
@@ -45,9 +47,9 @@ class RetainedPace:
 
     def reserve(self, client: int, messages: int, now: float) -> None:
         """Note that so many may come."""
-        if not self._rate:
+        if not self.rate:
             return
-        self._paid[client] = max(self._paid.pop(client, now), now) + messages / self._rate
+        self._paid[client] = max(self._paid.pop(client, now), now) + messages / self.rate
         for _ in range(SWEPT_PER_CLIENT):
             oldest = next(iter(self._paid))
             if self._paid[oldest] > now:
@@ -56,8 +58,8 @@ class RetainedPace:
 
     def give_back(self, client: int, messages: int) -> None:
         """Note that so many of those did not come."""
-        if client in self._paid:
-            self._paid[client] -= messages / self._rate
+        if client in self._paid and self.rate:
+            self._paid[client] -= messages / self.rate
 
     def later(self, client: int, now: float, ask: Callable[[], None]) -> None:
         """Have a question asked when its client may read more."""

@@ -158,6 +158,10 @@ class RetainedReads:
         self._pages = RetainedPages()
         self._pace = RetainedPace(node.limits.retained_rate_max)
 
+    def bound(self) -> None:
+        """Go by the node's rate of now."""
+        self._pace.rate = self._node.limits.retained_rate_max
+
     @property
     def waits(self) -> bool:
         """Whether a read of several partitions is under way, or waits for its time."""

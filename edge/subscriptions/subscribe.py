@@ -133,10 +133,10 @@ class Subscribing:
         self._held = held
         self._retained = retained
         self._rights = rights
-        self._limits = node.limits.of_packets()
         self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
         self.durable = SessionFilters(node, clients, requests)
         self._joins = Joins(node, loop)
+        self.bound = self._joins.bound  # where something was made of the node's limits
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
 
@@ -160,7 +160,7 @@ class Subscribing:
         """A SUBSCRIBE packet; the connection stays parked until SUBACK was written."""
         if self._refuse_too_many(client, body, 1):
             return
-        packet = decode_packet(first_byte, body, client.version, self._limits)
+        packet = decode_packet(first_byte, body, client.version, self._node.packet_limits)
         assert isinstance(packet, Subscribe)
         self._charge(client, len(packet.subscriptions))
         self._asked.add(self._subscribing(_Waiting(client, packet, self._node.now)))
@@ -401,7 +401,7 @@ class Subscribing:
         """An UNSUBSCRIBE packet."""
         if self._refuse_too_many(client, body, 0):
             return
-        packet = decode_packet(first_byte, body, client.version, self._limits)
+        packet = decode_packet(first_byte, body, client.version, self._node.packet_limits)
         assert isinstance(packet, Unsubscribe)
         self._charge(client, len(packet.topic_filters))
         if not client.session:

@@ -53,8 +53,8 @@ class TopicRoutes:
         topics_max: int,
         rights: ClientRights,
     ) -> None:
-        self._limits = node.limits
         self._wake = node.wake
+        self._node = node
         self.named = NamedTopics(node.limits.publisher_properties)
         self.traced: Callable[[str], bool] | None = None
         self._loop = loop
@@ -142,7 +142,7 @@ class TopicRoutes:
             self._loop.refresh_route(topic_filter.encode())
 
     def _has_room(self, topics_bytes: int) -> bool:
-        return topics_bytes + self.shared_bytes.bytes <= self._limits.routes_bytes_max
+        return topics_bytes + self.shared_bytes.bytes <= self._node.limits.routes_bytes_max
 
     def _install(self, topic: str, answer: Answer) -> Route:
         route = self._route(topic.encode(), topic, answer)
