@@ -38,6 +38,7 @@ VISITS_MAX = 1_000  # nodes that one decision may touch in a tier: tens of micro
 GRANTS_KEPT = 1_024  # of one policy, by filter; the oldest goes first
 GRANT_CHARACTERS_MAX = 256  # of a filter whose grant is kept
 ADDRESSES_KEPT = 4_096  # addresses whose parsed form is kept
+V4_MAPPED_BITS = 96  # in front of an IPv4 address that is written as IPv6
 
 
 class Action(enum.IntFlag):
@@ -423,9 +424,12 @@ def _form(entry: _Entry, wanted: int, who: Who, qos: int) -> tuple[str, ...] | N
 def _lies_in(address: str, network: str, unknown: bool) -> bool:
     """Return whether an address lies in a network, ``unknown`` if one of them is not readable."""
     try:
-        given = ipaddress.ip_address(address)
+        given, around = ipaddress.ip_address(address), ipaddress.ip_network(network)
         if isinstance(given, ipaddress.IPv6Address) and given.ipv4_mapped is not None:
             given = given.ipv4_mapped
-        return given in ipaddress.ip_network(network)
+        mapped = around.network_address.ipv4_mapped if isinstance(around, ipaddress.IPv6Network) else None
+        if mapped is not None and around.prefixlen >= V4_MAPPED_BITS:  # written as IPv6: else no IPv4 client is in it
+            around = ipaddress.IPv4Network((mapped, around.prefixlen - V4_MAPPED_BITS))
+        return given in around
     except ValueError:
         return unknown

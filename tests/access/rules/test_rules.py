@@ -186,10 +186,12 @@ def test_groups_need_share_where_rules_name_them() -> None:
         ("10.1.2.3:99", False, True),
     ],
 )
-def test_networks(address: str, allowed: bool, denied: bool) -> None:
+@pytest.mark.parametrize("network", ["10.0.0.0/8", "::ffff:10.0.0.0/104"])
+def test_networks(network: str, address: str, allowed: bool, denied: bool) -> None:
+    """NIST: protect. Network and address each as IPv4, or as IPv6: a deny of either is one of the other."""
     who = Who("c", "u", address=address)
-    assert Policy(((allow("a", network="10.0.0.0/8"),),)).decide(Action.PUBLISH, "a", who) is allowed
-    closed = Policy(((allow("a"), deny("a", network="10.0.0.0/8")),))
+    assert Policy(((allow("a", network=network),),)).decide(Action.PUBLISH, "a", who) is allowed
+    closed = Policy(((allow("a"), deny("a", network=network)),))
     assert closed.decide(Action.PUBLISH, "a", who) is not denied
     assert closed.decide_for_all(Action.PUBLISH, "a") is None
 
