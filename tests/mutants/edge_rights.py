@@ -3,17 +3,20 @@
 from functools import partial
 from typing import Any
 
+from access.limits.bans import Ban
 from access.rules.rights import ConnectionRights
 from access.rules.rules import Rule
 from edge.away_filters import AwayFilters
 from edge.held_filters import HeldFilters
 from edge.login import logins
+from edge.publishing import publishing
 from edge.rights import sweep as sweeps
-from edge.rights.absent import AbsentUsers
+from edge.rights.absent import AbsentUsers, Left
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import Sweep
 from tests.edge import test_away_filters as _A
+from tests.edge.rights import test_absent as _W
 from tests.edge.rights import test_held_filters as _H
 from tests.edge.rights import test_renewal as _N
 from tests.edge.rights import test_resumed_filters as _F
@@ -50,6 +53,10 @@ def _by_an_older_view(self: AbsentUsers, away: Any, then: Any) -> bool:
 _judge_filters, _follow_map = AbsentUsers.judge_filters, AwayFilters._follow_map
 
 
+def _left_from_nowhere(owner: str, made: int, topic: str, qos: int, *_: str) -> Left:
+    return Left(owner, made, topic, qos)
+
+
 def _looks_at_its_new_ones(self: AwayFilters) -> None:
     self._edges = frozenset()
     _follow_map(self)
@@ -83,6 +90,19 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(HeldFilters, "_answers", HeldFilters._has_primary),
         _H.test_a_partition_that_does_not_answer_holds_up_no_other_one,
         "test_a_partition_that_does_not_answer_holds_up_no_other_one",
+    ),
+    SeededBug(
+        "a will is judged without the place that it was left from",
+        "edge/publishing/publishing.py Publishing.fire_will",
+        lambda patch: patch.setattr(publishing, "Left", _left_from_nowhere),
+        partial(
+            _W.test_a_will_goes_by_the_bans_of_the_address_and_the_certificate_that_left_it,
+            Ban("certificate", "ab" * 32),
+            _W.PLACE,
+            False,
+            "ann",
+        ),
+        "test_a_will_goes_by_the_bans_of_the_address_and_the_certificate_that_left_it",
     ),
     SeededBug(
         "an absent client's filters are judged without the address that a rule asks for",
