@@ -11,6 +11,7 @@ import signal
 import ssl
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from access.operators.audit_file import read_lines
+from stratamq.toml_text import toml_document
 from tests.clients.paho_outcome import Outcome
 from tests.e2e.extra_edge import ExtraEdge, extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
@@ -219,6 +221,26 @@ def test_a_user_that_is_taken_out_of_the_file(place: Place) -> None:
     assert outcome.gone.wait(TIMEOUT_S) and outcome.ended == 0x87
     gone.loop_stop()
     assert code(port, user="bob", password="bob's password") == 0x86
+    assert not staying.gone.is_set()
+    stays.disconnect()
+    stays.loop_stop()
+
+
+def test_a_limit_of_the_edge_follows_a_reload(place: Place) -> None:
+    """NIST: recover. Of ``[edge]``: SIGHUP, no restart, and nobody is ended."""
+    path, port = place.cluster.data / "edge-9" / "edge.toml", place.edge.port("word")
+    stays, staying = come(port, user="carol", password="carol's password")
+    assert staying.wait(TIMEOUT_S) and staying.code == 0
+    for most, wanted in ((23, 0x85), (256, 0)):
+        document = tomllib.loads(path.read_text())
+        document["edge"]["client_id_bytes_max"] = most
+        path.write_text(toml_document(document))
+        os.kill(place.edge.process, signal.SIGHUP)
+
+        def is_so(wanted: int = wanted) -> bool:
+            return code(port, user="alice", password="alice's password", client_id="c" * 40) == wanted
+
+        place.cluster.wait_for(is_so, f"{wanted:#x}", TIMEOUT_S)
     assert not staying.gone.is_set()
     stays.disconnect()
     stays.loop_stop()
