@@ -6,7 +6,7 @@ The defaults are those of one machine: on loopback, without TLS. Another address
 from ipaddress import ip_address
 from pathlib import Path
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 __all__ = ["AdminSettings"]
 
@@ -24,6 +24,13 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
         default=None,
         description="PEM of the authority of operators who come with a certificate, named "
         "stratamq://<cluster>/<role>/<name>; that of the nodes signs those of `stratamq init`",
+    )
+    client_crl_files: tuple[Path, ...] = Field(
+        default=(),
+        max_length=64,
+        description="revocation lists (PEM or DER) of that authority: who is in one is nobody from "
+        "the next request on; looked at every 30 s and at a reload; a stale list refuses all; none: node.crl_files, "
+        "where client_ca is the authority of the nodes",
     )
     login_code: bool = Field(
         default=False, description="print an address with a code that logs one browser in as admin; `stratamq up` does"
@@ -47,12 +54,22 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
         default=True, description="ask nodes for their figures each 5 s, for charts of an hour; false: while watched"
     )
 
+    @field_validator("client_crl_files", mode="before")
+    @classmethod
+    def _split_files(cls, value: object) -> object:
+        """Let the environment and flags give files as ``a,b``."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
     @model_validator(mode="after")
     def _doors(self) -> "AdminSettings":
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key belong together")
         if self.client_ca is not None and self.certificate is None:
             raise ValueError("client_ca needs certificate and key: without TLS nobody shows a certificate")
+        if self.client_crl_files and self.client_ca is None:
+            raise ValueError("client_crl_files needs client_ca: nobody shows a certificate here")
         if not self.is_loopback and self.certificate is None:
             raise ValueError(
                 f"bind = {self.bind} is not loopback: passwords would go in clear; set certificate and key"

@@ -5,7 +5,7 @@ closes a door and opens none. Paths that are a verb come from ``verb_paths``, li
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -20,7 +20,7 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from access.operators.verbs import Role
-from admin.http.callers import Caller, Callers
+from admin.http.callers import Caller, Callers, is_foreign
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.description import complete
@@ -64,26 +64,37 @@ class Application(Litestar):
 
 
 def make_application(
-    cluster: str, version: str, callers: Callers, handlers: Sequence[HTTPRouteHandler], session_s: float, is_https: bool
+    cluster: str,
+    version: str,
+    callers: Callers,
+    handlers: Sequence[HTTPRouteHandler],
+    session_s: float,
+    is_https: bool,
+    refusal: Callable[[bytes], str] = lambda _: "",
 ) -> Litestar:
-    """Return the application; everything else of the service is in ``handlers``, with their roles."""
+    """Return the application; everything else of the service is in ``handlers``, with their roles.
+
+    ``refusal`` says of an operator's certificate in DER why it is taken no more.
+    """
 
     def as_me(caller: Caller) -> Me:
         return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
+
+    async def find(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
+        return await callers.find(_asking(connection, cluster, refusal))
 
     async def authorize(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         wanted = handler.opt.get("role")
         if wanted == PUBLIC:
             return
-        asking = _asking(connection, cluster)
-        caller = await callers.find(asking)
+        caller = await find(connection)
         if not isinstance(wanted, Role) or caller.role < wanted:
             name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"
             text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
             raise Problem(403, "forbidden", text, "ask with another token")
         refuse_unknown(handler, connection.path_params, connection.query_params)
         connection.state.caller = caller
-        connection.state.judge = lambda: callers.find(asking)  # of a stream, which outlives its first judgement
+        connection.state.judge = lambda: find(connection)  # of a stream, which outlives its first judgement
 
     @post(f"{BASE}/login", opt={"role": PUBLIC}, status_code=200, summary="Log a browser in", operation_id="login")
     async def log_in(request: Request[Any, Any, Any], data: LoginForm) -> Response[Me]:
@@ -103,7 +114,7 @@ def make_application(
     async def logged_in(request: Request[Any, Any, Any]) -> Me | None:
         # A page begins with this: a browser writes each answer of 401 on its console.
         try:
-            return as_me(await callers.find(_asking(request, cluster)))
+            return as_me(await find(request))
         except Problem as problem:
             if problem.status == 401:
                 return None
@@ -163,7 +174,7 @@ def _description(version: str) -> OpenAPIConfig:
     )
 
 
-def _asking(connection: ASGIConnection[Any, Any, Any, Any], cluster: str) -> Asking:
+def _asking(connection: ASGIConnection[Any, Any, Any, Any], cluster: str, refusal: Callable[[bytes], str]) -> Asking:
     headers, scope = connection.headers, cast("dict[str, Any]", connection.scope)
     tls = (scope.get("extensions") or {}).get("tls") or {}
     return Asking(
@@ -172,7 +183,8 @@ def _asking(connection: ASGIConnection[Any, Any, Any, Any], cluster: str) -> Ask
         headers.get("authorization", ""),
         headers.get("cookie", ""),
         headers.get("x-csrf", ""),
-        caller_of(cluster, tls.get("client_cert_chain") or ()),
+        caller_of(cluster, tls.get("client_cert_chain") or (), refusal),
+        is_foreign(headers.get("origin", ""), headers.get("sec-fetch-site", ""), headers.get("host", "")),
     )
 
 

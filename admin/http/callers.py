@@ -2,7 +2,9 @@
 
 Each request is judged anew. A token is asked for at the routers' leader, so one that was revoked opens nothing from
 that step on, and neither does a cookie that it opened; where no router answers, nobody gets in by either. No answer
-tells whether a token ended, was revoked or never was.
+tells whether a token ended, was revoked or never was. A browser sends a cookie and a certificate with the requests of
+any page: a change by cookie wants a header that another site's page cannot know, one by certificate must come from a
+page of this service, or from a program, which is no browser.
 """
 
 from collections.abc import Callable
@@ -15,11 +17,13 @@ from admin.http.logins import Login, Logins, is_genuine
 from admin.http.problems import Problem, of_reply
 from conf.errors import ExitCode
 
-__all__ = ["Caller", "Callers", "Request", "cookie_name", "token_answer"]
+__all__ = ["Caller", "Callers", "Request", "cookie_name", "is_foreign", "token_answer"]
 
 COOKIE = "stratamq"
 TOKEN_CHARACTERS_MAX = 128
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+OWN_SITES = ("same-origin", "none")  # of Sec-Fetch-Site: "none" is no page at all
+PROGRAM = "make it on this service's page, or with a program"
 
 
 class Caller(NamedTuple):
@@ -40,6 +44,7 @@ class Request(NamedTuple):
     cookies: str
     forgery: str
     certificate: Caller | None
+    is_foreign: bool = False  # a browser says that a page of another site asks
 
 
 class CheckToken(Protocol):
@@ -76,8 +81,8 @@ class Callers:
         """Return who asks.
 
         Raises:
-            Problem: 401: nobody that is known; 403: a change without the header against forgery; 429: too many failed
-                logins; 503: no router can be asked.
+            Problem: 401: nobody that is known; 403: a change that another site's page may have made; 429: too many
+                failed logins; 503: no router can be asked.
         """
         if request.authorization:
             scheme, _, token = request.authorization.partition(" ")
@@ -88,6 +93,8 @@ class Callers:
         if cookie:
             return await self._by_cookie(request, cookie)
         if request.certificate is not None:
+            if request.method not in SAFE_METHODS and request.is_foreign:
+                raise Problem(403, "forged", "a change by certificate comes from this service's own page", PROGRAM)
             return request.certificate
         raise _unknown()
 
@@ -137,6 +144,19 @@ class Callers:
         wait_s = self._logins.wait_s(self._now(), address)
         if wait_s > 0:
             raise Problem(429, "too_many_logins", "too many failed logins", "wait, then try again", wait_s)
+
+
+def is_foreign(origin: str, site: str, host: str) -> bool:
+    """Return whether a browser says that a page of another site made a request; no browser says nothing.
+
+    Args:
+        origin: The header Origin.
+        site: The header Sec-Fetch-Site, which browsers send over TLS.
+        host: The header Host.
+    """
+    if site:
+        return site.lower() not in OWN_SITES
+    return bool(origin) and origin.lower().partition("://")[2] != host.lower()
 
 
 def cookie_name(is_https: bool) -> str:

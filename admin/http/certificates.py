@@ -1,8 +1,9 @@
 """An operator's certificate at the HTTP service: name and role, from the URI that the cluster's authority signed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from access.operators.verbs import ROLES
 from admin.http.callers import Caller
@@ -12,10 +13,13 @@ __all__ = ["caller_of"]
 SCHEME = "stratamq://"
 
 
-def caller_of(cluster: str, certificates: Iterable[str | bytes]) -> Caller | None:
+def caller_of(
+    cluster: str, certificates: Iterable[str | bytes], refusal: Callable[[bytes], str] = lambda _: ""
+) -> Caller | None:
     """Return whom a verified chain names, its own certificate first; None if that is no operator of this cluster.
 
-    A certificate with two names of that form names nobody: which of them was meant is not ours to choose.
+    A certificate with two names of that form names nobody: which of them was meant is not ours to choose. Neither does
+    one that is revoked: ``refusal`` says of a certificate in DER why it is taken no more.
     """
     chain = list(certificates)
     if not chain:
@@ -32,5 +36,7 @@ def caller_of(cluster: str, certificates: Iterable[str | bytes]) -> Caller | Non
         return None
     parts = uris[0].removeprefix(SCHEME).split("/")
     if len(parts) != 3 or parts[0] != cluster or parts[1] not in ROLES or not parts[2].isprintable():
+        return None
+    if refusal(certificate.public_bytes(Encoding.DER)):
         return None
     return Caller(parts[2], ROLES[parts[1]], "certificate")

@@ -29,6 +29,7 @@ from admin.http.logins import Logins
 from admin.http.look_handlers import look_handlers, waits
 from admin.http.mosquitto_handlers import mosquitto_handlers
 from admin.http.operation_handlers import operation_handlers
+from admin.http.operator_lists import OperatorLists, operator_files
 from admin.http.overview_handlers import overview_handlers
 from admin.http.problems import Problem, of_reply
 from admin.http.row_handlers import row_handlers
@@ -82,6 +83,8 @@ class AdminService:
             settings.session_s, settings.idle_s, settings.sessions_max, lambda: secrets.token_urlsafe(32)
         )
         self._is_https = settings.certificate is not None
+        self._operators = OperatorLists()
+        self._lists = operator_files(config, self._operators)
 
     async def run(self) -> None:
         """Serve until stopped.
@@ -100,6 +103,8 @@ class AdminService:
             gate = Gate(self._application(cluster, watching), settings.requests_max, _stay_of)
             self._audit.register(self._process.metrics)
             self._process.reloaded = self._audit.reloaded
+            self._process.reload.add(self._lists)
+            self._process.watch(self._lists)
             self._register(gate, watching)
             self._export_traces(cluster, nursery)
             nursery.start_soon(self._audit.run)
@@ -139,7 +144,8 @@ class AdminService:
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
         name, settings = self._config.node.cluster, self._settings
-        return make_application(name, own_version(), callers, routes, settings.session_s, self._is_https)
+        refusal = self._operators.refusal
+        return make_application(name, own_version(), callers, routes, settings.session_s, self._is_https, refusal)
 
     def _export_traces(self, cluster: LiveCluster, nursery: trio.Nursery) -> None:
         """Send the messages of traces as spans, where the settings name a collector.
@@ -223,6 +229,7 @@ class AdminService:
         metrics.gauge("admin_browsers", "Browsers that are logged in.", lambda: float(len(self._logins)))
         metrics.gauge("admin_alarms", "Alarms that stand.", lambda: float(len(watching.alarms.active)))
         metrics.check("looked", lambda: watching.beat > 0)
+        metrics.check("operator_lists", lambda: not self._lists.problem())
 
 
 class _ServerConfig(SERVER.Config):  # type: ignore[misc,name-defined]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.patience import PATIENCE_S
+from tests.wire.revocation_lists import revocation_list
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def service(cluster: LocalCluster, folder: Path, *more: str) -> Iterator[dict[st
         with os.fdopen(read) as pipe:
             ready = pipe.readline()
             assert ready, process.communicate(timeout=PATIENCE_S)
-            yield json.loads(ready)["addresses"]
+            yield {**json.loads(ready)["addresses"], "pid": str(process.pid)}
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
@@ -68,7 +70,11 @@ def test_an_operators_certificate_is_a_login(cluster: LocalCluster, tmp_path: Pa
         with httpx.Client(base_url=base, verify=context(cluster, "operator"), timeout=PATIENCE_S) as client:
             me = client.get("/me").json()
             assert (me["name"], me["role"], me["way"]) == ("operator", "operator", "certificate")
-            assert client.post("/bans", json={"kind": "user", "value": "by-certificate"}).is_success
+            for header in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+                forged = client.post("/ring/pause", headers=header)
+                assert (forged.status_code, forged.json()["code"]) == (403, "forged"), header
+            own = {"Origin": base.removesuffix("/api/v1"), "Sec-Fetch-Site": "same-origin"}
+            assert client.post("/bans", json={"kind": "user", "value": "by-certificate"}, headers=own).is_success
             assert client.request("DELETE", "/bans", params={"kind": "user", "value": "by-certificate"}).is_success
         lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
         bans = [line for line in lines if line.get("verb") == "ban add"]
@@ -82,6 +88,20 @@ def test_an_operators_certificate_is_a_login(cluster: LocalCluster, tmp_path: Pa
             cookie = browser.post("/login", json={"code": code}).headers["set-cookie"]
             assert cookie.startswith("__Host-stratamq=") and "Secure" in cookie and "HttpOnly" in cookie
             assert "Path=/" in cookie and "Domain" not in cookie and "samesite=strict" in cookie.lower()
+
+
+def test_a_revoked_certificate_is_no_login(cluster: LocalCluster, tmp_path: Path) -> None:
+    """NIST: protect. From the reload that reads the list, also on a connection that stands."""
+    tls, lists = cluster.data / "tls", tmp_path / "operators.crl"
+    lists.write_bytes(revocation_list(tls))
+    named = (f"admin.client_ca={tls}/ca.pem", f"admin.client_crl_files={lists}", "admin.bind=0.0.0.0")
+    with service(cluster, tmp_path / "service", *named) as addresses:
+        base = addresses["admin"].replace("0.0.0.0", "127.0.0.1") + "api/v1"
+        with httpx.Client(base_url=base, verify=context(cluster, "operator"), timeout=PATIENCE_S) as client:
+            assert client.get("/me").json()["name"] == "operator"
+            lists.write_bytes(revocation_list(tls, [tls / "operator.pem"]))
+            os.kill(int(addresses["pid"]), signal.SIGHUP)
+            cluster.wait_for(lambda: client.get("/me").status_code == 401, "revoked")
 
 
 def test_nobody_could_log_in(cluster: LocalCluster, tmp_path: Path) -> None:
