@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from admin.told_rows import told_type
+
 __all__ = ["REPORTS_MAX", "AuditPage", "AuditRow", "read_reports"]
 
 SUMMARY = "summary.json"
@@ -40,7 +42,7 @@ class AuditPage(msgspec.Struct):
     """Reports, the newest first; ``folder`` is where they are looked for, "" where no setting names one."""
 
     folder: str
-    rows: list[AuditRow]
+    rows: list[told_type(AuditRow)]  # type: ignore[valid-type]  # made of the row
 
 
 class _Proof(msgspec.Struct, rename="upper"):

@@ -1,11 +1,12 @@
 """The HTTP application: paths under ``/api/v1``, the dashboard's files, and who may ask for what.
 
 Each handler names the least role in its options; one that names none is refused to everybody, so a forgotten line
-closes a door and opens none. Paths that are a verb come from ``verb_paths``, lists of rows from ``row_paths``.
+closes a door and opens none. A verb that a role does not allow stands in the audit, as one over a link does. Paths that
+are a verb come from ``verb_paths``, lists of rows from ``row_paths``.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
+from access.operators.audit_chain import AuditRecord
 from access.operators.verbs import Role
 from admin.http.callers import Caller, Callers, is_foreign
 from admin.http.callers import Request as Asking
@@ -36,6 +38,9 @@ BASE = "/api/v1"
 BODY_BYTES_MAX = 64 * 1024
 NO_BODY = "a body in JSON is missing"
 PUBLIC = "public"  # of a handler that asks nobody's name
+Connection = ASGIConnection[Any, Any, Any, Any]
+Guard = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
+Find = Callable[[Connection], Awaitable[Caller]]
 
 
 class LoginForm(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,30 +76,90 @@ def make_application(
     session_s: float,
     is_https: bool,
     refusal: Callable[[bytes], str] = lambda _: "",
+    note: Callable[[AuditRecord], None] = lambda _: None,
 ) -> Litestar:
     """Return the application; everything else of the service is in ``handlers``, with their roles.
 
-    ``refusal`` says of an operator's certificate in DER why it is taken no more.
+    Args:
+        cluster: Its name.
+        version: Of this program.
+        callers: Say who asks.
+        handlers: Of all other paths.
+        session_s: Time until a browser's cookie ends.
+        is_https: Whether cookies are sent over TLS alone.
+        refusal: Says of an operator's certificate in DER why it is taken no more.
+        note: Told of refused changes.
     """
 
-    def as_me(caller: Caller) -> Me:
-        return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
-
-    async def find(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
+    async def find(connection: Connection) -> Caller:
         return await callers.find(_asking(connection, cluster, refusal))
 
-    async def authorize(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    @get(
+        f"{BASE}/version",
+        opt={"role": PUBLIC},
+        summary="Release of this service",
+        operation_id="version",
+        media_type=MediaType.TEXT,
+    )
+    async def tell_version() -> str:
+        return version
+
+    @get(f"{BASE}/openapi.json", opt={"role": PUBLIC}, include_in_schema=False, sync_to_thread=False)
+    def describe(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        return complete(request.app.openapi_schema.to_schema())
+
+    logins = _login_handlers(cluster, callers, find, session_s, is_https)
+    return Application(
+        route_handlers=[*logins, tell_version, describe, *handlers],
+        guards=[_guard(find, note)],
+        request_max_body_size=BODY_BYTES_MAX,
+        exception_handlers={Problem: _problem, HTTPException: _http_problem, Exception: _unexpected},
+        openapi_config=_description(version),
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _guard(
+    find: Find, note: Callable[[AuditRecord], None]
+) -> Callable[[Connection, BaseRouteHandler], Awaitable[None]]:
+    """Return what judges every request: who asks, with which role, and by parameters that there are."""
+
+    async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
         wanted = handler.opt.get("role")
         if wanted == PUBLIC:
             return
-        caller = await find(connection)
-        if not isinstance(wanted, Role) or caller.role < wanted:
-            name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"
-            text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
-            raise Problem(403, "forbidden", text, "ask with another token")
+        caller: Caller | None = None
+        try:
+            caller = await find(connection)
+            if not isinstance(wanted, Role) or caller.role < wanted:
+                name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"
+                text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
+                raise Problem(403, "forbidden", text, "ask with another token")
+        except Problem as problem:
+            verb = handler.opt.get("verb", "")
+            if problem.status == 403 and verb:
+                note(_refused(caller, verb, _address(connection), problem.detail))
+            raise
         refuse_unknown(handler, connection.path_params, connection.query_params)
         connection.state.caller = caller
         connection.state.judge = lambda: find(connection)  # of a stream, which outlives its first judgement
+
+    return authorize
+
+
+def _refused(caller: Caller | None, verb: str, address: str, reason: str) -> AuditRecord:
+    name, role = (caller.name, caller.role.name.lower()) if caller is not None else ("", "")
+    return AuditRecord("verb", "refused", actor=name, role=role, address=address, verb=verb, reason=reason)
+
+
+def _login_handlers(
+    cluster: str, callers: Callers, find: Find, session_s: float, is_https: bool
+) -> list[HTTPRouteHandler]:
+    """Return the handlers of a browser's login, and of what a caller is."""
+
+    def as_me(caller: Caller) -> Me:
+        return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
 
     @post(f"{BASE}/login", opt={"role": PUBLIC}, status_code=200, summary="Log a browser in", operation_id="login")
     async def log_in(request: Request[Any, Any, Any], data: LoginForm) -> Response[Me]:
@@ -131,29 +196,7 @@ def make_application(
     async def me(request: Request[Any, Any, Any]) -> Me:
         return as_me(request.state.caller)
 
-    @get(
-        f"{BASE}/version",
-        opt={"role": PUBLIC},
-        summary="Release of this service",
-        operation_id="version",
-        media_type=MediaType.TEXT,
-    )
-    async def tell_version() -> str:
-        return version
-
-    @get(f"{BASE}/openapi.json", opt={"role": PUBLIC}, include_in_schema=False, sync_to_thread=False)
-    def describe(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return complete(request.app.openapi_schema.to_schema())
-
-    return Application(
-        route_handlers=[log_in, logged_in, log_out, me, tell_version, describe, *handlers],
-        guards=[authorize],
-        request_max_body_size=BODY_BYTES_MAX,
-        exception_handlers={Problem: _problem, HTTPException: _http_problem, Exception: _unexpected},
-        openapi_config=_description(version),
-        logging_config=None,
-        debug=False,
-    )
+    return [log_in, logged_in, log_out, me]
 
 
 def _description(version: str) -> OpenAPIConfig:
@@ -174,7 +217,7 @@ def _description(version: str) -> OpenAPIConfig:
     )
 
 
-def _asking(connection: ASGIConnection[Any, Any, Any, Any], cluster: str, refusal: Callable[[bytes], str]) -> Asking:
+def _asking(connection: Connection, cluster: str, refusal: Callable[[bytes], str]) -> Asking:
     headers, scope = connection.headers, cast("dict[str, Any]", connection.scope)
     tls = (scope.get("extensions") or {}).get("tls") or {}
     return Asking(
@@ -188,7 +231,7 @@ def _asking(connection: ASGIConnection[Any, Any, Any, Any], cluster: str, refusa
     )
 
 
-def _address(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+def _address(connection: Connection) -> str:
     return connection.client.host if connection.client is not None else ""
 
 

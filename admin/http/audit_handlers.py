@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from access.operators.verbs import Role
 from admin.audits import AuditPage, read_reports
 from admin.http.problems import Problem
+from admin.told_rows import told_rows
 
 __all__ = ["audit_handlers"]
 
@@ -26,7 +27,7 @@ def audit_handlers(folder: Path | None) -> list[HTTPRouteHandler]:
         if folder is None:
             return AuditPage("", [])
         try:
-            return AuditPage(str(folder), read_reports(folder))
+            return AuditPage(str(folder), told_rows(read_reports(folder)))
         except FileNotFoundError:
             return AuditPage(str(folder), [])
         except OSError as error:

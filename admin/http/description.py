@@ -1,8 +1,9 @@
-"""The description of the API, completed: every path may answer with a problem, in the form that it then has."""
+"""The description of the API, completed: moments have their format, and every path may answer with a problem."""
 
 from typing import Any
 
 from admin.http.problems import MEDIA_TYPE
+from admin.told_rows import MOMENT_TEXT
 
 __all__ = ["complete"]
 
@@ -35,6 +36,10 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
         "properties": MEMBERS,
         "required": list(MEMBERS),
     }
+    for of in schema["components"]["schemas"].values():
+        for name, property_ in of.get("properties", {}).items():
+            if property_.get("description") == MOMENT_TEXT:  # Litestar takes no format from the type
+                of["properties"][name] = {**property_, "format": "date-time"}
     content = {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{NAME}"}}}
     for operations in schema.get("paths", {}).values():
         for method in METHODS:

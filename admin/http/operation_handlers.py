@@ -54,7 +54,7 @@ def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> lis
 
     @delete(
         "/operations/{name:str}",
-        opt={"role": Role.OPERATOR},
+        opt={"role": Role.OPERATOR, "verb": "operation cancel"},
         status_code=200,
         summary="End a rebalance, a drain or an export",
         description="Carries out the verb that the row names in `cancel`; wants the role operator.",
@@ -64,6 +64,7 @@ def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> lis
         request: Request[Any, Any, Any],
         name: str,
         dry_run: Annotated[bool, Parameter(query="dry_run", description="Only say which verb would end it.")] = False,
+        if_match: Annotated[str | None, Parameter(header="If-Match", description="As of that verb.")] = None,
     ) -> Response[dict[str, Any]]:
         operation = await one_of(request.state.caller, name)
         if not operation.cancel:
@@ -73,6 +74,6 @@ def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> lis
         at_node = operation.cancel == EXPORT_CANCEL
         arguments = {"node": operation.node} if operation.node and not at_node else {}
         node = operation.node if at_node else ""
-        return await carry(Wish.of(request, operation.cancel, arguments, False, "", node=node))
+        return await carry(Wish.of(request, operation.cancel, arguments, False, if_match or "", node=node))
 
     return [tell, tell_one, cancel]

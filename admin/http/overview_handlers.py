@@ -11,8 +11,11 @@ from litestar.response import Stream
 
 from access.operators.verbs import Role
 from admin.alarms import Active, Ended
+from admin.http.figures import Figures
+from admin.http.partial import Partial
 from admin.http.problems import Problem
-from admin.http.watching import Overview, Watching
+from admin.http.watching import Watching
+from admin.told_rows import told, told_rows, told_type
 
 __all__ = ["AlarmList", "overview_handlers"]
 
@@ -21,14 +24,27 @@ Judge = Callable[[], Awaitable[Any]]  # raises Problem where the caller is not k
 QUIET_S = 15.0  # a stream says something at least so often, so that both ends notice a dead one
 STREAM_S = 3_600.0  # a stream ends then, and the browser opens another
 JUDGED_S = 5.0  # a stream of somebody whose token was revoked ends within so long
+OVERVIEW_PARTS = ("drops", "history", "complete", "partial", "beat")
 UNKNOWN = (401, 403)  # statuses that end one
 
 
 class AlarmList(msgspec.Struct):
     """Alarms that stand, and those that stood since the service began."""
 
-    active: list[Active]
-    past: list[Ended]
+    active: list[told_type(Active)]  # type: ignore[valid-type]  # made of the row
+    past: list[told_type(Ended)]  # type: ignore[valid-type]
+
+
+class ToldOverview(msgspec.Struct):
+    """The first page, its moments as text; ``at`` of the history is in seconds, for charts."""
+
+    figures: told_type(Figures)  # type: ignore[valid-type]
+    alarms: list[told_type(Active)]  # type: ignore[valid-type]
+    drops: dict[str, int]
+    history: dict[str, list[Any]]
+    complete: bool
+    partial: list[Partial]
+    beat: int
 
 
 class Discovered(msgspec.Struct):
@@ -42,13 +58,15 @@ def overview_handlers(watching: Watching) -> list[HTTPRouteHandler]:
     """Return the handlers."""
 
     @get("/overview", opt={"role": Role.VIEWER}, summary="Figures, alarms and the last hour", operation_id="overview")
-    async def overview() -> Overview:
-        return await watching.fresh()
+    async def overview() -> ToldOverview:
+        found = await watching.fresh()
+        parts = {name: getattr(found, name) for name in OVERVIEW_PARTS}
+        return ToldOverview(told(found.figures), told_rows(found.alarms), **parts)
 
     @get("/alarms", opt={"role": Role.VIEWER}, summary="Alarms of now, and past ones", operation_id="alarms")
     async def alarms() -> AlarmList:
         await watching.fresh()
-        return AlarmList(watching.alarms.active, watching.alarms.past)
+        return AlarmList(told_rows(watching.alarms.active), told_rows(watching.alarms.past))
 
     @get("/sd", opt={"role": Role.VIEWER}, summary="Prometheus' HTTP discovery", operation_id="discovery")
     async def discover() -> list[Discovered]:

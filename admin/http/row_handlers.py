@@ -1,11 +1,12 @@
 """Handlers of the paths that are rows of looks: lists with cursors; the paths stand in ``row_paths.py``.
 
-Columns of a row are its conditions in the query, with ``*`` and ``?``; a column's name that a list of nodes also has is
-the nodes to ask. Which nodes hold a kind is ``admin/queries.py``'s business.
+Columns of a row are its conditions in the query, with ``*`` and ``?``, but for moments, which nodes have as numbers; a
+column's name that a list of nodes also has is the nodes to ask. Names are those by which rows are told. Which nodes
+hold a kind is ``admin/queries.py``'s business.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -19,6 +20,8 @@ from admin.http.callers import Caller
 from admin.http.partial import Partial
 from admin.http.problems import Problem
 from admin.http.row_paths import LISTS, Listing
+from admin.moments import is_time, plain_name
+from admin.told_rows import told, told_type
 from conf.errors import ExitCode, UserError
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
 
@@ -36,8 +39,8 @@ NONE = inspect.Parameter.empty
 
 
 def page_type(what: str) -> type[msgspec.Struct]:
-    """Return the type of a page: its rows are the structs of that kind, without a second model."""
-    row: Any = LOOK_KINDS[what].row
+    """Return the type of a page: its rows are the structs of that kind as they are told, without a second model."""
+    row: Any = told_type(LOOK_KINDS[what].row)
     fields: list[Any] = [
         ("rows", list[row]),
         ("cursor", str, ""),
@@ -55,7 +58,7 @@ def rows_of_page(page: type[msgspec.Struct], listed: queries.Listed) -> msgspec.
     for node, row in listed.rows:
         if "node" in row.__struct_fields__ and row.node is None:
             row.node = node
-        rows.append(row)
+        rows.append(told(row))
     partial = [Partial(*missing) for missing in listed.partial]
     return page(rows, listed.cursor, not partial, partial, list(listed.restarted), listed.total_about)
 
@@ -79,7 +82,9 @@ def row_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
 def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
     kind = LOOK_KINDS[listing.what]
     page = page_type(listing.what)
-    names = [*columns_of(listing.what), *kind.takes]
+    fields = {plain_name(name): name for name in columns_of(listing.what)}  # by the names that rows are told by
+    names = [*(name for name in columns_of(listing.what) if not is_time(name)), *kind.takes]
+    first = plain_name(listing.best)
 
     async def handle(request: Request[Any, Any, Any], **given: Any) -> Any:
         caller: Caller = request.state.caller
@@ -90,10 +95,11 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
             nodes=_split(given["node"]),
             limit=given["limit"],
             cursor=given["cursor"],
-            columns=_split(given["columns"]),
-            best=given["best"] or listing.best,
+            columns=[fields.get(name, name) for name in _split(given["columns"])],
+            best=fields.get(given["best"], given["best"]) or listing.best,
         )
         try:
+            _check_columns(fields, (*wanted.columns, wanted.best))
             return rows_of_page(page, await queries.walk(cluster, listing.what, wanted))
         except UserError as error:
             raise refused(error) from None
@@ -111,7 +117,7 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
         "node": (Annotated[str, Parameter(description="Nodes to ask, with commas; all that have such rows.")], ""),
         "limit": (Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="Rows of a page.")], 100),
         "cursor": (Annotated[str, Parameter(max_length=PATTERN_MAX, description="Of the page before.")], ""),
-        "best": (Annotated[str, Parameter(max_length=PATTERN_MAX, description=BEST)], listing.best),
+        "best": (Annotated[str, Parameter(max_length=PATTERN_MAX, description=BEST)], first),
         "columns": (Annotated[str, Parameter(description="Columns, with commas; every one.")], ""),
         "timeout": (Annotated[float, Parameter(gt=0, le=30, description="s for the page.")], 5.0),
     }
@@ -128,6 +134,17 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
     make: Any = get(listing.path, opt={"role": ROLES[kind.role]}, **options)
     handler: HTTPRouteHandler = make(handle)
     return handler
+
+
+def _check_columns(fields: Mapping[str, str], names: Iterable[str]) -> None:
+    """Refuse a column that a list has not, and name those that it has as rows are told.
+
+    Raises:
+        UserError: There is no such column.
+    """
+    unknown = next((name for name in names if name and name not in fields.values()), None)
+    if unknown is not None:
+        raise UserError(f"no column {unknown[:64]!r}; there are {', '.join(fields)}", ExitCode.USAGE)
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -144,8 +144,16 @@ class AdminService:
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
         name, settings = self._config.node.cluster, self._settings
-        refusal = self._operators.refusal
-        return make_application(name, own_version(), callers, routes, settings.session_s, self._is_https, refusal)
+        return make_application(
+            name,
+            own_version(),
+            callers,
+            routes,
+            settings.session_s,
+            self._is_https,
+            self._operators.refusal,
+            self._audit.note,
+        )
 
     def _export_traces(self, cluster: LiveCluster, nursery: trio.Nursery) -> None:
         """Send the messages of traces as spans, where the settings name a collector.

@@ -12,10 +12,11 @@ from litestar.params import Parameter
 from access.operators.verbs import Role
 from admin import queries, stories
 from admin.explain.message import check_origin
-from admin.explain.story import Story
+from admin.explain.story import Step, Story
 from admin.http.partial import Partial
 from admin.http.problems import Problem
 from admin.http.row_handlers import ClusterOf, refused
+from admin.told_rows import Moment, moment_of_ms, told, told_rows, told_type
 from conf.errors import UserError
 from wire.messages.look_rows_clients import (
     SeenClientNow,
@@ -43,49 +44,54 @@ class ClientNow(msgspec.Struct):
     partition: int
     primary: str
     edge: str
-    session: SeenSessionNow | None
-    connection: SeenClientNow | None
+    session: told_type(SeenSessionNow) | None  # type: ignore[valid-type]  # made of the row
+    connection: told_type(SeenClientNow) | None  # type: ignore[valid-type]
     partial: list[Partial]
 
 
 class ToldStep(msgspec.Struct):
     """A step of an explanation."""
 
+    at: Moment | None
     node: str
     what: str
     why: str
-    at_ms: int | None
     facts: dict[str, Any]
 
 
 class ToldStory(msgspec.Struct):
-    """An explanation: its steps in order, the sentence that decides, and what was asked in vain."""
+    """An explanation: its steps in order, the one that decides, its sources, and who was asked in vain.
+
+    ``verdict`` is the deciding sentence, also where nothing is wrong and so no step decides.
+    """
 
     question: str
     verdict: str
+    cause: ToldStep | None
     steps: list[ToldStep]
     had: list[str]
-    lacked: list[Partial]
+    complete: bool
+    partial: list[Partial]
 
 
 class Subscribed(msgspec.Struct):
     """Subscriptions of one client."""
 
-    rows: list[SeenSubscription]
+    rows: list[told_type(SeenSubscription)]  # type: ignore[valid-type]
     partial: list[Partial]
 
 
 class Queued(msgspec.Struct):
     """The first entries of a session's queue."""
 
-    rows: list[SeenQueued]
+    rows: list[told_type(SeenQueued)]  # type: ignore[valid-type]
     partial: list[Partial]
 
 
 class UnderWay(msgspec.Struct):
     """Messages under way to a client, or from it."""
 
-    rows: list[SeenInflight]
+    rows: list[told_type(SeenInflight)]  # type: ignore[valid-type]
     partial: list[Partial]
 
 
@@ -94,8 +100,14 @@ def _partial(missing: Any) -> list[Partial]:
 
 
 def _told(story: Story) -> ToldStory:
-    steps = [ToldStep(step.node, step.what, step.why, step.at_ms, dict(step.facts)) for step in story.steps]
-    return ToldStory(story.question, story.verdict, steps, list(story.had), _partial(story.lacked))
+    cause = _step(story.cause) if story.cause is not None else None
+    lacked = _partial(story.lacked)
+    steps = [_step(step) for step in story.steps]
+    return ToldStory(story.question, story.verdict, cause, steps, list(story.had), not lacked, lacked)
+
+
+def _step(step: Step) -> ToldStep:
+    return ToldStep(moment_of_ms(step.at_ms), step.node, step.what, step.why, dict(step.facts))
 
 
 def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
@@ -116,7 +128,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
         if view.session is None and view.connection is None and not view.partial:
             raise Problem(404, "not_found", "no connection and no session has this client identifier")
         places = view.partition, view.primary, view.edge
-        return ClientNow(client_id, *places, view.session, view.connection, _partial(view.partial))
+        return ClientNow(client_id, *places, told(view.session), told(view.connection), _partial(view.partial))
 
     @get(
         "/clients/{client_id:str}/explain", opt=viewer, summary="Why nothing reaches it", operation_id="explain_client"
@@ -129,7 +141,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     async def subscribed(request: Request[Any, Any, Any], client_id: Name) -> Subscribed:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.subscriptions(cluster, view)
-        return Subscribed(rows, _partial((*view.partial, *missing)))
+        return Subscribed(told_rows(rows), _partial((*view.partial, *missing)))
 
     @get("/clients/{client_id:str}/inflight", opt=viewer, summary="Messages under way", operation_id="under_way")
     async def under_way(request: Request[Any, Any, Any], client_id: Name) -> UnderWay:
@@ -140,7 +152,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
             more, silent = await queries.place(cluster, node, "inflight", {"client_id": client_id}, queries.PLACE_ROWS)
             rows += more
             missing += silent
-        return UnderWay(rows, _partial(missing))
+        return UnderWay(told_rows(rows), _partial(missing))
 
     @get("/sessions/{client_id:str}/queue", opt=viewer, summary="First entries of its queue", operation_id="queue")
     async def queue(
@@ -148,7 +160,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     ) -> Queued:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.queue(cluster, view, limit, "" if payload == "none" else payload)
-        return Queued(rows, _partial((*view.partial, *missing)))
+        return Queued(told_rows(rows), _partial((*view.partial, *missing)))
 
     return [show, explain, subscribed, under_way, queue, *_explaining(asked)]
 
@@ -164,8 +176,7 @@ def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Clus
         publisher: Annotated[str, Parameter(query="from", max_length=65_535)] = "",
         qos: Annotated[int, Parameter(ge=0, le=2)] = 1,
     ) -> ToldStory:
-        told = stories.topic_explained(await asked(request), topic, publisher=publisher, qos=qos)
-        _, story = await _heard(told)
+        _, story = await _heard(stories.topic_explained(await asked(request), topic, publisher=publisher, qos=qos))
         return _told(story)
 
     @get("/messages/explain", opt=viewer, summary="What became of a message", operation_id="explain_message")

@@ -34,7 +34,7 @@ def token_handlers(carry: Carry) -> list[HTTPRouteHandler]:
 
     @post(
         "/tokens",
-        opt={"role": Role.ADMIN},
+        opt={"role": Role.ADMIN, "verb": "token create"},
         status_code=200,
         summary="Make a token, which is told this once",
         description="The verb `token create` of the command line; wants the role admin.",

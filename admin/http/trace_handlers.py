@@ -11,6 +11,8 @@ from access.operators.verbs import Role
 from admin import traces
 from admin.http.partial import Partial
 from admin.http.row_handlers import ClusterOf, refused
+from admin.moments import iso_us
+from admin.told_rows import Moment, told_type
 from conf.errors import UserError
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
@@ -21,10 +23,16 @@ Name = Annotated[str, Parameter(min_length=1, max_length=64, description="Of the
 Limit = Annotated[int, Parameter(ge=1, le=10_000, description="Rows: the last ones.")]
 
 
-class ToldEvent(SeenTraceEvent, omit_defaults=True):
+class Told(msgspec.Struct, kw_only=True):
     """An event, its time by this service's clock, and by how much that may be wrong."""
 
-    error_us: int | None = None
+    at: Moment
+    error_us: int
+    node: str
+
+
+OWN = ("at_us", "node", "carried")  # columns that are told otherwise, or not at all
+ToldEvent: Any = told_type(SeenTraceEvent, OWN, (Told,))
 
 
 class Events(msgspec.Struct):
@@ -57,7 +65,7 @@ def trace_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     return [events]
 
 
-def _row(told: traces.Told) -> ToldEvent:
-    fields = {name: getattr(told.event, name) for name in SeenTraceEvent.__struct_fields__}
-    fields |= {"node": told.node, "at_us": told.at_us, "carried": None}
-    return ToldEvent(**fields, error_us=told.error_us)
+def _row(told: traces.Told) -> Any:
+    names = [name for name in SeenTraceEvent.__struct_fields__ if name not in OWN]
+    known = {name: getattr(told.event, name) for name in names}
+    return ToldEvent(at=iso_us(told.at_us), error_us=told.error_us, node=told.node, **known)

@@ -68,7 +68,7 @@ def _handler(row: VerbPath, carry: Carry) -> HTTPRouteHandler:
     role = verb.role.name.lower()
     text = f"The verb `{row.verb}` of the command line; wants the role {role}."
     options: dict[str, Any] = {"summary": row.summary, "description": text, "operation_id": operation, "opt": {}}
-    options["opt"]["role"] = verb.role
+    options["opt"] |= {"role": verb.role, "verb": row.verb}
     if row.method != "GET":
         options["status_code"] = 200
     handler: HTTPRouteHandler = make(path, **options)(handle)

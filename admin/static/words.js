@@ -29,8 +29,11 @@ export function counted(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
 
-export function moment(ms) {
-  return ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + "Z" : "";
+// A time of the API, which is UTC: to the second, or as exactly as a trace has it.
+const TIME = /^(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}:\d{2})(?:\.(\d+))?Z$/;
+export function moment(text) {
+  const [, day, clock, part] = TIME.exec(text || "") || [];
+  return day ? `${day} ${clock}${part && part.length > 3 ? `.${part}` : ""}Z` : printable(String(text || ""));
 }
 
 // Names of numbers that count nothing: told as they are, so that they can be copied.
@@ -44,8 +47,6 @@ export function shown(name, value) {
   if (typeof value === "object") return Object.entries(value).map(([key, one]) => `${key}=${shown(key, one)}`).join(", ");
   if (typeof value === "number") {
     if (NAMES.test(name)) return String(value);
-    if (/(^|_)(at|until|since|after)_ms$/.test(name)) return moment(value);
-    if (/(^|_)at_us$/.test(name)) return moment(value / 1000);
     if (name.endsWith("_per_s")) return count(Math.round(value * 10) / 10);
     if (name.endsWith("bytes_s")) return value ? `${size(value)} a second` : "no bound";
     if (name.endsWith("_s")) return seconds(value);
@@ -53,7 +54,7 @@ export function shown(name, value) {
     if (name.endsWith("_ms")) return `${Math.round(value * 100) / 100} ms`;
     return count(Math.round(value * 1000) / 1000);
   }
-  if (/(^|_)at_us$/.test(name) && /^\d{16}$/.test(value)) return `${moment(Number(value) / 1000).slice(0, -1)}.${value.slice(-6)}Z`; // too long a number for JSON
+  if (/(^|_)(at|until|since|not_after)$/.test(name)) return moment(value);
   return printable(String(value));
 }
 
@@ -73,5 +74,5 @@ export function printable(text) {
 }
 
 export function heading(name) {
-  return name.replace(/(^|_)(at|until|since)_(ms|us)$/, " $2").trim().replace(/_per_s$/, "_a_second").replace(/_(s|ms|us|utc)$/, "").replaceAll("_", " ");
+  return name.replace(/_per_s$/, "_a_second").replace(/_(s|ms|us|utc)$/, "").replaceAll("_", " ");
 }

@@ -73,12 +73,13 @@ def tail(file: FILE, lines: COUNT = 20) -> None:
 def reports(options: Options, folder: FOLDER = None) -> None:
     """Show what `jobs audit --output` found, the newest first; exit code 1 where the newest one lost something."""
     from admin.audits import AuditPage, AuditRow, read_reports
+    from admin.told_rows import row_told
     from conf.errors import ExitCode, UserError
     from stratamq.cli.api_asking import page_of
 
     rows: list[AuditRow]
     if options.show_api or options.api is not None:
-        rows = page_of(options, "/audits", AuditPage).rows
+        rows = [row_told(AuditRow, row) for row in page_of(options, "/audits", AuditPage).rows]
     else:
         path = folder or options.data / "audits"
         try:

@@ -5,11 +5,11 @@ has. A table gets times as ages, durations in two units, sizes in binary units, 
 The name of a column tells what it holds: ``_at_ms`` a time, ``_s`` seconds, ``bytes`` a size.
 """
 
-import datetime
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
+
+from admin.moments import TIME_US, is_time, iso, iso_us, plain_name, scale_of
 
 __all__ = [
     "NEVER",
@@ -22,6 +22,7 @@ __all__ = [
     "heading",
     "is_time",
     "iso",
+    "iso_us",
     "plain_name",
     "plain_row",
     "plain_value",
@@ -29,8 +30,6 @@ __all__ = [
     "size",
 ]
 
-TIME_ENDS = ("at_ms", "since_ms", "until_ms", "not_after_ms")
-TIME_US = "at_us"
 CELL_MAX = 120  # characters of one value in a table; -o json has all of it
 NEVER = -1  # of what expires
 HEADINGS = {
@@ -48,11 +47,6 @@ HEADINGS = {
     "disk_bytes": "DISK",
     "disk_free_bytes": "DISK_FREE",
 }
-
-
-def is_time(name: str) -> bool:
-    """Return whether a column holds a moment."""
-    return name.endswith(TIME_ENDS) or name == TIME_US
 
 
 def heading(name: str) -> str:
@@ -81,11 +75,6 @@ def fields_of(row: Any) -> dict[str, Any] | None:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def plain_name(name: str) -> str:
-    """Return a column's name for programs: a time's says no unit."""
-    return name.rpartition("_")[0] if is_time(name) else name
-
-
 def plain_value(name: str, value: object) -> object:
     """Return a value for programs."""
     _, scale = _plain_column(name)
@@ -112,22 +101,7 @@ def _plain_columns(names: tuple[str, ...]) -> tuple[list[str], list[tuple[str, f
 @lru_cache(256)
 def _plain_column(name: str) -> tuple[str, float]:
     """Return a column's name for programs, and how many of it are a second, 0 of what is no time."""
-    return plain_name(name), (1e6 if name == TIME_US else 1e3) if is_time(name) else 0.0
-
-
-def iso(seconds: float) -> str:
-    """Return a time as text, to the millisecond; what no calendar has as the number."""
-    try:
-        whole, thousandths = divmod(math.floor(seconds * 1e3 + 1e-4), 1000)  # 0.1 us: what a float of now is short of
-        return f"{_second(whole)}.{thousandths:03d}Z"
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:g}"
-
-
-@lru_cache(4096)
-def _second(whole: int) -> str:
-    """Return a whole second as text: a long list has many times of one."""
-    return datetime.datetime.fromtimestamp(whole, datetime.UTC).isoformat(timespec="seconds")[:19]
+    return plain_name(name), scale_of(name)
 
 
 def shown_cell(name: str, value: Any, now_s: float) -> object:
@@ -138,7 +112,7 @@ def shown_cell(name: str, value: Any, now_s: float) -> object:
 def cell_maker(name: str, now_s: float) -> Callable[[Any], object]:
     """Return what makes the cells of one column: a long table looks at the column's name once."""
     if is_time(name):
-        scale = 1e6 if name == TIME_US else 1e3
+        scale = scale_of(name)
         of_number: Callable[[float], object] = lambda value: age_of(value / scale, now_s)  # noqa: E731
     elif name.endswith("_s"):
         expires = "expir" in name

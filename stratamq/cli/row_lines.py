@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from admin.moments import scale_of
 from stratamq.cli import cells
 from stratamq.cli.output import OutputFormat, render
 
@@ -23,7 +24,7 @@ def row_lines(row_type: type[msgspec.Struct], rows: Sequence[tuple[str, Any]], *
         names_node: A row without a node is of the one that answered.
     """
     fields = row_type.__struct_fields__
-    moments = [(name, 1e6 if name == cells.TIME_US else 1e3) for name in fields if cells.is_time(name)]
+    moments = [(name, scale) for name in fields if (scale := scale_of(name))]
     names_node = names_node and "node" in fields
     encode = msgspec.json.Encoder().encode
     lines = []

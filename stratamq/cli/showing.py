@@ -128,6 +128,7 @@ def print_story(story: "Story", options: Options, point: Point) -> None:
         print_result(
             {
                 "question": story.question,
+                "verdict": story.verdict,
                 "cause": _step(story.cause) if story.cause is not None else None,
                 "steps": [_step(step) for step in story.steps],
                 "had": list(story.had),

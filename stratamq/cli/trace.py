@@ -2,7 +2,6 @@
 
 import secrets
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -168,14 +167,14 @@ def _json_line(one: "Told") -> str:
 def event_row(one: "Told") -> dict[str, Any]:
     """Return an event for programs: its time by our clock, and how wrong that may be."""
     row = cells.fields_of(one.event) or {}
-    at = {"at": _iso_us(one.at_us), "error_us": one.error_us, "node": one.node}
+    at = {"at": cells.iso_us(one.at_us), "error_us": one.error_us, "node": one.node}
     return at | {name: value for name, value in row.items() if name not in ("at_us", "node", "carried")}
 
 
 def line_of(one: "Told", *, short: bool = False) -> str:
     """Return an event as one line; ``short``: of one message, whose topic and origin are known."""
     event = one.event
-    at = _iso_us(one.at_us)
+    at = cells.iso_us(one.at_us)
     parts = [at.partition("T")[2] if short else at, one.node, event.stage or "?"]
     for word, value in (
         ("", repr(event.client_id) if event.client_id else None),
@@ -192,14 +191,6 @@ def line_of(one: "Told", *, short: bool = False) -> str:
         if value is not None:
             parts.append(f"{word}{value}")
     return printable(" ".join(parts))
-
-
-def _iso_us(at_us: int) -> str:
-    """Return a time as text, to the microsecond; what no calendar has as the number."""
-    try:
-        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_us // 1_000_000)) + f".{at_us % 1_000_000:06d}Z"
-    except (ValueError, OverflowError, OSError):
-        return str(at_us)
 
 
 def _say_clocks(told: "list[Told]") -> None:

@@ -1,12 +1,13 @@
 """The HTTP service over a real cluster: its doors, roles, changes, and hostile requests."""
 
+import json
 import re
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -74,6 +75,8 @@ def test_roles_of_tokens_and_revocation_at_once(place: Place) -> None:
         refused = client.post("/bans", json={"kind": "user", "value": "x"})
         assert refused.status_code == 403 and refused.headers["content-type"] == "application/problem+json"
         assert client.delete("/tokens/o").status_code == 403
+    place.cluster.wait_for(lambda: len(refused_lines(place, "v")) == 2, "in the audit")
+    assert [line["verb"] for line in refused_lines(place, "v")] == ["ban add", "token revoke"]
     with place.client(operator) as client:
         tried = client.post("/bans", params={"dry_run": True}, json={"kind": "user", "value": "x"})
         assert tried.json()["dry_run"] and not place.cluster.admin("ban", "list")["bans"]
@@ -85,6 +88,12 @@ def test_roles_of_tokens_and_revocation_at_once(place: Place) -> None:
     assert {**gone.json(), "request_id": ""} == {**never.json(), "request_id": ""}
     assert client.base_url.path and "www-authenticate" in gone.headers
     place.cluster.admin("token", "revoke", "v")
+
+
+def refused_lines(place: Place, actor: str) -> list[dict[str, Any]]:
+    """Return the lines of the service's audit about what one actor was refused."""
+    lines = [json.loads(line) for line in read_lines(place.cluster.data / "admin" / "audit.jsonl")]
+    return [line for line in lines if line["outcome"] == "refused" and line["actor"] == actor]
 
 
 def test_a_token_that_ended_is_refused_as_one_that_never_was(place: Place) -> None:
@@ -238,6 +247,7 @@ def test_long_work_is_accepted_and_named(place: Place) -> None:
         try:
             assert begun.status_code == 202 and begun.json()["operation"] == "drain-edge-0"
             assert begun.headers["location"] == "/api/v1/operations/drain-edge-0"
+            assert client.delete(begun.headers["location"][7:], headers={"If-Match": '"0"'}).status_code == 412
             row = client.get("/operations/drain-edge-0")
             assert row.status_code == 200 and row.json()["cancel"] == "node undrain"
         finally:

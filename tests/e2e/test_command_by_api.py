@@ -1,5 +1,6 @@
 """The command line with ``--api``: the same rows, lines and exit codes as over links, with a token alone."""
 
+import json
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from tests.patience import PATIENCE_S
 QUESTIONS = """client list --filter state=open --columns client_id
 client show shown
 client explain shown --topic shown/1
+client list --columns client_id,connected_at --best connected_at
 session list
 session show shown
 queue show shown --payload head
@@ -245,6 +247,29 @@ def test_what_show_api_prints_of_a_question_is_answered(place: OperatedCluster, 
             path = next(path for path in described if re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), answer.url.path))
             known = {one["name"] for one in described[path]["get"].get("parameters", ())}
             assert {*answer.url.params} <= known, line
+
+
+def test_the_body_of_a_call_is_what_is_printed(place: OperatedCluster, by_api: ByApi) -> None:
+    """Names, moments and all that stands beside the rows; moments were milliseconds under other names."""
+    place.subscribe(place.come("told", 0, expiry_s=60), "told/#")
+    place.publish(place.come("told-publisher", 1), "$SYS/told", 1)  # a refusal, for journals
+    headers = {"Authorization": f"Bearer {by_api.file('admin').read_text()}"}
+    with httpx.Client(base_url=by_api.url, headers=headers, timeout=PATIENCE_S) as service:
+        for words, moment in (
+            (
+                ("client", "list", "--columns", "client_id,connected_at,node", "--filter", "client_id=told*"),
+                "connected_at",
+            ),
+            (("subscription", "list", "--columns", "filter,since", "--filter", "client_id=told"), "since"),
+            (("journal", "--columns", "at,node,event,client_id", "--filter", "client_id=told-*"), "at"),
+            (("topic", "explain", "told/1"), ""),
+        ):
+            target = by_api.run(*words, "--show-api")[1].strip().partition(" ")[2]
+            _, over_links, _ = place.run(*words, "-o", "json")
+            told = service.get(target).json()
+            assert told == json.loads(over_links), words
+            if moment:
+                assert re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:]{8}\.\d{3}Z", told["rows"][0][moment]), told
 
 
 def test_the_call_of_each_question_and_change(by_api: ByApi) -> None:

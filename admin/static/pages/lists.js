@@ -60,7 +60,7 @@ const placed = (row) => (row.partition < 0 ? { ...row, partition: undefined } : 
 export const LISTS = {
   clients: {
     title: "Clients", question: "Who is connected?", path: "/clients", cli: "stratamq client list", live: true,
-    columns: ["client_id", "user", "state", "node", "proto", "address", "listener", "keep_alive_s", "connected_at_ms", "inflight", "queued", "subscriptions", "rtt_p99_ms", "dropped"],
+    columns: ["client_id", "user", "state", "node", "proto", "address", "listener", "keep_alive_s", "connected_at", "inflight", "queued", "subscriptions", "rtt_p99_ms", "dropped"],
     filters: ["client_id", "user", "node", "listener", "address", "proto", "state"], links: { client_id: client },
   },
   sessions: {
@@ -70,7 +70,7 @@ export const LISTS = {
   },
   subscriptions: {
     title: "Subscriptions", question: "What is subscribed?", path: "/subscriptions", cli: "stratamq subscription list",
-    columns: ["client_id", "filter", "qos", "share", "no_local", "retain_as_published", "identifier", "since_ms", "durable", "node", "partition"],
+    columns: ["client_id", "filter", "qos", "share", "no_local", "retain_as_published", "identifier", "since", "durable", "node", "partition"],
     filters: ["client_id", "filter", "share", "node"], links: { client_id: client },
   },
   shares: {
@@ -94,20 +94,20 @@ export const LISTS = {
   slow: {
     title: "Slow", question: "Who cannot follow?", path: "/slow", cli: "stratamq slow", live: true,
     choices: { by: ["age", "window", "unsent", "queued", "bytes"] },
-    columns: ["client_id", "node", "by", "value", "since_ms", "partition"], filters: ["client_id", "node"], links: { client_id: client }, empty: "Nobody is behind.", of: (row) => ({ ...row, value: worth(row), unit: undefined }),
+    columns: ["client_id", "node", "by", "value", "since", "partition"], filters: ["client_id", "node"], links: { client_id: client }, empty: "Nobody is behind.", of: (row) => ({ ...row, value: worth(row), unit: undefined }),
   },
   drops: {
     title: "Drops", question: "What was dropped, and why?", path: "/drops", cli: "stratamq drops", live: true,
-    columns: ["reason", "count", "node", "last_at_ms", "last_client_id", "last_topic"], filters: ["reason", "node"],
+    columns: ["reason", "count", "node", "last_at", "last_client_id", "last_topic"], filters: ["reason", "node"],
     keep: (row) => row.count, empty: "Nothing was dropped since these nodes began.", links: { last_client_id: (row) => to("client", { id: row.last_client_id }) },
   },
   journal: {
     title: "Journal", question: "What was refused, dropped, taken over?", path: "/journal", cli: "stratamq journal", live: true,
-    columns: ["at_ms", "node", "event", "reason", "client_id", "topic", "origin", "detail", "left_out"], filters: ["event", "reason", "client_id", "topic", "node"], links: { client_id: client, origin: (row) => to("message", { origin: row.origin }) },
+    columns: ["at", "node", "event", "reason", "client_id", "topic", "origin", "detail", "left_out"], filters: ["event", "reason", "client_id", "topic", "node"], links: { client_id: client, origin: (row) => to("message", { origin: row.origin }) },
   },
   logs: {
     title: "Logs", question: "What was said?", path: "/logs", cli: "stratamq log", live: true,
-    columns: ["at_ms", "node", "level", "event", "message", "fields"], filters: ["level", "event", "node"],
+    columns: ["at", "node", "level", "event", "message", "fields"], filters: ["level", "event", "node"],
   },
   config: {
     title: "Configuration", question: "What is set, and by whom?", path: "/config", cli: "stratamq config list",

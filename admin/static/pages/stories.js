@@ -10,14 +10,14 @@ const message = (row) => `#/message?${new URLSearchParams({ origin: row.origin }
 
 export function Steps({ steps }) {
   return html`<ol class="steps">${(steps || []).map((step, at) => html`<li key=${at}>
-    ${step.at_ms ? html`<time>${moment(step.at_ms)} ${step.node}</time><br />` : step.node ? html`<time>${step.node}</time><br />` : null}
+    ${step.at ? html`<time>${moment(step.at)} ${step.node}</time><br />` : step.node ? html`<time>${step.node}</time><br />` : null}
     <strong>${printable(step.what || "")}</strong>${step.why ? html`<br />${printable(step.why)}` : null}
     ${step.facts && Object.keys(step.facts).length ? html`<br /><span class="mono">${printable(Object.entries(step.facts).map(([name, value]) => `${name}=${shown(name, value)}`).join("  "))}</span>` : null}</li>`)}</ol>`;
 }
 
 function Sources({ answer }) {
   if (!answer) return null;
-  return html`<p class="question">Sources: ${(answer.had || []).join(", ") || "none"}${(answer.lacked || []).length ? `; not: ${answer.lacked.map((one) => `${one.node} (${one.why})`).join(", ")}` : ""}</p>`;
+  return html`<p class="question">Sources: ${(answer.had || []).join(", ") || "none"}${(answer.partial || []).length ? `; not: ${answer.partial.map((one) => `${one.node} (${one.why})`).join(", ")}` : ""}</p>`;
 }
 
 export function Client({ query, go, me, beat }) {
@@ -41,10 +41,10 @@ export function Client({ query, go, me, beat }) {
       <div class="row">${may ? html`<a href=${`#/traces?${new URLSearchParams({ kind: "client", pattern: id })}`}>Trace it</a>` : null}<${Change} label="Kick" method="DELETE" path=${`/clients/${part}`} danger=${true} enabled=${may} />
         ${now.answer && now.answer.session && now.answer.session.durable ? html`<${Change} label="Empty its queue" method="DELETE" path=${`/sessions/${part}/queue`} danger=${true} enabled=${me.role === "admin"} />
         <${Change} label="Delete its session" method="DELETE" path=${`/sessions/${part}`} danger=${true} enabled=${me.role === "admin" && !now.answer.connection} />` : null}</div>
-      <h2>Queue</h2><${Answered} state=${queue} caption="First entries of the queue" columns=${["seq", "topic", "qos", "bytes", "state", "packet", "age_s", "arrived_at_ms", "expires_in_s", "origin", "share"]} links=${{ origin: message }} empty="The queue is empty, or there is none." />
+      <h2>Queue</h2><${Answered} state=${queue} caption="First entries of the queue" columns=${["seq", "topic", "qos", "bytes", "state", "packet", "age_s", "arrived_at", "expires_in_s", "origin", "share"]} links=${{ origin: message }} empty="The queue is empty, or there is none." />
       <h2>Under way</h2><${Answered} state=${inflight} caption="Unacknowledged" columns=${["direction", "packet", "qos", "state", "topic", "age_s", "origin", "waits_for"]} links=${{ origin: message }} empty="Nothing is under way." />
       <h2>Subscriptions</h2><${Answered} state=${subscriptions} caption="Subscriptions" columns=${["filter", "qos", "share", "no_local", "retain_as_published", "identifier", "durable"]} empty="It subscribes to nothing." />
-      <h2>Journal</h2><${Answered} state=${journal} caption="What nodes noted about it" columns=${["at_ms", "node", "event", "reason", "topic", "origin", "detail", "left_out"]} links=${{ origin: message }} empty="No node noted anything about it." />
+      <h2>Journal</h2><${Answered} state=${journal} caption="What nodes noted about it" columns=${["at", "node", "event", "reason", "topic", "origin", "detail", "left_out"]} links=${{ origin: message }} empty="No node noted anything about it." />
       <${Copies} cli=${`stratamq client explain ${quoted(id)}`} path=${`/clients/${part}/explain`} />` : null}`;
 }
 
@@ -101,8 +101,8 @@ export function Traces({ query, go, me, beat }) {
       <label>of <select value=${form.kind} onChange=${(event) => setForm({ ...form, kind: event.target.value })}>${["client", "topic", "address", "origin"].map((kind) => html`<option key=${kind} value=${kind}>${kind}</option>`)}</select></label>
       ${field("pattern", "pattern")}${field("for_s", "seconds", "number")}<button type="submit" disabled=${!may}>Start</button></form>
     <${Failure} problem=${problem} />
-    <${Answered} state=${list} caption="Traces" columns=${["trace", "node", "kind", "pattern", "state", "started_at_ms", "until_ms", "events", "events_max", "actor"]} links=${{ trace: (row) => `#/traces?trace=${encodeURIComponent(row.trace)}` }} empty="No trace runs." />
+    <${Answered} state=${list} caption="Traces" columns=${["trace", "node", "kind", "pattern", "state", "started_at", "until", "events", "events_max", "actor"]} links=${{ trace: (row) => `#/traces?trace=${encodeURIComponent(row.trace)}` }} empty="No trace runs." />
     ${query.trace ? html`<h2>Trace ${printable(query.trace)}</h2><div class="row"><${Change} label="Stop" method="DELETE" path=${`/traces/${encodeURIComponent(query.trace)}`} enabled=${may} /></div>
-      <${Answered} state=${events} caption="Events" columns=${["at_us", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} empty="Nothing happened yet." />` : null}
+      <${Answered} state=${events} caption="Events" columns=${["at", "node", "stage", "client_id", "topic", "qos", "origin", "partition", "seq", "reason", "detail"]} empty="Nothing happened yet." />` : null}
     <${Copies} cli=${query.trace ? `stratamq trace export ${quoted(query.trace)}` : "stratamq trace list"} path=${query.trace ? `/traces/${encodeURIComponent(query.trace)}` : "/traces"} />`;
 }

@@ -72,12 +72,12 @@ export function Ring({ me, go, query, beat }) {
 // What the map says of each node, and what the node says of itself.
 export function Nodes({ me, beat, rates = {} }) {
   const { answer, problem } = useAnswer("/nodes", {}, beat);
-  const told = useAnswer("/stats", { columns: "node,version,started_at_ms,at_ms,ready,why_not_ready,disk_free_bytes,rss_bytes,open_files", limit: 1000 }, beat);
+  const told = useAnswer("/stats", { columns: "node,version,started_at,at,ready,why_not_ready,disk_free_bytes,rss_bytes,open_files", limit: 1000 }, beat);
   const own = Object.fromEntries(((told.answer && told.answer.rows) || []).map((row) => [row.node, row]));
   const rows = ((answer && answer.nodes) || []).map((row) => {
     const figures = own[row.node] || {};
     const [into, out] = rates[row.node] || [];
-    const uptime_s = figures.started_at_ms ? (figures.at_ms - figures.started_at_ms) / 1000 : undefined;
+    const uptime_s = figures.started_at ? (Date.parse(figures.at) - Date.parse(figures.started_at)) / 1000 : undefined;
     return { ...row, ...figures, uptime_s, in_per_s: row.tier === "edge" ? into : undefined, out_per_s: row.tier === "edge" ? out : undefined, why_not_ready: (figures.why_not_ready || []).join("; ") };
   });
   const [node, setNode] = useState("");
