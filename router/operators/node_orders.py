@@ -2,14 +2,18 @@
 
 | an order | holds | way out |
 |---|---|---|
+| tried, of TRIED_FIRST | the nodes that have not answered | one refused: replied; else, or at ``TRY_S``: passed on |
 | passed on | the nodes that have not answered, what the others said | all answered, or ``ORDER_S``: replied |
 
 Any router does that, for it changes nothing of the map or the policy. A node that does not answer is named in the
-reply: it may have carried the order out or not. Sans-IO.
+reply: it may have carried the order out or not. Where one of the nodes refuses what is tried first, none has begun it.
+Sans-IO.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from access.operators.orders import refusal_of
 from access.operators.verbs import Operator
@@ -23,6 +27,8 @@ FAILED = 1
 PARTIAL = 3
 NOT_READY = 4
 ORDER_S = 8.0  # below what the command line waits
+TRY_S = 2.0
+TRIED_FIRST = ("trace start",)  # verbs that one node may refuse for want of room
 OPEN_MAX = 64  # orders that wait for answers
 NAMED_MAX = 5  # nodes in a line of text
 ACTOR_MAX = 256  # characters of an operator's name in an order
@@ -35,8 +41,16 @@ class _Open:
     asker: str
     question: Admin
     until: float
+    try_until: float
+    nodes: Sequence[str]
+    order: OrderNode
     awaited: set[str]
     answers: dict[str, NodeOrdered] = field(default_factory=dict)
+    tries: bool = False
+
+    def due(self) -> float:
+        """Return when it waits no longer."""
+        return self.try_until if self.tries else self.until
 
 
 class NodeOrders:
@@ -73,10 +87,19 @@ class NodeOrders:
             text = f"{OPEN_MAX} orders wait for nodes: ask again"
             self._tell(asker, AdminReply(question.request, False, None, text, NOT_READY))
             return
+        order = OrderNode(0, question.verb, subject, dry_run, by.name[:ACTOR_MAX], by.role.name.lower())
+        opened = _Open(asker, question, now + ORDER_S, now + TRY_S, nodes, order, set())
+        self._send(opened, tries=question.verb in TRIED_FIRST and not dry_run)
+
+    def _send(self, opened: _Open, *, tries: bool) -> None:
+        """Order it of all nodes, or have them try it, under a number of its own."""
         self._number += 1
-        self._open[self._number] = _Open(asker, question, now + ORDER_S, set(nodes))
-        for node in nodes:
-            order = OrderNode(self._number, question.verb, subject, dry_run, by.name[:ACTOR_MAX], by.role.name.lower())
+        opened.tries, opened.awaited, opened.answers = tries, set(opened.nodes), {}
+        self._open[self._number] = opened
+        for node in opened.nodes:
+            order = structs.replace(opened.order, request=self._number)
+            if tries:
+                order.dry_run = True
             self._tell(node, order)
 
     def take(self, node: str, message: Orders) -> None:
@@ -94,7 +117,7 @@ class NodeOrders:
         order.awaited.discard(node)
         order.answers[node] = message
         if not order.awaited:
-            self._reply(message.request)
+            self._answered(message.request)
 
     def take_for_process(self) -> list[tuple[str, OrderNode]]:
         """Return (router that passed it on, order) of this turn's orders to this router."""
@@ -102,21 +125,28 @@ class NodeOrders:
         return taken
 
     def step(self, now: float) -> None:
-        """Reply to orders whose time is over."""
-        for number in [number for number, order in self._open.items() if now >= order.until]:
-            self._reply(number)
+        """Reply to orders whose time is over, and pass on what was tried for long enough."""
+        for number in [number for number, order in self._open.items() if now >= order.due()]:
+            self._answered(number)
 
     def next_deadline(self) -> float:
         """Return when ``step`` has to be called."""
-        return min((order.until for order in self._open.values()), default=float("inf"))
+        return min((order.due() for order in self._open.values()), default=float("inf"))
 
-    def _reply(self, number: int) -> None:
+    def _answered(self, number: int) -> None:
+        """Pass on what no node refused to try, or reply."""
         order = self._open.pop(number)
+        if order.tries and not any(answer.error for answer in order.answers.values()):
+            self._send(order, tries=False)
+        else:
+            self._reply(order)
+
+    def _reply(self, order: _Open) -> None:
         silent = sorted(order.awaited)
         rows = [
             {
                 "node": node,
-                "done": not answer.error,
+                "done": not answer.error and not order.tries,
                 "count": answer.count,
                 "lines": answer.lines,
                 "error": answer.error,

@@ -8,7 +8,7 @@ from access.operators.arguments import AboutListener, MsgSend, Reload, TraceStop
 from access.operators.verbs import Operator, Role
 from router.core import RouterCore
 from router.operators.for_nodes import for_nodes
-from router.operators.node_orders import OPEN_MAX, ORDER_S, NodeOrders
+from router.operators.node_orders import OPEN_MAX, ORDER_S, TRY_S, NodeOrders
 from router.settings import RouterSettings
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.control import Control, decode_control, encode_control
@@ -28,10 +28,14 @@ class Desk:
         self.sent: list[tuple[str, Control]] = []
         self.orders = NodeOrders(lambda node, message: self.sent.append((node, message)))
 
-    def pass_on(self, *nodes: str) -> None:
-        self.orders.pass_on(
-            1.0, ASKER, Operator(Role.OPERATOR, "ann"), Admin(7, "client kick"), nodes, "c1", dry_run=False
-        )
+    def pass_on(self, *nodes: str, verb: str = "client kick", dry_run: bool = False) -> None:
+        self.orders.pass_on(1.0, ASKER, Operator(Role.OPERATOR, "ann"), Admin(7, verb), nodes, "c1", dry_run=dry_run)
+
+    def ordered(self) -> list[tuple[str, int, bool]]:
+        """Return node, number and trial of each order, and forget them."""
+        found = [(node, one.request, one.dry_run) for node, one in self.sent if isinstance(one, OrderNode)]
+        self.sent.clear()
+        return found
 
     def reply(self) -> AdminReply:
         (reply,) = [message for node, message in self.sent if node == ASKER]
@@ -83,6 +87,37 @@ def test_a_mistake_of_one_node_is_the_reply_s(desk: Desk) -> None:
     desk.orders.take("e2", NodeOrdered(1, lines=["logs.level: info -> debug"]))
     reply = desk.reply()
     assert (reply.ok, reply.exit_code, reply.error) == (False, 1, "e1: users: no such file")
+
+
+def test_a_trace_that_one_node_refuses_begins_nowhere(desk: Desk) -> None:
+    """It began at all others: the seventeenth of one node, where the rest had room."""
+    desk.pass_on("e1", "e2", verb="trace start")
+    assert desk.ordered() == [("e1", 1, True), ("e2", 1, True)]
+    desk.orders.take("e1", NodeOrdered(1))
+    desk.orders.take("e2", NodeOrdered(1, error="16 traces run"))
+    reply = desk.reply()
+    assert (reply.ok, reply.exit_code, reply.error) == (False, 1, "e2: 16 traces run") and not desk.ordered()
+    assert isinstance(reply.result, dict) and not any(row["done"] for row in reply.result["nodes"])
+
+
+def test_a_trace_that_all_nodes_have_room_for_begins(desk: Desk) -> None:
+    """A silent node is waited for a while, then ordered with the others, and named."""
+    desk.pass_on("e1", "e2", verb="trace start")
+    desk.ordered()
+    desk.orders.take("e1", NodeOrdered(1))
+    assert desk.orders.next_deadline() == 1.0 + TRY_S
+    desk.orders.step(1.0 + TRY_S)
+    assert desk.ordered() == [("e1", 2, False), ("e2", 2, False)]
+    desk.orders.take("e2", NodeOrdered(1, error="too late"))
+    desk.orders.take("e1", NodeOrdered(2))
+    assert desk.orders.next_deadline() == 1.0 + ORDER_S
+    desk.orders.step(1.0 + ORDER_S)
+    assert desk.reply().exit_code == 3 and "from e2" in desk.reply().error
+    desk.sent.clear()
+    desk.pass_on("e1", verb="trace start", dry_run=True)
+    assert desk.ordered() == [("e1", 3, True)]
+    desk.orders.take("e1", NodeOrdered(3))
+    assert desk.reply().ok
 
 
 def test_nobody_to_order_and_too_many_orders(desk: Desk) -> None:

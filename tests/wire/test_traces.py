@@ -12,6 +12,7 @@ from wire.messages.looks import StartTrace, StopTrace
 from wire.messages.orders import OrderNode, TraceOrder
 from wire.messages.running_traces import TOLD_ORIGINS_MAX, RunningTrace
 
+TRIED = '{"trace":"one-more","kind":"topic","pattern":"a"}'
 ORIGIN = (1, (252 << 48) | 17, 9)
 
 
@@ -141,6 +142,8 @@ def test_the_seventeenth_trace_is_refused_unless_one_has_ended() -> None:
     with pytest.raises(TraceRefused, match="runs already"):
         node.begin("t0", pattern="b/#")
     assert node.begin("t0").state == "running"  # the same again
+    order = OrderNode(1, "trace start", TRIED, True, "ann", "operator")
+    assert "16 traces run" in node.desk.ordered(10.0, order).error, "a trial said that it would begin"
     node.desk.stop("t3", 11.0)
     node.begin("one-more")
     assert "t3" not in node.names() and len(node.names()) == TRACES_MAX

@@ -179,22 +179,34 @@ class TraceDesk:
         Raises:
             TraceRefused: Nothing has changed.
         """
+        trace, known, makes_room = self._judged(order, now, actor)
+        if known is not None:
+            return known
+        self._traces.pop(makes_room, None)
+        self._traces.pop(order.trace, None)  # the newest ones stand behind
+        self._traces[order.trace] = trace
+        self._count()
+        return trace
+
+    def _judged(self, order: TraceOrder, now: float, actor: str = "") -> tuple[Trace, Trace | None, str]:
+        """Return a new trace, the same one if it runs, and the name of an ended one that makes room; changes nothing.
+
+        Raises:
+            TraceRefused: It cannot begin.
+        """
         self.step(now)
         trace = Trace(order, now, self.utc_us() // 1000, actor)
         known = self._traces.get(order.trace)
         if known is not None and known.state == RUNNING:
             if (known.order.kind, known.order.pattern) == (order.kind, order.pattern):
-                return known
+                return trace, known, ""
             raise TraceRefused(f"a trace {order.trace} of {known.order.kind} {known.order.pattern[:64]!r} runs already")
-        if known is None and len(self._traces) >= TRACES_MAX:
-            ended = next((name for name, each in self._traces.items() if each.state != RUNNING), "")
-            if not ended:
-                raise TraceRefused(f"{TRACES_MAX} traces run: `trace stop` one of them first")
-            del self._traces[ended]
-        self._traces.pop(order.trace, None)  # the newest ones stand behind
-        self._traces[order.trace] = trace
-        self._count()
-        return trace
+        if known is not None or len(self._traces) < TRACES_MAX:
+            return trace, None, ""
+        ended = next((name for name, each in self._traces.items() if each.state != RUNNING), "")
+        if not ended:
+            raise TraceRefused(f"{TRACES_MAX} traces run: `trace stop` one of them first")
+        return trace, None, ended
 
     def stop(self, name: str, now: float) -> Trace:
         """End a trace; one that has ended stays as it is.
@@ -239,7 +251,7 @@ class TraceDesk:
             if order.verb == "trace stop":
                 done = self.stop(wanted.trace, now) if not order.dry_run else self._named(wanted.trace)
             elif order.dry_run:
-                done = Trace(wanted, now, 0)
+                done, *_ = self._judged(wanted, now)
             else:
                 done = self.begin(wanted, now, order.actor)
         except (TraceRefused, Unreadable) as refusal:
