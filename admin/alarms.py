@@ -23,6 +23,8 @@ CERTIFICATES = "stratamq_tls_cert_not_after_seconds"
 CANARIES = "stratamq_canary_failures_total"
 CONNECTS = "stratamq_connects_total"
 DROPS = "stratamq_messages_dropped_total"
+SLOW_SYNCS, SYNCS = "stratamq_store_slow_syncs_total", "stratamq_store_syncs_total"
+CLOCK = "stratamq_clock_seconds"
 REFUSED_MIN = 20  # connects in five minutes: a few wrong passwords are no alarm
 DISK_FREE = "stratamq_disk_free_bytes / stratamq_disk_bytes"
 FULL, LAG, TURN = "stratamq_store_full", "stratamq_partition_lag_ops", "stratamq_turn_longest_seconds"
@@ -52,10 +54,7 @@ Found = Iterable[tuple[str, str]]  # what it is about, and the figure in words
 
 
 class Alarm(NamedTuple):
-    """One row. ``expression`` is PromQL over the nodes' pages, "" where those cannot say it.
-
-    ``find`` is ``_by_rule`` where the service cannot: then Prometheus alone judges it.
-    """
+    """One row. ``expression`` is PromQL over the nodes' pages, ``find`` the same over what nodes answer to a look."""
 
     name: str
     severity: str  # "critical": somebody must act now; "warning": soon
@@ -64,11 +63,6 @@ class Alarm(NamedTuple):
     do: str
     expression: str
     find: Callable[[Sight], Found]
-
-    @property
-    def is_looked_for(self) -> bool:
-        """Whether the service judges it."""
-        return self.find is not _by_rule
 
 
 def _silent(sight: Sight) -> Found:
@@ -141,11 +135,6 @@ def _files(sight: Sight) -> Found:
             yield node, f"{row.open_files} of {row.open_files_max}"
 
 
-def _by_rule(sight: Sight) -> Found:
-    del sight
-    return []
-
-
 def _canaries(sight: Sight) -> Found:
     for node, grown in sight.grown.items():
         if (count := grown.get(CANARIES, 0.0)) >= 2:
@@ -156,6 +145,13 @@ def _queues_full(sight: Sight) -> Found:
     for node, grown in sight.grown.items():
         if count := grown.get(f'{DROPS}{{reason="queue_full"}}'):
             yield node, f"{count:.0f} in the last five minutes"
+
+
+def _syncs(sight: Sight) -> Found:
+    for node, grown in sight.grown.items():
+        slow, whole = grown.get(SLOW_SYNCS, 0.0), grown.get(SYNCS, 0.0)
+        if slow > 0.01 * whole:
+            yield node, f"{slow:.0f} of {whole:.0f} in the last five minutes"
 
 
 def _refused(sight: Sight) -> Found:
@@ -211,7 +207,7 @@ def _gossip(sight: Sight) -> Found:
         yield "gossip", f"{nodes} see {least:.0f} members, others {most:.0f}"
 
 
-GROWING = frozenset((CANARIES, CONNECTS, DROPS))
+GROWING = frozenset((CANARIES, CONNECTS, DROPS, SLOW_SYNCS, SYNCS))
 ALARMS = (
     Alarm(
         "node_down", "critical", 5, "A node does not answer", "start it; `stratamq node list` shows its state",
@@ -233,7 +229,7 @@ ALARMS = (
     ),
     Alarm(
         "not_ready", "warning", 30, "A node is not ready", "`/readyz` and its log say what it waits for",
-        "", _not_ready,
+        "stratamq_ready == 0", _not_ready,
     ),
     Alarm(
         "disk_low", "warning", 60, "A disk is filling", "make room, or lower storage.message_expiry_max_s",
@@ -263,10 +259,9 @@ ALARMS = (
         f"stratamq_partition_lag_ops > {LAG_OPS}", _lag,
     ),
     Alarm(
-        "sync_slow", "warning", 60, "A disk takes more than 0.1 s for one sync in a hundred",
+        "sync_slow", "warning", 60, "A disk takes more than 0.13 s for one sync in a hundred",
         "look at what else writes there; PUBACKs wait for it",
-        "histogram_quantile(0.99, sum by (le, instance, node) "
-        "(rate(stratamq_store_wal_fsync_seconds_bucket[5m]))) > 0.1", _by_rule,
+        f"increase({SLOW_SYNCS}[5m]) > 0.01 * increase({SYNCS}[5m])", _syncs,
     ),
     Alarm(
         "loop_stalls", "warning", 0, "A node's loop stood still for more than a second",
@@ -311,7 +306,7 @@ ALARMS = (
     ),
     Alarm(
         "clock_offset", "warning", 60, "A node's clock differs", "let all nodes follow one time server",
-        "", _clocks,
+        f"abs({CLOCK} - timestamp({CLOCK})) > {CLOCKS_MS / 1000:g}", _clocks,
     ),
 )  # fmt: skip
 

@@ -53,6 +53,10 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def above(self, bound: float) -> int:
+        """Return how many values were counted above one of the bounds."""
+        return sum(self.counts[bisect_left(self.bounds, bound) + 1 :])
+
     def bound_of(self, share: float) -> float:
         """Return the least bound with at least that share of the counts below it; the greatest where none has."""
         wanted, below = share * sum(self.counts), 0

@@ -70,6 +70,7 @@ ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
 ACKS_REST_S = 0.05  # that PUBACKs of subscribers wait for other news at most, while no window is full
 OTHERS_EVERY_S = 0.001  # other tasks of this process have their turn so often, if a part takes no longer
 # What the loop may wait for the interpreter lock behind another thread that computes, an export for example.
+SLOW_SYNC_S = 64e-6 * 2**11  # 0.13 s, a bound of the histogram
 SWITCH_S = 0.0005
 
 
@@ -445,6 +446,11 @@ class StorageService:
             lambda: self._syncs.lengths,
         )
         metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
+        metrics.counter(
+            "store_slow_syncs_total",
+            f"Those that took more than {SLOW_SYNC_S:.2f} s.",
+            lambda: float(self._syncs.lengths.above(SLOW_SYNC_S)),
+        )
         metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
         metrics.gauge(
             "store_compaction_pending_bytes",

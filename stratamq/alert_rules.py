@@ -17,8 +17,7 @@ def alert_rules() -> str:
         "    rules:",
     ]
     for alarm in ALARMS:
-        if alarm.expression:
-            lines += _rule(alarm)
+        lines += _rule(alarm)
     return "\n".join(lines) + "\n"
 
 
@@ -39,18 +38,13 @@ def alarm_table() -> str:
         "# Alarms",
         "",
         "Generated from admin/alarms.py by `python -m stratamq.manual`; do not edit. `stratamq admin` evaluates them",
-        "over what the nodes answer, shows and logs them; [alerts.yml](alerts.yml) has those that metrics can",
-        "tell as rules for Prometheus. The last column names who judges it.",
+        "over what the nodes answer, shows and logs them; [alerts.yml](alerts.yml) has the same as rules for",
+        "Prometheus.",
         "",
-        "| alarm | severity | holds for | what is wrong | what to do | judged by |",
-        "|---|---|---|---|---|---|",
+        "| alarm | severity | holds for | what is wrong | what to do |",
+        "|---|---|---|---|---|",
     ]
     for alarm in ALARMS:
-        cells = alarm.severity, f"{alarm.for_s:.0f} s", alarm.sentence, alarm.do, _judges(alarm)
+        cells = alarm.severity, f"{alarm.for_s:.0f} s", alarm.sentence, alarm.do
         lines.append(f"| `{alarm.name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _judges(alarm: Alarm) -> str:
-    judges = [name for name, judges in (("service", alarm.is_looked_for), ("rule", alarm.expression)) if judges]
-    return ", ".join(judges)

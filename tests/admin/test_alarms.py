@@ -60,6 +60,8 @@ def counted(**counters: float) -> dict[str, SeenStats]:
         "full": 'stratamq_messages_dropped_total{reason="queue_full"}',
         "refused": 'stratamq_connects_total{result="refused",reason_code="0x86"}',
         "accepted": 'stratamq_connects_total{result="accepted",reason_code="0x00"}',
+        "syncs": "stratamq_store_syncs_total",
+        "slow": "stratamq_store_slow_syncs_total",
     }
     return {"e1": SeenStats(node="e1", incarnation=1, counters={names[key]: value for key, value in counters.items()})}
 
@@ -72,6 +74,10 @@ def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
         alarms.look(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
         return {one.name for one in alarms.active}
 
+    assert names(0, counted(syncs=100.0, slow=50.0)) == set()
+    slow = counted(syncs=200.0, slow=52.0)
+    assert names(10, slow) == set() and names(80, slow) == {"sync_slow"}, "two in a hundred"
+    alarms, growth = Alarms(), Growth(GROWING)
     many = {"canaries": 9.0, "full": 9.0, "refused": 900.0, "accepted": 1.0}
     assert names(0, counted(**many)) == set()
     grown = {"canaries": 11.0, "full": 10.0, "refused": 930.0, "accepted": 10.0}

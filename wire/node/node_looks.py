@@ -84,9 +84,9 @@ def stats_columns() -> Columns:
         "boot_ms": lambda _: int(boot_time() * 1000),
         "map_epoch": lambda process: process.lease.map.epoch if process.lease is not None else None,
         "lease_left_s": _lease_left_s,
-        "ready": lambda process: all(process.metrics.readiness().values()),
+        "ready": lambda process: process.is_ready,
         "why_not_ready": lambda process: [name for name, held in process.metrics.readiness().items() if not held],
-        "draining": _drains,
+        "draining": lambda process: process.drains,
         "zone": lambda process: process.config.node.zone,
         "metrics": _page,
         "connections": lambda process: _sum(process, "clients"),
@@ -142,13 +142,6 @@ def _lease_left_s(process: NodeProcess) -> float | None:
     if process.lease is None:
         return None
     return round(max(0.0, process.lease.lease_until - boot_time()), 3)
-
-
-def _drains(process: NodeProcess) -> bool | None:
-    if process.lease is None:
-        return None
-    mine = process.lease.map.nodes.get(process.config.node.id)
-    return mine is not None and bool(mine.admin_state)
 
 
 # --- settings

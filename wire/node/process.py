@@ -7,6 +7,7 @@ acknowledged on disk anyway.
 
 import gc
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -132,6 +133,19 @@ class NodeProcess:
         return [*lines, f"{len(links)} links: {', '.join(links)}"]
 
     @property
+    def is_ready(self) -> bool:
+        """Whether every condition of ``/readyz`` is met."""
+        return all(self.metrics.readiness().values())
+
+    @property
+    def drains(self) -> bool | None:
+        """Whether the map has an order for this node to let its work go; None: it follows no map."""
+        if self.lease is None:
+            return None
+        mine = self.lease.map.nodes.get(self.config.node.id)
+        return mine is not None and bool(mine.admin_state)
+
+    @property
     def link_address(self) -> str:
         """Where to listen for other nodes."""
         return f"{self.config.node.link_bind}:{self.config.node.link_port}"
@@ -252,6 +266,12 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
             ("outcome",),
         )
         register_host_figures(metrics, process.folder.path)
+        metrics.gauge(
+            "ready",
+            "1 while /readyz says yes; a node that drains or stops has no series.",
+            lambda: {} if process.drains or process.stopping.is_set() else float(process.is_ready),
+        )
+        metrics.gauge("clock_seconds", "The node's clock, in seconds since 1970.", time.time)
         metrics.check("going_on", lambda: not process.stopping.is_set())
         reloading = Reloading(process.reload, lambda outcome: process.reloaded(outcome))
         await nursery.start(
