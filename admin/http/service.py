@@ -7,7 +7,6 @@ import json
 import logging
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,7 @@ from admin.http.callers import Caller, Callers, token_answer
 from admin.http.changes import Changes
 from admin.http.files import file_handlers, read_files
 from admin.http.gate import Gate, Stay
+from admin.http.https_certificate import HttpsCertificate
 from admin.http.live_cluster import LiveCluster
 from admin.http.logins import Logins
 from admin.http.look_handlers import look_handlers, waits
@@ -82,7 +82,8 @@ class AdminService:
         self._logins = Logins(
             settings.session_s, settings.idle_s, settings.sessions_max, lambda: secrets.token_urlsafe(32)
         )
-        self._is_https = settings.certificate is not None
+        self._https = HttpsCertificate(config)
+        self._is_https = self._https.context is not None
         self._operators = OperatorLists()
         self._lists = operator_files(config, self._operators)
 
@@ -93,7 +94,6 @@ class AdminService:
             UserError: The address or the certificate cannot be used, or nobody could log in.
         """
         node, settings = self._config.node, self._settings
-        context = self._context()
         listener = _bind(settings.bind, settings.port)
         async with open_links(node.cluster, self._process.contexts) as links, trio.open_nursery() as nursery:
             cluster = LiveCluster(links, node.seeds)
@@ -103,13 +103,13 @@ class AdminService:
             gate = Gate(self._application(cluster, watching), settings.requests_max, _stay_of)
             self._audit.register(self._process.metrics)
             self._process.reloaded = self._audit.reloaded
-            self._process.reload.add(self._lists)
+            self._process.reload.add(self._https, self._lists)
             self._process.watch(self._lists)
             self._register(gate, watching)
             self._export_traces(cluster, nursery)
             nursery.start_soon(self._audit.run)
             nursery.start_soon(watching.run)
-            nursery.start_soon(self._serve, gate, listener, context)
+            nursery.start_soon(self._serve, gate, listener)
             self._say_ready(listener)
             await self._process.stopping.wait()
             nursery.cancel_scope.cancel()
@@ -191,23 +191,7 @@ class AdminService:
             "`stratamq token create NAME` makes a token, or set admin.client_ca"
         )
 
-    def _context(self) -> ssl.SSLContext | None:
-        settings = self._settings
-        if settings.certificate is None or settings.key is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        try:
-            context.load_cert_chain(settings.certificate, settings.key)
-            if settings.client_ca is not None:
-                context.load_verify_locations(settings.client_ca)
-                context.verify_mode = ssl.CERT_OPTIONAL
-        except (OSError, ssl.SSLError) as error:
-            raise UserError(f"admin.certificate, admin.key or admin.client_ca cannot be used: {error}") from None
-        return context
-
-    async def _serve(self, gate: Gate, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+    async def _serve(self, gate: Gate, listener: socket.socket) -> None:
         # Behind ``plain_server``, which decides what of anycorn is imported.
         from anycorn.app_wrappers import ASGIWrapper
         from anycorn.tcp_server import TCPServer
@@ -220,7 +204,7 @@ class AdminService:
         async def serve(stream: Any) -> None:
             await TCPServer(answers, config, worker, LifespanState(), stream).run()
 
-        await serve_connections(listener, serve, context)
+        await serve_connections(listener, serve, lambda: self._https.context)
 
     def _say_ready(self, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]

@@ -104,6 +104,27 @@ def test_a_revoked_certificate_is_no_login(cluster: LocalCluster, tmp_path: Path
             cluster.wait_for(lambda: client.get("/me").status_code == 401, "revoked")
 
 
+def test_a_new_certificate_is_taken_up_by_a_reload(cluster: LocalCluster, tmp_path: Path) -> None:
+    """It was read at the start alone, while the figure of its end was that of the new file."""
+    tls = cluster.data / "tls"
+    for name in ("server", "admin"):
+        for end in ("pem", "key"):
+            (tmp_path / f"{name}.{end}").write_bytes((tls / f"{name}.{end}").read_bytes())
+    named = (f"admin.certificate={tmp_path}/server.pem", f"admin.key={tmp_path}/server.key")
+    with service(cluster, tmp_path / "service", *named) as addresses:
+        port = int(addresses["admin"].rpartition(":")[2].strip("/"))
+
+        def shown() -> bytes:
+            return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port), timeout=PATIENCE_S))
+
+        before = shown()
+        for end in ("pem", "key"):
+            (tmp_path / f"server.{end}").write_bytes((tmp_path / f"admin.{end}").read_bytes())
+        assert shown() == before
+        os.kill(int(addresses["pid"]), signal.SIGHUP)
+        cluster.wait_for(lambda: shown() != before, "taken up")
+
+
 def test_nobody_could_log_in(cluster: LocalCluster, tmp_path: Path) -> None:
     """Where others reach it: without a token and an authority of clients it does not start, and says why in a line."""
     config = cluster.data / "admin" / "admin.toml"

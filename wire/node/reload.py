@@ -18,7 +18,7 @@ __all__ = ["Part", "Prepared", "Reload", "Reloaded", "changed_settings"]
 
 LINES_MAX = 200  # of an outcome; more are counted
 LINE_CHARS_MAX = 300
-ROOMS = ("node", "membership", "metrics", "logs", "edge", "router", "storage")
+ROOMS = ("node", "membership", "metrics", "logs", "edge", "router", "storage", "admin")
 
 
 class Part(Protocol):

@@ -1,0 +1,83 @@
+"""Certificate and key of the HTTP service, and the authority of its clients: a part of a reload.
+
+The next handshake uses the new ones; connections that stand stay. Whether there is HTTPS at all is read at the start:
+cookies and their names depend on it.
+"""
+
+import ssl
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from conf.errors import UserError
+from conf.settings import AdminConfig, NodeConfig
+from wire.links.tls import loses_authority
+from wire.node.reload_parts import changed_files, file_marks
+
+__all__ = ["HttpsCertificate"]
+
+Loaded: TypeAlias = tuple[ssl.SSLContext | None, dict[str, str]]
+
+
+class HttpsCertificate:
+    """The context of TLS in force.
+
+    Args:
+        config: At the start.
+    Raises:
+        UserError: A file cannot be used.
+    """
+
+    settings: Sequence[str] = ("admin.certificate", "admin.key", "admin.client_ca")
+
+    def __init__(self, config: AdminConfig) -> None:
+        self._held = _read(config)
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """For the next handshake; None: HTTP without TLS."""
+        return self._held[0]
+
+    def load(self, config: NodeConfig) -> Loaded:
+        """Read the files again.
+
+        Raises:
+            UserError: One is wrong, an authority was taken away, or TLS itself came or went.
+        """
+        assert isinstance(config, AdminConfig)
+        loaded = _read(config)
+        before, after = self.context, loaded[0]
+        if (before is None) != (after is None):
+            raise UserError("admin.certificate came or went: restart the service, for cookies depend on it")
+        if before is not None and after is not None and loses_authority(before, after):
+            raise UserError("an authority was taken away from admin.client_ca: restart the service")
+        return loaded
+
+    def current(self) -> Loaded:
+        """Return what is in force."""
+        return self._held
+
+    def difference(self, loaded: Loaded) -> list[str]:
+        """Return the files whose content is another."""
+        return changed_files(self._held[1], loaded[1])
+
+    def put(self, loaded: Loaded) -> None:
+        """Use these for every handshake from now on."""
+        self._held = loaded
+
+
+def _read(config: AdminConfig) -> Loaded:
+    settings = config.admin
+    if settings.certificate is None or settings.key is None:
+        return None, {}
+    marks = file_marks([path for path in (settings.certificate, settings.client_ca) if path is not None])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+        if settings.client_ca is not None:
+            context.load_verify_locations(settings.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"admin.certificate, admin.key or admin.client_ca cannot be used: {error}") from None
+    return context, marks
