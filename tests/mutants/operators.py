@@ -3,9 +3,13 @@
 from functools import partial
 from typing import Any
 
+import trio
+
 from admin.gather import Gather, Page
+from admin.http import app
 from conf import drop_reasons
 from tests.admin import test_gather as _G
+from tests.admin.http import test_roles as _R
 from tests.edge import test_event_families as _F
 from tests.edge import test_traces as _T
 from tests.mutants.seeded import SeededBug
@@ -33,6 +37,13 @@ def _lose_the_oldest(self: Journal, *arguments: Any, **options: Any) -> None:
         self.entries.popleft()
 
 
+def _let_everybody_in(find: Any, _: object) -> Any:
+    async def authorize(connection: Any, __: object) -> None:
+        connection.state.caller = await find(connection)
+
+    return authorize
+
+
 OPERATORS: tuple[SeededBug, ...] = (
     SeededBug(
         "a drop has no reason",
@@ -47,6 +58,13 @@ OPERATORS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(trace_desk, "lower_role", lambda *_: "operator"),
         _W.test_operators_may_and_viewers_may_not,
         "test_operators_may_and_viewers_may_not",
+    ),
+    SeededBug(
+        "the HTTP service asks for no role",
+        "admin/http/app.py _guard",
+        lambda patch: patch.setattr(app, "_guard", _let_everybody_in),
+        lambda: trio.run(_R.test_a_verb_wants_its_role, "viewer"),
+        "test_a_verb_wants_its_role",
     ),
     SeededBug(
         "the certificate's role counts, whatever the question's is",

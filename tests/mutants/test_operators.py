@@ -5,6 +5,8 @@ import pytest
 from tests.mutants.operators import OPERATORS
 from tests.mutants.seeded import SeededBug, caught_by
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Litestar's, of forms of parameters
+
 
 @pytest.mark.parametrize("rule", OPERATORS, ids=lambda rule: rule.name)
 def test_operators_without_the_rule_are_noticed(rule: SeededBug) -> None:

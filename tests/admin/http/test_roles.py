@@ -1,0 +1,87 @@
+"""Who may ask which path of the service: each verb and each list with each role, and what is refused is noted."""
+
+import hashlib
+import re
+from typing import Any
+
+import httpx
+import pytest
+from litestar import Response, Router
+
+from access.operators.audit_chain import AuditRecord
+from access.operators.verbs import ROLES, VERBS, Role
+from admin.http.app import BASE, make_application
+from admin.http.callers import Callers
+from admin.http.logins import Logins
+from admin.http.problems import Problem
+from admin.http.row_handlers import row_handlers
+from admin.http.row_paths import LISTS
+from admin.http.verb_handlers import OWN, verb_handlers
+from admin.http.verb_paths import PATHS
+from wire.messages.look_kinds import LOOK_KINDS
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Litestar's, of forms of parameters
+TOKENS = {hashlib.sha256(role.encode()).hexdigest(): role for role in ROLES}
+VERB_PATHS = [row for row in PATHS if row.verb not in OWN]
+
+
+class Service:
+    """The application with a cluster that carries everything out and knows no row."""
+
+    def __init__(self) -> None:
+        self.carried: list[str] = []
+        self.noted: list[AuditRecord] = []
+        logins = Logins(100.0, 100.0, 10, lambda: "secret")
+        callers = Callers(logins, self.check, lambda: 0.0, lambda: 0.0, is_https=False)
+        routes: Any = [Router(BASE, route_handlers=[*verb_handlers(self.carry), *row_handlers(self.cluster)])]
+        self.application = make_application("c", "1", callers, routes, 60.0, False, note=self.noted.append)
+
+    async def check(self, digest: str) -> dict[str, Any] | None:
+        role = TOKENS.get(digest)
+        return {"token": f"of-{role}", "role": role, "until_utc": None} if role else None
+
+    async def carry(self, wish: Any) -> Response[Any]:
+        self.carried.append(wish.verb)
+        return Response({}, status_code=200)
+
+    async def cluster(self, *_: object) -> Any:
+        raise Problem(503, "not_ready", "no cluster here")
+
+    async def ask(self, method: str, path: str, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        transport = httpx.ASGITransport(self.application)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://x{BASE}") as client:
+            return (await client.request(method, re.sub(r"\{\w+\}", "x", path), headers=headers)).status_code
+
+
+@pytest.mark.parametrize("role", ["", *ROLES])
+async def test_a_verb_wants_its_role(role: str) -> None:
+    """NIST: protect. Nobody gets 401, a role that is too low 403 and a line in the audit; no verb is carried out."""
+    service = Service()
+    for row in VERB_PATHS:
+        wanted = VERBS[row.verb].role
+        status = await service.ask(row.method, row.path, role)
+        is_refused = bool(role) and ROLES[role] < wanted
+        assert (status == 401) == (not role) and (status == 403) == is_refused, row
+        assert [one.verb for one in service.noted] == [row.verb] * is_refused
+        if is_refused:
+            (note,) = service.noted
+            assert (note.kind, note.outcome, note.actor, note.role) == ("verb", "refused", f"of-{role}", role)
+        if not role or is_refused:
+            assert not service.carried
+        service.carried.clear()
+        service.noted.clear()
+
+
+@pytest.mark.parametrize("role", ["", *ROLES])
+async def test_a_list_wants_its_role(role: str) -> None:
+    service = Service()
+    for listing in LISTS:
+        status = await service.ask("GET", listing.path, role)
+        low = bool(role) and ROLES[role] < ROLES[LOOK_KINDS[listing.what].role]
+        assert status == (401 if not role else 403 if low else 503), listing
+
+
+def test_most_verbs_change_nothing_for_viewers() -> None:
+    """The matrix above has refusals for each role but the highest."""
+    assert {VERBS[row.verb].role for row in VERB_PATHS} == {Role.VIEWER, Role.OPERATOR, Role.ADMIN}
