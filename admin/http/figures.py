@@ -5,6 +5,7 @@ look.
 Sans-IO.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ import msgspec
 
 from wire.messages.look_rows_nodes import SeenStats
 
-__all__ = ["POINTS_MAX", "Figures", "History", "figures_of"]
+__all__ = ["CERTIFICATES", "POINTS_MAX", "Figures", "History", "figures_of", "finite"]
 
 POINTS_MAX = 720  # an hour, one each 5 s
 PREFIX = "stratamq_"  # of each family on a node's page
@@ -58,6 +59,15 @@ def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: b
         disk_free_bytes=min(disks, default=None),
         tls_not_after_ms=min(ends, default=None),
     )
+
+
+def finite(row: SeenStats) -> SeenStats:
+    """Return figures without those that are no number: one node's must not end the sums of all."""
+    for name in ("counters", "gauges"):
+        series = getattr(row, name) or {}
+        if not all(map(math.isfinite, series.values())):
+            setattr(row, name, {key: value for key, value in series.items() if math.isfinite(value)})
+    return row
 
 
 def _ends_ms(row: SeenStats) -> int:

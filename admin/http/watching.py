@@ -15,7 +15,7 @@ import trio
 from admin import queries
 from admin.alarms import GROWING, Active, Alarms, Ended, Sight
 from admin.growth import Growth
-from admin.http.figures import Figures, History, drops_of, figures_of
+from admin.http.figures import Figures, History, drops_of, figures_of, finite
 from admin.http.live_cluster import LiveCluster
 from admin.http.partial import Partial
 from admin.http.problems import Problem
@@ -163,8 +163,8 @@ class Watching:
         before = time.time()
         listed = await queries.walk(cluster, "stats", queries.Wanted(limit=1_000))
         now_ms = int(time.time() * 1000)
-        rows: list[SeenStats] = [row for _, row in listed.rows]
-        stats = {row.node or node: row for node, row in listed.rows}
+        stats = {node: finite(row) for node, row in listed.rows}
+        rows: list[SeenStats] = [*stats.values()]
         cluster_map = cluster.map
         live = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
         middle_ms = (before * 1000 + now_ms) / 2

@@ -1,6 +1,8 @@
 """Figures of the cluster from those of its nodes: sums, first ends, and rates of two looks at one incarnation."""
 
-from admin.http.figures import POINTS_MAX, Figures, History, drops_of, figures_of
+import math
+
+from admin.http.figures import CERTIFICATES, POINTS_MAX, Figures, History, drops_of, figures_of, finite
 from wire.messages.look_rows_nodes import SeenStats
 
 
@@ -23,6 +25,16 @@ def test_sums_and_first_ends() -> None:
     assert (figures.nodes, figures.nodes_ready, figures.connections, figures.sessions) == (3, 1, 4, 7)
     assert figures.tls_not_after_ms == 50_000 and not figures.copies_met
     assert drops_of([edge(0, 0.0), edge(0, 0.0)]) == {"slow": 6}
+
+
+def test_a_figure_that_is_no_number_is_left_out() -> None:
+    """NIST: protect. One node that tells such ended the service: no sum of it is a whole number."""
+    row = edge(1_000, math.inf)
+    assert row.gauges is not None
+    row.gauges |= {"stratamq_clients": math.nan, CERTIFICATES + '{listener="tls"}': math.inf}
+    figures = figures_of(1_000, [finite(row), edge(1_000, 0.0)], 2, copies_met=True)
+    assert (figures.connections, figures.tls_not_after_ms) == (4, 50_000)
+    assert drops_of([finite(row)]) == {"slow": 3}
 
 
 def test_a_rate_comes_of_two_looks_at_one_incarnation() -> None:
