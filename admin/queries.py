@@ -202,7 +202,7 @@ def _nodes_of(cluster_map: ClusterMap, what: str, named: Sequence[str], tier: st
         entry = cluster_map.nodes.get(name)
         if entry is None:
             known = ", ".join(sorted(cluster_map.nodes))
-            raise UserError(f"no node {name!r} in this cluster; there are {known}", ExitCode.USAGE)
+            raise UserError(f"no node {name[:64]!r} in this cluster; there are {known}", ExitCode.USAGE)
         if entry.tier not in tiers:
             raise UserError(f"{name} is a node of tier {entry.tier}: {what} are at {_words(tiers)}", ExitCode.USAGE)
     return sorted(set(named)) or sorted(there)

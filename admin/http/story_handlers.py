@@ -46,6 +46,7 @@ class ClientNow(msgspec.Struct):
     edge: str
     session: told_type(SeenSessionNow) | None  # type: ignore[valid-type]  # made of the row
     connection: told_type(SeenClientNow) | None  # type: ignore[valid-type]
+    complete: bool
     partial: list[Partial]
 
 
@@ -78,6 +79,7 @@ class Subscribed(msgspec.Struct):
     """Subscriptions of one client."""
 
     rows: list[told_type(SeenSubscription)]  # type: ignore[valid-type]
+    complete: bool
     partial: list[Partial]
 
 
@@ -85,6 +87,7 @@ class Queued(msgspec.Struct):
     """The first entries of a session's queue."""
 
     rows: list[told_type(SeenQueued)]  # type: ignore[valid-type]
+    complete: bool
     partial: list[Partial]
 
 
@@ -92,18 +95,20 @@ class UnderWay(msgspec.Struct):
     """Messages under way to a client, or from it."""
 
     rows: list[told_type(SeenInflight)]  # type: ignore[valid-type]
+    complete: bool
     partial: list[Partial]
 
 
-def _partial(missing: Any) -> list[Partial]:
-    return [Partial(*one) for one in dict.fromkeys(missing)]
+def _lacks(missing: Any) -> tuple[bool, list[Partial]]:
+    """Return whether nobody lacks, and who does."""
+    partial = [Partial(*one) for one in dict.fromkeys(missing)]
+    return not partial, partial
 
 
 def _told(story: Story) -> ToldStory:
     cause = _step(story.cause) if story.cause is not None else None
-    lacked = _partial(story.lacked)
     steps = [_step(step) for step in story.steps]
-    return ToldStory(story.question, story.verdict, cause, steps, list(story.had), not lacked, lacked)
+    return ToldStory(story.question, story.verdict, cause, steps, list(story.had), *_lacks(story.lacked))
 
 
 def _step(step: Step) -> ToldStep:
@@ -128,7 +133,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
         if view.session is None and view.connection is None and not view.partial:
             raise Problem(404, "not_found", "no connection and no session has this client identifier")
         places = view.partition, view.primary, view.edge
-        return ClientNow(client_id, *places, told(view.session), told(view.connection), _partial(view.partial))
+        return ClientNow(client_id, *places, told(view.session), told(view.connection), *_lacks(view.partial))
 
     @get(
         "/clients/{client_id:str}/explain", opt=viewer, summary="Why nothing reaches it", operation_id="explain_client"
@@ -141,7 +146,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     async def subscribed(request: Request[Any, Any, Any], client_id: Name) -> Subscribed:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.subscriptions(cluster, view)
-        return Subscribed(told_rows(rows), _partial((*view.partial, *missing)))
+        return Subscribed(told_rows(rows), *_lacks((*view.partial, *missing)))
 
     @get("/clients/{client_id:str}/inflight", opt=viewer, summary="Messages under way", operation_id="under_way")
     async def under_way(request: Request[Any, Any, Any], client_id: Name) -> UnderWay:
@@ -152,7 +157,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
             more, silent = await queries.place(cluster, node, "inflight", {"client_id": client_id}, queries.PLACE_ROWS)
             rows += more
             missing += silent
-        return UnderWay(told_rows(rows), _partial(missing))
+        return UnderWay(told_rows(rows), *_lacks(missing))
 
     @get("/sessions/{client_id:str}/queue", opt=viewer, summary="First entries of its queue", operation_id="queue")
     async def queue(
@@ -160,7 +165,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     ) -> Queued:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.queue(cluster, view, limit, "" if payload == "none" else payload)
-        return Queued(told_rows(rows), _partial((*view.partial, *missing)))
+        return Queued(told_rows(rows), *_lacks((*view.partial, *missing)))
 
     return [show, explain, subscribed, under_way, queue, *_explaining(asked)]
 

@@ -195,13 +195,19 @@ def test_changes_go_by_the_service_and_stand_in_its_audit(place: OperatedCluster
 
 
 def test_a_node_that_does_not_answer_is_named(place: OperatedCluster, by_api: ByApi) -> None:
-    """Exit code 3 and its name, as over links."""
+    """Exit code 3 and its name, as over links; a body says that it is not complete, also about one client."""
+    place.come("of-a-silent-edge", 1)
+    headers = {"Authorization": f"Bearer {by_api.file('viewer').read_text()}"}
     process = int(place.cluster.state["nodes"]["edge-1"]["pid"])
     os.kill(process, signal.SIGSTOP)
     try:
         code, _, said = by_api.run("client", "list")
         assert code == 3 and "not complete: edge-1: " in said and said.count("\n") == 1
         assert by_api.run("client", "list", "--require-complete")[0] == 1
+        for path in ("", "/subscriptions", "/inflight"):
+            address = f"{by_api.url}api/v1/clients/of-a-silent-edge{path}"
+            told = httpx.get(address, headers=headers, timeout=PATIENCE_S).json()
+            assert told["complete"] is False and [one["node"] for one in told["partial"]] == ["edge-1"], told
     finally:
         os.kill(process, signal.SIGCONT)
 
