@@ -26,6 +26,7 @@ from admin.http.callers import Caller, Callers, is_foreign
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.description import complete
+from admin.http.gate import SLASH
 from admin.http.parameters import refuse_unknown
 from admin.http.problems import MEDIA_TYPE, Problem
 from conf.events import say
@@ -141,6 +142,9 @@ def _guard(
             if problem.status == 403 and verb:
                 note(_refused(caller, verb, _address(connection), problem.detail))
             raise
+        for name, value in connection.path_params.items():
+            if isinstance(value, str):
+                connection.path_params[name] = value.replace(SLASH, "/")  # as it was before the gate
         refuse_unknown(handler, connection.path_params, connection.query_params)
         connection.state.caller = caller
         connection.state.judge = lambda: find(connection)  # of a stream, which outlives its first judgement

@@ -1,4 +1,4 @@
-"""The gate before every request: an identifier, the headers that every answer carries, and how many at once.
+"""The gate before every request: an identifier, its path, the headers of every answer, and how many at once.
 
 An answer is never kept by a cache, never framed, and brings nothing from elsewhere. More requests than the bound are
 refused at once, so that a slow node cannot fill this process. Streams of pages and requests that wait for news are
@@ -13,10 +13,11 @@ import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import trio
 
-__all__ = ["SECURITY_HEADERS", "STREAMS_MAX", "WAITS_MAX", "Gate", "Stay"]
+__all__ = ["SECURITY_HEADERS", "SLASH", "STREAMS_MAX", "WAITS_MAX", "Gate", "Stay", "path_of"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -39,11 +40,25 @@ BUSY = b'{"type":"urn:stratamq:busy","title":"Service Unavailable","status":503,
 BUSY += b'"detail":"as many requests as there may be are under way","do":"ask again in a second","request_id":""}'
 LATE = BUSY.replace(b"Service Unavailable", b"Request Timeout").replace(b"503", b"408").replace(b'"busy"', b'"late"')
 LATE = LATE.replace(b"as many requests as there may be are under way", b"the request took longer than a minute")
+SLASH = "\x00"  # stands in no name of MQTT
 STREAMS_MAX = 64
 WAITS_MAX = 128  # requests that wait for news at once: a trace that is followed is one of each edge and storage node
 REST_BYTES_MAX = 64 * 1024  # of a body that nobody read, as much as one may have
 REST_S = 1.0  # for that
 REQUEST_S = 60.0  # a change waits for half a minute at most, a body that trickles for a whole one
+
+
+def path_of(raw: bytes | None, decoded: str) -> str:
+    """Return a path whose parts are decoded, a slash inside of one as SLASH: client identifiers have such.
+
+    Args:
+        raw: As it came; None: the server does not say.
+        decoded: As the server decodes it, where a slash of a part is one between parts.
+    """
+    if raw is None or b"%2f" not in raw.lower():
+        return decoded
+    parts = (unquote_to_bytes(part).decode("utf-8", "replace") for part in raw.split(b"/"))
+    return "/".join(part.replace(SLASH, "\ufffd").replace("/", SLASH) for part in parts)
 
 
 class Stay(enum.Enum):
@@ -79,6 +94,7 @@ class Gate:
             await self._application(scope, receive, send)
             return
         scope.setdefault("state", {})["request_id"] = secrets.token_hex(8)
+        scope["path"] = path_of(scope.get("raw_path"), scope["path"])
 
         begun = False
         body = _Body(scope, receive)

@@ -121,6 +121,7 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
         ("session", "list", "--best", "subscriptions", "--columns", "client_id", "-o", "csv"),
         ("token", "list", "--limit", "1", "--columns", "token,role", "-o", "json"),
         ("client", "kick", "api-nobody"),
+        ("client", "kick", "api/no/body"),
         ("session", "delete", "api-reader", "--yes"),
         ("client", "list", "--filter", "colour=red"),
         ("client", "list", "--node", "edge-9"),

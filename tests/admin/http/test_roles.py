@@ -3,6 +3,7 @@
 import hashlib
 import re
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from access.operators.audit_chain import AuditRecord
 from access.operators.verbs import ROLES, VERBS, Role
 from admin.http.app import BASE, make_application
 from admin.http.callers import Callers
+from admin.http.gate import Gate
 from admin.http.logins import Logins
 from admin.http.problems import Problem
 from admin.http.row_handlers import row_handlers
@@ -22,6 +24,7 @@ from wire.messages.look_kinds import LOOK_KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Litestar's, of forms of parameters
 TOKENS = {hashlib.sha256(role.encode()).hexdigest(): role for role in ROLES}
+NAMES = ("a/b", "/", "a//b/", "a b", "a%2Fb", "\u00e4\u2028/\U0001f600", "queue", "a/queue", "?x=1&y", "#")
 VERB_PATHS = [row for row in PATHS if row.verb not in OWN]
 
 
@@ -31,10 +34,12 @@ class Service:
     def __init__(self) -> None:
         self.carried: list[str] = []
         self.noted: list[AuditRecord] = []
+        self.asked: dict[str, Any] = {}  # arguments of the last verb
         logins = Logins(100.0, 100.0, 10, lambda: "secret")
         callers = Callers(logins, self.check, lambda: 0.0, lambda: 0.0, is_https=False)
         routes: Any = [Router(BASE, route_handlers=[*verb_handlers(self.carry), *row_handlers(self.cluster)])]
-        self.application = make_application("c", "1", callers, routes, 60.0, False, note=self.noted.append)
+        application = make_application("c", "1", callers, routes, 60.0, False, note=self.noted.append)
+        self.application = Gate(application, 8)
 
     async def check(self, digest: str) -> dict[str, Any] | None:
         role = TOKENS.get(digest)
@@ -42,6 +47,7 @@ class Service:
 
     async def carry(self, wish: Any) -> Response[Any]:
         self.carried.append(wish.verb)
+        self.asked = wish.arguments
         return Response({}, status_code=200)
 
     async def cluster(self, *_: object) -> Any:
@@ -80,6 +86,17 @@ async def test_a_list_wants_its_role(role: str) -> None:
         status = await service.ask("GET", listing.path, role)
         low = bool(role) and ROLES[role] < ROLES[LOOK_KINDS[listing.what].role]
         assert status == (401 if not role else 403 if low else 503), listing
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "/", "a//b/", "a b", "a%2Fb", "\u00e4\u2028/\U0001f600", "queue", "a/queue", "?x=1&y", "#"]
+)
+async def test_a_client_is_found_whatever_its_name_has(name: str) -> None:
+    """One with a slash was 404, for each path that names a client."""
+    service = Service()
+    for method, end in (("DELETE", "/sessions/{}"), ("DELETE", "/sessions/{}/queue"), ("POST", "/sessions/{}/expire")):
+        assert await service.ask(method, end.format(quote(name, safe="")), "admin") == 200, end
+        assert service.asked["client_id"] == name
 
 
 def test_most_verbs_change_nothing_for_viewers() -> None:
