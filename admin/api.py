@@ -23,6 +23,7 @@ __all__ = ["Api", "Call", "Refused", "read_token"]
 BASE = "/api/v1"
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 TOKEN_BYTES_MAX = 4096
+OTHERS = {431: "what is asked for is longer than an address may be (16 KiB): ask a router, without --api"}
 EXIT_CODES = {400: ExitCode.USAGE, 503: ExitCode.NOT_READY}
 
 
@@ -151,7 +152,7 @@ def _refused(address: str, status: int, data: bytes) -> Refused:
         problem = msgspec.json.decode(data, type=dict[str, Any])
         detail, do = str(problem["detail"]), str(problem.get("do") or "")
     except (msgspec.DecodeError, KeyError):
-        problem, detail, do = {}, f"{address} answered {status}", ""
+        problem, detail, do = {}, f"{address} answered {status}", OTHERS.get(status, "")
     if do == DO.get(str(problem.get("code"))):  # the API's own words, about calls and headers
         do = ""
     line = f"{detail}; {do}" if do else detail
