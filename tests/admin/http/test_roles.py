@@ -55,7 +55,7 @@ class Service:
 
     async def ask(self, method: str, path: str, token: str) -> int:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        transport = httpx.ASGITransport(self.application)  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(self.application)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://x{BASE}") as client:
             return (await client.request(method, re.sub(r"\{\w+\}", "x", path), headers=headers)).status_code
 
