@@ -6,7 +6,7 @@ hold a kind is ``admin/queries.py``'s business.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -52,11 +52,11 @@ def page_type(what: str) -> type[msgspec.Struct]:
     return msgspec.defstruct(f"{row.__name__}Page", fields)
 
 
-def rows_of_page(page: type[msgspec.Struct], listed: queries.Listed) -> msgspec.Struct:
-    """Return a page as it is answered; a row that does not name its node gets it."""
+def rows_of_page(page: type[msgspec.Struct], listed: queries.Listed, columns: Sequence[str] = ()) -> msgspec.Struct:
+    """Return a page as it is answered; a row that does not name its node gets it, if that is a column to be shown."""
     rows = []
     for node, row in listed.rows:
-        if "node" in row.__struct_fields__ and row.node is None:
+        if (not columns or "node" in columns) and "node" in row.__struct_fields__ and row.node is None:
             row.node = node
         rows.append(told(row))
     partial = [Partial(*missing) for missing in listed.partial]
@@ -100,7 +100,7 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
         )
         try:
             _check_columns(fields, (*wanted.columns, wanted.best))
-            return rows_of_page(page, await queries.walk(cluster, listing.what, wanted))
+            return rows_of_page(page, await queries.walk(cluster, listing.what, wanted), wanted.columns)
         except UserError as error:
             raise refused(error) from None
 

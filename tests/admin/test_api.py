@@ -1,5 +1,7 @@
 """Calls of the HTTP service: which addresses and tokens are taken, and the request of each verb."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ from admin.http.verb_paths import BODIES, PATHS, call_of
 from admin.one_look import OneLook, event_of, one_look
 from admin.operations import EXPORT_CANCEL
 from conf.errors import ExitCode, UserError
+from tests.patience import PATIENCE_S
 from wire.messages.look_rows_clients import SeenQueued
 
 
@@ -117,3 +120,22 @@ def test_a_look_is_the_same_behind_the_service() -> None:
     assert event_of(one_look(Answered(0, 7, busy_ms=20)), "queue", "s", 4) == Answered(4, 7, [], busy_ms=20)
     assert event_of(one_look(LinkFailed("s", "gone")), "queue", "s", 4) == LinkFailed("s", "gone")
     assert isinstance(event_of(OneLook([{"seq": "x"}]), "queue", "s", 4), LinkFailed)
+
+
+def test_an_address_that_is_too_long_says_what_to_do() -> None:
+    """A client identifier may have 64 KiB: over links it is asked for. The server's own answer has no body."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE_S)
+
+        def answer() -> None:
+            stream, _ = listener.accept()
+            with stream:
+                stream.recv(65_536)
+                stream.sendall(b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n\r\n")
+
+        with ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(answer)
+            api = Api(f"http://127.0.0.1:{listener.getsockname()[1]}", "smq_token")
+            with pytest.raises(UserError, match=r"answered 431; .* without --api"):
+                api.ask(Call.of("GET", "clients", "c"), PATIENCE_S)
+            answered.result()

@@ -110,6 +110,7 @@ def test_a_new_certificate_is_taken_up_by_a_reload(cluster: LocalCluster, tmp_pa
     for name in ("server", "admin"):
         for end in ("pem", "key"):
             (tmp_path / f"{name}.{end}").write_bytes((tls / f"{name}.{end}").read_bytes())
+            (tmp_path / f"{name}.{end}").chmod(0o600)
     named = (f"admin.certificate={tmp_path}/server.pem", f"admin.key={tmp_path}/server.key")
     with service(cluster, tmp_path / "service", *named) as addresses:
         port = int(addresses["admin"].rpartition(":")[2].strip("/"))

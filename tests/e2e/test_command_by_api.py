@@ -237,12 +237,6 @@ def test_refusals_are_one_line(place: OperatedCluster, by_api: ByApi, change: st
         by_api.url = url
 
 
-def test_a_name_that_no_address_holds_is_one_line(by_api: ByApi) -> None:
-    """A client identifier may have 64 KiB: over links it is asked for."""
-    code, shown, said = by_api.run("client", "show", "c" * 30_000)
-    assert code == 1 and not shown and said.count("\n") == 1 and "without --api" in said, said[:300]
-
-
 def test_what_show_api_prints_of_a_question_is_answered(place: OperatedCluster, by_api: ByApi) -> None:
     """Each path and each of its arguments is one that the service describes."""
     place.subscribe(place.come("shown", 0, expiry_s=60), "shown/#")
