@@ -15,6 +15,8 @@ from tests.workers import scheduler
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+gc.disable()  # until all tests are collected: thousands of them are no garbage
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
@@ -30,5 +32,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests are no garbage, and are looked through no more."""
+    """Have the collector work from here on, and look through none of them."""
     gc.freeze()
+    gc.enable()
