@@ -168,7 +168,7 @@ class EdgeCore:
         self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
         self.subscribing.durable.on_left = away.left
         self.rights.take_groups, self.held_filters = self.sweep.take_groups, HeldFilters(node, requests, self.sweep)
-        parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters
+        parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters, self.publishing
         self.access = EdgeAccess(parts, (self.logins, self.rights, self.conduct))
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
@@ -184,12 +184,13 @@ class EdgeCore:
 
     def _join_publishing(self) -> None:
         node, hot, clients, routes = self.node, self.hot, self.clients, self.routes
-        self.picking = Picking(routes.local, node.limits.sticky_shares)
+        self.picking = Picking(routes.local, node.limits.sticky_shares, node.count)
         sending = Sending(node, hot, clients, routes)
         self._ordered_messages = OperatorMessages(node, routes, sending)
         self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
         may_fire_will = self.conduct.may_fire_will
         self.publishing = Publishing(node, hot, clients, routes, sending, self.recording, may_fire_will, self._absent)
+        self.given_up: Callable[[bytes, bytes, int], None] = self.publishing.given_up  # of Handler
         self._redispatching = Redispatching(node, hot, routes, self.picking)
 
     def _join_messages(self) -> NodeMessages:
@@ -360,7 +361,7 @@ class EdgeCore:
         if isinstance(group, RecordedPick):
             self.recording.redispatch(message, group.group)
             return message
-        return self.picking.pick_other(group, message.tried) if isinstance(group, SharedGroup) else None
+        return self.picking.pick_other(group, message) if isinstance(group, SharedGroup) else None
 
     # --- Handler: links
 

@@ -349,6 +349,10 @@ def drain_pending(hot: HotState, conn: Conn) -> None:
         assert outbound.pending_bytes >= 0
         kept: Kept = entry[6]
         end_to_keep(hot, kept)
+        if entry[5] and conn.judge_pushes and _is_refused(hot, conn, entry):
+            outbound.picks_bytes -= len(entry[5])
+            hot.handler.given_up(entry[4], entry[5], entry[3])
+            continue
         inflight = outbound.inflight
         _send_pending(hot, conn, outbound, entry[0], entry[1], entry[2], (hot.now_ns - entry[3]) // SECOND_NS)
         if kept.origin is not None and outbound.inflight > inflight:
@@ -359,6 +363,13 @@ def drain_pending(hot: HotState, conn: Conn) -> None:
             outbound.picks_bytes -= len(entry[5])
             if outbound.inflight > inflight:
                 keep_pick(outbound, (entry[0][0] >> 1) & 3, entry[4], entry[5], entry[3])
+
+
+def _is_refused(hot: HotState, conn: Conn, entry: Waiting) -> bool:
+    """Whether a client may not receive a message that waits for it."""
+    encoded: bytes = entry[0]
+    topic: bytes = encoded[varint_end(encoded, 1, len(encoded)) + 2 : entry[1]]
+    return not hot.handler.may_receive(conn, topic, (encoded[0] >> 1) & 3)
 
 
 def _send_pending(

@@ -139,6 +139,12 @@ class Handler(Protocol):
         It may call nothing of the loop. What is refused is dropped, and its partition told 0x87.
         """
 
+    def given_up(self, share: bytes, record: bytes, since_ns: int) -> None:
+        """A copy for a shared group waited for a member that may not receive it: it is another one's.
+
+        It may call nothing of the loop; later ``hot.read_given_up`` reads it.
+        """
+
     def sent(self, conn: Conn, octets: int) -> None:
         """A connection that ``SessionOptions.metered`` named has sent so many bytes, which are dealt with."""
 

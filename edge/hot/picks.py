@@ -16,7 +16,7 @@ if not cython.compiled:
     from edge.hot.notes import note_drop
     from edge.hot.records import load_record
 
-__all__: list[str] = []
+__all__ = ["read_pick"]
 
 SECOND_NS = 1_000_000_000
 
@@ -46,7 +46,6 @@ def drop_pick(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
 def unfinished_picks(hot: HotState, conn: Conn) -> list[tuple[bytes, Inbound]]:
     """Return (share, message) of every copy that another member may get, in order, and forget them."""
     outbound: Outbound | None = conn.outbound
-    packet: Packet = hot.second
     found: list[tuple[bytes, Inbound]] = []
     if outbound is None or outbound.picks_bytes == 0:
         return found
@@ -57,16 +56,23 @@ def unfinished_picks(hot: HotState, conn: Conn) -> list[tuple[bytes, Inbound]]:
     outbound.picks = None
     outbound.picks_bytes = 0
     for share, record, since_ns in kept:
-        load_record(packet, record)
-        left_s: cython.longlong = packet.expiry_s
-        if left_s != NO_EXPIRY:
-            left_s -= (hot.now_ns - cython.cast(cython.longlong, since_ns)) // SECOND_NS
-            if left_s <= 0:  # [MQTT-3.3.2-5]
-                hot.dropped_expired += 1
-                note_drop(hot, conn, "expired", packet.topic, packet)
-                continue
-        properties: bytes = record[packet.properties_at : packet.payload_at]
-        payload: bytes = record[packet.payload_at : packet.payload_at + packet.payload_bytes]
-        publish = Inbound(packet.topic, payload, packet.qos, packet.retain, properties, packet.version, left_s)
-        found.append((share, publish))
+        publish = read_pick(hot, conn, record, since_ns)
+        if publish is not None:
+            found.append((share, publish))
     return found
+
+
+def read_pick(hot: HotState, conn: Conn | None, record: bytes, since_ns: int) -> Inbound | None:
+    """Return the message of a copy that another member may get, None if it expired meanwhile."""
+    packet: Packet = hot.second
+    load_record(packet, record)
+    left_s: cython.longlong = packet.expiry_s
+    if left_s != NO_EXPIRY:
+        left_s -= (hot.now_ns - cython.cast(cython.longlong, since_ns)) // SECOND_NS
+        if left_s <= 0:  # [MQTT-3.3.2-5]
+            hot.dropped_expired += 1
+            note_drop(hot, conn, "expired", packet.topic, packet)
+            return None
+    properties: bytes = record[packet.properties_at : packet.payload_at]
+    payload: bytes = record[packet.payload_at : packet.payload_at + packet.payload_bytes]
+    return Inbound(packet.topic, payload, packet.qos, packet.retain, properties, packet.version, left_s)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import cython
 
 from edge.hot.connections import Connections
+from edge.hot.picks import read_pick
 from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route, Sub
 
 if not cython.compiled:
@@ -268,6 +269,10 @@ class Publications(Connections):
     def take_picks(self, conn: Conn) -> list[tuple[bytes, Inbound]]:
         """Return (share, message) of copies that an ended session leaves for another member of their groups; once."""
         return unfinished_picks(self, conn)
+
+    def read_given_up(self, record: bytes, since_ns: int) -> Inbound | None:
+        """Return the message that ``Handler.given_up`` was told of, None if it expired meanwhile."""
+        return read_pick(self, None, record, since_ns)
 
 
 def _refuse_if_behind(hot: HotState, publish: Inbound) -> cython.bint:

@@ -181,6 +181,9 @@ class Publisher(Protocol):
     def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
         """Return whether a member here got the message of this origin."""
 
+    def read_given_up(self, record: bytes, since_ns: int) -> Inbound | None:
+        """Return the message of a copy that waited for a member, None if it expired meanwhile."""
+
 
 class RouteTable(Protocol):
     """The Routes that the loop keeps."""

@@ -4,13 +4,20 @@ A Route names a ``SharedGroup``, whose destinations take turns, or, for one mess
 themselves are in ``edge/routes/shared_groups.py``. Source: MQTT 5.0 section 4.8.2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from edge.hot.state import Group, Remote, Sub
+from edge.hot.state import Group, PendingAck, Remote, Sub
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from wire.messages.batches import decode_publish
 
-__all__ = ["Picking"]
+__all__ = ["Picking", "topic_of"]
+
+
+def topic_of(copy: PendingAck) -> bytes:
+    """Return the topic of a group's copy that is on its way."""
+    (message,) = decode_publish(copy.record)
+    return message.topic
 
 
 class Picking:
@@ -19,57 +26,74 @@ class Picking:
     Args:
         local: The members here.
         sticky: A member is chosen by topic, not in turn.
+        count: Counts copies that members here may not receive, where nobody else takes them.
     """
 
-    def __init__(self, local: EphemeralSubscriptions, sticky: bool) -> None:
+    def __init__(self, local: EphemeralSubscriptions, sticky: bool, count: Callable[[str], None]) -> None:
         self._local = local
         self._sticky = sticky
+        self._count = count
 
     def pick(self, group: Group, topic: bytes) -> Sub | Remote | None:
         """Choose for a message that a Route names the group for; None: nobody takes it."""
         choice: Remote | int | None
         if isinstance(group, SharedGroup):
             choice = group.next(topic)
-            if choice is None or not self._takes(group, choice):
-                choice = self._other(group, ())
+            if choice is None or not self._takes(group, choice, topic):
+                choice = self._other(group, topic, ())
             sticky = group.sticky
         else:
             assert isinstance(group, RecordedPick)
             choice, sticky = group.choice, group.group.sticky
         if isinstance(choice, Remote):
             return choice
-        return self._local.pick(group.share, topic if sticky else None) if choice == HERE else None
+        chosen = self._local.pick(group.share, topic, sticky=sticky) if choice == HERE else None
+        if chosen is None:
+            self._note_refused(group.share, topic)
+        return chosen
 
     def picked(self, share: bytes, topic: bytes) -> Sub | None:
         """Choose the member here for a message that another edge picked this one for."""
-        return self._local.pick(share, topic if self._sticky else None)
+        chosen = self._local.pick(share, topic, sticky=self._sticky)
+        if chosen is None:
+            self._note_refused(share, topic)
+        return chosen
 
-    def pick_other(self, group: SharedGroup, refused: Sequence[Remote]) -> Sub | Remote | None:
-        """Choose a destination after these have refused the message; None: none is left."""
-        choice = self.choose(group, b"", refused)
+    def _note_refused(self, share: bytes, topic: bytes) -> None:
+        if self.refuses(share, topic):
+            self._count("shares_not_authorized")
+
+    def refuses(self, share: bytes, topic: bytes) -> bool:
+        """Return whether a group has members here, none of which may receive a topic."""
+        return self._local.refuses(share, topic)
+
+    def pick_other(self, group: SharedGroup, copy: PendingAck) -> Sub | Remote | None:
+        """Choose a destination for a copy after those that refused it; None: none is left."""
+        topic = topic_of(copy)
+        choice = self.choose(group, topic, copy.tried or ())
         if isinstance(choice, Remote):
             return choice
-        return self._local.pick(group.share) if choice == HERE else None
+        return self._local.pick(group.share, topic) if choice == HERE else None
 
     def choose(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int] = ()) -> Remote | int | None:
         """Return the next destination of a group that can take a message; None if there is none."""
         first = None if refused else group.next(topic)
-        if first is not None and self._takes(group, first):
+        if first is not None and self._takes(group, first, topic):
             return first
-        return self._other(group, refused)
+        return self._other(group, topic, refused)
 
-    def _other(self, group: SharedGroup, refused: Sequence[Remote | int]) -> Remote | int | None:
-        return next((choice for choice in group.others(refused) if self._takes(group, choice)), None)
+    def _other(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int]) -> Remote | int | None:
+        return next((choice for choice in group.others(refused) if self._takes(group, choice, topic)), None)
 
-    def _takes(self, group: SharedGroup, choice: Remote | int) -> bool:
+    def _takes(self, group: SharedGroup, choice: Remote | int, topic: bytes) -> bool:
         if isinstance(choice, Remote):
             return choice.peer is None or not choice.peer.dead
-        return self._local.has_member(group.share)
+        return self._local.has_member(group.share, topic)
 
-    def has_member(self, share: bytes) -> bool:
-        """Return whether a group has a member here."""
-        return self._local.has_member(share)
+    def has_member(self, share: bytes, topic: bytes) -> bool:
+        """Return whether a group has a member here that may receive a topic."""
+        return self._local.has_member(share, topic)
 
-    def member(self, share: bytes) -> Sub | None:
-        """Return the next member here, whose turn it is."""
-        return self._local.pick(share)
+    def member(self, share: bytes, topic: bytes) -> Sub | None:
+        """Return the next such member here."""
+        return self._local.pick(share, topic)

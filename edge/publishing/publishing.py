@@ -5,6 +5,7 @@ What is recorded first is in ``edge/publishing/recording.py``; how a message goe
 Source: MQTT 5.0 sections 3.3, 4.3, 4.8.2; docs/protocol.md sections 4, 5, 7.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -111,6 +112,7 @@ class Publishing:
         self._recording = recording
         self._may_fire_will = may_fire_will
         self._absent = absent
+        self._given_up: list[tuple[bytes, bytes, int]] = []  # group, record, since when
         self._wills: set[tuple[int, int, int]] = set()  # fan-outs under way: (partition, partition_epoch, op_index)
 
     # --- misses
@@ -152,6 +154,26 @@ class Publishing:
         """
         self._routes.local.note_redispatched(share)
         self._routes.with_route(publish.topic, _Redispatched(self, share, publish).routed)
+
+    def given_up(self, share: bytes, record: bytes, since_ns: int) -> None:
+        """Take a copy that waited for a member which may not receive it any more; of ``Handler``."""
+        self._given_up.append((share, record, since_ns))
+        self._node.wake()
+
+    def step(self, now: float) -> None:
+        """Send copies that were given up to other members."""
+        del now
+        if not self._given_up:
+            return
+        given_up, self._given_up = self._given_up, []
+        for share, record, since_ns in given_up:
+            publish = self._loop.read_given_up(record, since_ns)
+            if publish is not None:
+                self.redispatch(share, publish)
+
+    def next_deadline(self) -> float:
+        """Return 0 while copies are to be sent to other members."""
+        return 0.0 if self._given_up else math.inf
 
     def redispatch_routed(self, share: bytes, publish: Inbound, route: Route) -> None:
         """Send it to the group alone, if there still is one."""

@@ -14,7 +14,7 @@ from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.state import Conn, Inbound, PendingAck, Remote, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
-from edge.publishing.picking import Picking
+from edge.publishing.picking import Picking, topic_of
 from edge.publishing.sending import Outgoing, Picks, Sending
 from edge.rights.client_rights import ClientRights
 from edge.routes.shared_groups import HERE, SharedGroup
@@ -170,7 +170,7 @@ class Recording:
             assert isinstance(group, SharedGroup)
             pick = item.known.get(group.share)
             if pick is not None and item.counter >= 0:
-                choice = self._destination(client, group, pick, item.counter)
+                choice = self._destination(client, group, pick, item)
                 if choice is not None:
                     destinations[group.share] = choice
                     continue
@@ -196,11 +196,11 @@ class Recording:
         item.known = {pick.share: pick for pick in answer.picks}
         self._routes.with_route(item.publish.topic, item.routed)
 
-    def _destination(self, client: Client, group: SharedGroup, pick: SharePick, counter: int) -> Remote | int | None:
+    def _destination(self, client: Client, group: SharedGroup, pick: SharePick, item: _Inbound) -> Remote | int | None:
         """Return where a recorded pick can still go, None if it has to be replaced."""
         choice = group.read(pick, self._node.incarnation, self._node.peer_of(pick.edge))
-        if choice == HERE and not self._picking.has_member(group.share):
-            return HERE if self._loop.knows_pick(group.share, client.session, counter) else None
+        if choice == HERE and not self._picking.has_member(group.share, item.publish.topic):
+            return HERE if self._loop.knows_pick(group.share, client.session, item.counter) else None
         return choice
 
     def _ask_to_record(
@@ -219,7 +219,7 @@ class Recording:
         whole = copy.parent
         assert whole is not None and whole.conn is not None
         client = whole.conn.context
-        choice = self._picking.choose(group, b"", copy.tried or [])
+        choice = self._picking.choose(group, topic_of(copy), copy.tried or [])
         if not isinstance(client, Client) or whole.conn.closed or choice is None:
             self._loop.send_pick(copy, None)  # the publisher repeats it elsewhere, or there is nobody
             return
@@ -237,8 +237,8 @@ class Recording:
             self._clients.error(whole.conn, getattr(answer, "reason_code", ReasonCode.UNSPECIFIED_ERROR))
             return
         now = group.read(item.pick, self._node.incarnation, self._node.peer_of(item.pick.edge))
-        if now == HERE and self._picking.has_member(group.share):
-            self._loop.send_pick(copy, self._picking.member(group.share))
+        if now == HERE and self._picking.has_member(group.share, topic_of(copy)):
+            self._loop.send_pick(copy, self._picking.member(group.share, topic_of(copy)))
         elif isinstance(now, Remote):
             self._loop.send_pick(copy, now)
         else:

@@ -14,12 +14,12 @@ from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.reasons import FAILURE
 from wire.messages.batches import OriginKind
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
+from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, handed_sender
 
 __all__ = ["Redispatch", "Redispatching"]
 
+ATTEMPTS_MAX = 64  # at destinations that have members, none of which took it: they may not receive it
 UNDER_WAY_MAX = 8_192  # the oldest is forgotten; its partition orders it again
-NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of what it orders, no session's number
 
 
 class _Copy:
@@ -110,7 +110,7 @@ class Redispatching:
             self._choose(copy, group, 0)
             return
         choice = group.read(pick, node.incarnation, node.peer_of(pick.edge))
-        if choice == HERE and not self._picking.has_member(group.share):
+        if choice == HERE and not self._picking.has_member(group.share, order.message.topic.encode()):
             if self._loop.knows_pick(group.share, _sender(order), order.number):
                 self._done(copy)
                 return
@@ -123,8 +123,14 @@ class Redispatching:
     def _choose(self, copy: _Copy, group: SharedGroup, attempt: int) -> None:
         """Ask the partition to record the next destination; without one it asks again later."""
         node, order = self._node, copy.order
-        choice = self._picking.choose(group, order.message.topic.encode(), copy.tried)
+        topic = order.message.topic.encode()
+        choice = self._picking.choose(group, topic, copy.tried)
         if choice is None:
+            if self._picking.refuses(group.share, topic) or attempt >= ATTEMPTS_MAX:
+                node.count("shares_not_authorized")
+                node.journal.note("drop", "not_authorized", topic=order.message.topic, detail="of a group")
+                self._done(copy)
+                return
             node.count("handed_on_without_room")
             self._forget(copy)
             return
@@ -171,4 +177,4 @@ class Redispatching:
 
 
 def _sender(order: RedispatchOrder) -> int:
-    return order.partition << 48 | NO_SESSION
+    return handed_sender(order.partition, order.hops)

@@ -387,6 +387,4 @@ class AbsentRights:
 def _granted(rights: ConnectionRights, sources: Sources, topic_filter: str, qos: int) -> Grant:
     """Return how much of a filter is granted by a listener's rules."""
     grant = rights.grant(topic_filter, qos)
-    if grant is Grant.PARTIAL and (not sources.filters or topic_filter.startswith("$share/")):
-        return Grant.REFUSED  # of a group: what its member may not have, no pick knows
-    return grant
+    return Grant.REFUSED if grant is Grant.PARTIAL and not sources.filters else grant

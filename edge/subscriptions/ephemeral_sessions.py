@@ -21,6 +21,8 @@ from wire.messages.sessions import Subscription
 
 __all__ = ["EphemeralSubscriptions", "identifier_properties"]
 
+MEMBERS_ASKED_MAX = 1_000  # of a group, whether they may receive a message: a millisecond
+
 
 class _Member:
     """One subscription of a connection."""
@@ -286,24 +288,44 @@ class EphemeralSubscriptions:
         group = self._groups.get(share)
         return 0 if group is None else len(group.members)
 
-    def has_member(self, share: bytes) -> bool:
-        """Whether a shared group has a local member that ``pick`` would return."""
+    def has_member(self, share: bytes, topic: bytes) -> bool:
+        """Whether a shared group has a local member that ``pick`` would return for a topic."""
         group = self._groups.get(share)
-        return group is not None and group.member_at(group.turn) is not None
+        return group is not None and self._member(group, group.turn, topic) is not None
 
-    def pick(self, share: bytes, sticky_to: bytes | None = None) -> Sub | None:
-        """Return the next local member of a shared group, or the one for a topic; None if there is none."""
+    def pick(self, share: bytes, topic: bytes, *, sticky: bool = False) -> Sub | None:
+        """Return the next local member of a shared group, or the one for a topic; None if none may receive it."""
         group = self._groups.get(share)
         if group is None:
             return None
-        found = group.member_at(group.turn if sticky_to is None else crc32(b"member" + sticky_to))
+        found = self._member(group, crc32(b"member" + topic) if sticky else group.turn, topic)
         if found is None:
             return None
         place, member = found
         group.delivered += 1
-        if sticky_to is None:
+        if not sticky:
             group.turn = place + 1
         return merged_subscriber(member.client, [member.subscription])
+
+    def refuses(self, share: bytes, topic: bytes) -> bool:
+        """Whether a shared group has local members, none of which may receive a topic."""
+        group = self._groups.get(share)
+        return group is not None and group.member_at(group.turn) is not None and not self.has_member(share, topic)
+
+    def _member(self, group: _Group, turn: int, topic: bytes) -> tuple[int, _Member] | None:
+        """Return the first member from a turn on that may receive a topic, with its place."""
+        found, rights = group.member_at(turn), self._rights
+        if found is None or rights is None or not rights.judges:
+            return found
+        for step in range(min(len(group.members), MEMBERS_ASKED_MAX)):
+            found = group.member_at(turn + step)
+            if found is None:
+                return None
+            client, subscription = found[1].client, found[1].subscription
+            whole = subscription.topic_filter not in client.partial
+            if whole or rights.may_receive(client, topic.decode(), subscription.qos):
+                return found
+        return None
 
 
 def _number(known: _Filter) -> int:

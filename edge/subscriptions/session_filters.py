@@ -99,7 +99,9 @@ class SessionFilters:
         self._subscribe_piece(_Adding(self, client, wanted, then))
 
     def _subscribe_piece(self, item: _Adding) -> None:
-        request = self._requests.of(item.client).subscribe(item.piece(), item.read)
+        piece, partial = item.piece(), item.client.partial
+        request = self._requests.of(item.client).subscribe(piece, item.read)
+        request.partial = [at for at, one in enumerate(piece) if one.topic_filter in partial] if partial else []
         item.read = request.read
         if not self._requests.ask(request, item.answered, self._node.now):
             left = len(item.wanted) - len(item.codes)

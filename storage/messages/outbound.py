@@ -24,6 +24,7 @@ from storage.state.timers import EndHold
 from wire.looks.traces import Origin
 from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, encode_push
 from wire.messages.frames import FrameKind
+from wire.messages.redispatch import HOPS_MAX, hops_of
 from wire.messages.retained import RetainedMessage
 
 __all__ = ["HANDED_ON", "Outbound"]
@@ -259,7 +260,8 @@ class Outbound:
         """Drop an entry that the edge did not write: the client may not receive it any more.
 
         A client that answers PUBACK or PUBREC with that reason code has the message: it counts as delivered. A group's
-        copy goes to another member, unless it may be its second with QoS 2; who was refused is none any more.
+        copy goes to another member, unless it may be its second with QoS 2, or many may not have it either; a member
+        that was granted all of the group's topics is none any more.
         """
         handed = session.shared and not (flight.qos == 2 and flight.repeated)
         handed = handed and self._redispatch(session, session_seq, flight)
@@ -280,9 +282,14 @@ class Outbound:
         if entry is None or not entry.share:
             return False
         name = f"$share/{entry.share.decode()}"
-        if name in session.subscriptions:
-            # A group is granted for all of its topics or not at all (edge/rights/client_rights.py), so it is not. Its
-            # edge's order may be behind this, or lost with a node; as long as it is a member, it is picked again.
+        if name in (session.made("partial") or ()):
+            # It stays a member, for its rules allow other topics. Who else may have this one, no partition knows: each
+            # of some members is asked.
+            if hops_of(entry.origin_kind, entry.origin_a) >= HOPS_MAX:
+                return False
+        elif name in session.subscriptions:
+            # The group is granted for all of its topics, so it is not any more. Its edge's order may be behind this, or
+            # lost with a node; as long as it is a member, it is picked again.
             self.take_group(session, name)
             self._partition.count("groups_taken")
         self._redispatches.keep(entry, flight.size)

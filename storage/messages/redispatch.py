@@ -20,7 +20,7 @@ from storage.state.rows import NEVER, STATE_RELEASED, Entry, HandedRow, decode_e
 from storage.state.session_window import InFlight
 from storage.state.timers import RedispatchAgain
 from wire.messages.batches import NO_EXPIRY
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
+from wire.messages.redispatch import HOPS_MAX, RedispatchAnswer, RedispatchOrder, SharePick, hops_of
 from wire.messages.wills import Will
 
 __all__ = ["RedispatchQueue"]
@@ -105,8 +105,9 @@ class RedispatchQueue:
             return
         properties = entry.properties[: len(entry.properties) - entry.own_bytes]
         qos, retain = entry.published & 3, bool(entry.published & 4)
+        hops = min(hops_of(entry.origin_kind, entry.origin_a), HOPS_MAX - 1)
         row = HandedRow(
-            entry.share, entry.topic, entry.payload, qos, retain, properties, entry.deadline, entry.body
+            entry.share, entry.topic, entry.payload, qos, retain, properties, entry.deadline, entry.body, hops
         )  # fmt: skip
         if entry.body:
             partition.body_references[entry.body] = partition.body_references.get(entry.body, 0) + 1
@@ -172,7 +173,7 @@ class RedispatchQueue:
         message = Will(row.topic.decode(), payload, row.qos, row.retain, row.properties, 0, expiry_s)
         pick = self._picks.get(number)
         self._edge = self._edge or self._live("edge", partition.number)
-        order = RedispatchOrder(0, partition.number, partition.epoch, number, row.share, message, pick)
+        order = RedispatchOrder(0, partition.number, partition.epoch, number, row.share, message, pick, row.hops)
         partition.tell(self._edge, order)
         return True
 

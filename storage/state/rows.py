@@ -159,6 +159,7 @@ class HandedRow(msgspec.Struct, array_like=True):
     properties: bytes
     deadline: int
     body: int = 0  # body id when the payload stands in BODY rows
+    hops: int = 0  # times that it was handed on before
 
 
 class RetainedRow(msgspec.Struct, array_like=True):

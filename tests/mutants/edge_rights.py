@@ -15,12 +15,14 @@ from edge.rights.absent import AbsentUsers, Left
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import Sweep
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from tests.edge import test_away_filters as _A
 from tests.edge.rights import test_absent as _W
 from tests.edge.rights import test_held_filters as _H
 from tests.edge.rights import test_renewal as _N
 from tests.edge.rights import test_resumed_filters as _F
 from tests.edge.rights import test_rules_of_clients as _R
+from tests.edge.rights import test_shared_parts as _P
 from tests.edge.rights import test_sweep as _S
 from tests.mutants.seeded import SeededBug
 
@@ -90,6 +92,15 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(HeldFilters, "_answers", HeldFilters._has_primary),
         _H.test_a_partition_that_does_not_answer_holds_up_no_other_one,
         "test_a_partition_that_does_not_answer_holds_up_no_other_one",
+    ),
+    SeededBug(
+        "a member of a part of a group gets what it may not have",
+        "edge/subscriptions/ephemeral_sessions.py EphemeralSubscriptions._member",
+        lambda patch: patch.setattr(
+            EphemeralSubscriptions, "_member", lambda _, group, turn, *__: group.member_at(turn)
+        ),
+        partial(_P.test_a_member_gets_what_it_may_have_and_others_get_the_rest, 1),
+        "test_a_member_gets_what_it_may_have_and_others_get_the_rest",
     ),
     SeededBug(
         "a will is judged without the place that it was left from",

@@ -1,12 +1,19 @@
 """Control messages that give what a shared group's ended member did not acknowledge to another member."""
 
-import msgspec
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from wire.messages.batches import OriginKind
 from wire.messages.message import Message
 from wire.messages.ranges import U32, U64, Epoch, Incarnation, PartitionNumber, PartitionOrEdge, ShareBytes, SomeNode
 from wire.messages.wills import Will
 
-__all__ = ["RedispatchAnswer", "RedispatchOrder", "SharePick"]
+__all__ = ["HOPS_MAX", "RedispatchAnswer", "RedispatchOrder", "SharePick", "handed_sender", "hops_of"]
+
+HOPS_MAX = 16  # members that may not receive a copy and hand it on; then nobody may, or too few
+_NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of what it orders, no session's number
 
 
 class SharePick(msgspec.Struct, array_like=True):
@@ -33,6 +40,7 @@ class RedispatchOrder(Message, tag="HandOn"):
     share: ShareBytes
     message: Will
     pick: SharePick | None = None
+    hops: Annotated[int, Meta(ge=0, lt=HOPS_MAX)] = 0  # times that it was handed on before; part of the origin
 
 
 class RedispatchAnswer(Message, tag="HandedOn"):
@@ -42,3 +50,14 @@ class RedispatchAnswer(Message, tag="HandedOn"):
     partition: PartitionNumber
     number: U64
     pick: SharePick | None = None
+
+
+def handed_sender(partition: int, hops: int) -> int:
+    """Return the sender, as origins name it, of copies that a partition hands on."""
+    return partition << 48 | _NO_SESSION - hops
+
+
+def hops_of(origin_kind: int, sender: int) -> int:
+    """Return how often a message with this origin was handed on, 0 for never."""
+    below = _NO_SESSION - (sender & _NO_SESSION)
+    return below + 1 if origin_kind == OriginKind.SESSION and below < HOPS_MAX else 0

@@ -3,11 +3,13 @@
 import pytest
 
 from storage.messages.given_up import ENTRIES_AT_ONCE
+from tests.storage.rights.test_filters import subscribe
 from tests.storage.rights.test_socket_refusals import NOT_AUTHORIZED, NOT_WRITTEN, kept
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster
 from tests.storage.test_redispatch import answer, member, message, orders, rows
-from wire.messages.batches import PublishMessage
+from wire.messages.batches import OriginKind, PublishMessage
+from wire.messages.redispatch import HOPS_MAX, handed_sender, hops_of
 from wire.messages.sessions import SessionUnsubscribed, UnsubscribeSession
 
 
@@ -100,6 +102,42 @@ def test_a_client_that_unsubscribes_keeps_what_was_begun() -> None:
     edge.unsubscribe(alice, "$share/g/a")
     cluster.settle()
     assert handed(cluster) == []
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_member_of_a_part_stays_one_and_hands_on_what_it_may_not_have(qos: int, crash: bool) -> None:
+    """NIST: protect. From member to member, as often as copies may be handed on; then nobody may have it."""
+    cluster = Cluster(partitions=1)
+    edge = cluster.edges["e1"]
+    alice = edge.open("alice")
+    subscribe(edge, alice, "$share/g/a", judged=1, partial=(0,))
+    for hops in range(HOPS_MAX + 1):
+        sender = handed_sender(0, hops - 1) if hops else 0
+        origin = {"origin_kind": OriginKind.SESSION, "origin_a": sender, "origin_b": 7} if hops else {}
+        edge.publish(message(f"{hops}", qos, **origin), 0)
+        cluster.settle()
+        edge.acknowledge(alice.received[-1], NOT_WRITTEN, NOT_AUTHORIZED)
+        cluster.settle()
+        (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
+        assert set(session.subscriptions) == {"$share/g/a"} and session.queued == 0
+    if crash:
+        cluster.crash_all()
+        cluster.run(2.0)
+    told = {order.message.payload: order.hops for order in orders(cluster)}
+    assert told == {b"%d" % hops: hops for hops in range(HOPS_MAX)}
+    assert crash or (count(cluster, "shares_revoked"), count(cluster, "pushes_refused")) == (HOPS_MAX, 1)
+    assert crash or not count(cluster, "groups_taken")
+
+
+def test_how_often_a_copy_was_handed_on_stands_in_its_origin() -> None:
+    """No session has such a number; other origins were never handed on."""
+    for partition in (0, 7, 8_191):
+        senders = [handed_sender(partition, hops) for hops in range(HOPS_MAX)]
+        assert [hops_of(OriginKind.SESSION, sender) for sender in senders] == list(range(1, HOPS_MAX + 1))
+        assert {sender >> 48 for sender in senders} == {partition}
+        assert hops_of(OriginKind.EDGE, senders[0]) == hops_of(OriginKind.SESSION, senders[-1] - 1) == 0
+        assert hops_of(OriginKind.SESSION, partition << 48 | 1) == 0
 
 
 @pytest.mark.parametrize("qos", [1, 2])
