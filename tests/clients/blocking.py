@@ -27,11 +27,11 @@ READ_BYTES = 65_536
 
 
 class BlockingClient:
-    """One connection; every wait ends with ``timeout_s``."""
+    """One connection, from ``source`` if it is given; every wait ends with ``timeout_s``."""
 
-    def __init__(self, port: int, version: int = 5, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, port: int, version: int = 5, timeout_s: float = TIMEOUT_S, source: str = "") -> None:
         self.version = version
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout_s, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._splitter = Splitter()
         self._packets: deque[bytes] = deque()

@@ -22,8 +22,8 @@ class Place(NamedTuple):
     cluster: LocalCluster
     edge: ExtraEdge
 
-    def come(self, user: str, client_id: str = "", **options: object) -> BlockingClient:
-        client = BlockingClient(self.edge.port("parts"), timeout_s=PATIENCE_S)
+    def come(self, user: str, client_id: str = "", source: str = "", **options: object) -> BlockingClient:
+        client = BlockingClient(self.edge.port("parts"), timeout_s=PATIENCE_S, source=source)
         client.open(client_id or user, username=user, password=b"good", **options)
         return client
 
@@ -157,6 +157,23 @@ def test_what_a_member_may_not_have_goes_to_one_that_may(
     assert sorted(found[0] + found[1]) == ["a/open"] * 6 and all(found)
     for client in (ann, bob, writer):
         client.disconnect()
+
+
+@pytest.mark.parametrize(("kind", "value"), [("address", "127.0.0.9"), ("network", "127.0.0.8/29")])
+def test_a_will_that_waits_does_not_fire_from_a_banned_place(place: Place, kind: str, value: str) -> None:
+    """NIST: respond. Its client is gone when the ban comes, for good; a will that was left from elsewhere fires."""
+    reader = place.come("ann", "ann-wills", clean_start=True)
+    reader.subscribe("a/#")
+    for source, topic in (("127.0.0.9", "a/banned"), ("127.0.0.20", "a/open")):
+        will = Will(topic, b"x", 1, properties={24: 3})  # Will Delay Interval
+        dying = place.come("wren", f"from-{source}", source, will=will, clean_start=True, properties=EXPIRY)
+        dying.close()
+    order(place.cluster, "ban", "add", kind, value)
+    try:
+        assert received(reader, 1) == ["a/open"]
+    finally:
+        order(place.cluster, "ban", "del", kind, value)
+        reader.close()
 
 
 def test_rights_that_go_while_the_client_is_away(place: Place) -> None:
