@@ -257,7 +257,7 @@ async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path 
     if not rows:
         origin, silent = await _told_origin(cluster, client_id, lambda event: bool(event.packet == packet))
         had.append("traces of the nodes that answered")
-        lacked += (*silent, Missing("journals", "they have no packet"), *_unread(ledger))
+        lacked += (*silent, Missing("journal", "it has no packet"), *_unread(ledger))
     own = [(node, row) for node, row in rows if row.direction == "from"]
     seq = next((row.seq for _, row in rows if row.seq is not None and row.direction == "to"), None)
     if seq is not None and not own:

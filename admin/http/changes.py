@@ -15,6 +15,7 @@ from litestar import Request, Response
 from access.operators.audit_chain import AuditRecord
 from access.operators.audit_service import AuditService
 from access.operators.verbs import VERBS, audit_arguments
+from admin.found import nothing_found
 from admin.http.callers import Caller
 from admin.http.live_cluster import LiveCluster
 from admin.http.problems import Problem, of_reply
@@ -122,6 +123,7 @@ class Changes:
                 would = {"dry_run": True, "would": wish.verb, "arguments": _shown(wish.verb, arguments)}
                 return Answer(200, msgspec.json.encode(would))
             reply = await self._ask(wish, {**arguments, "dry_run": True})
+            _check_found(wish, arguments, reply)
             return Answer(200, msgspec.json.encode(reply.result))
         refusal = self._audit.refusal()
         if refusal:
@@ -130,6 +132,7 @@ class Changes:
         await self._note(wish, arguments, reply)
         if not reply.ok and reply.exit_code != ExitCode.PARTIAL:
             raise of_reply(reply.error, reply.exit_code, changes=True, result=reply.result)
+        _check_found(wish, arguments, reply)
         result = reply.result if isinstance(reply.result, dict) else {"result": reply.result}
         if reply.error:
             result = {**result, "detail": reply.error}
@@ -194,6 +197,17 @@ class Changes:
         if problems[0]:
             text = f"{reply.error or 'it is done'}, and has no line: {problems[0]}"
             raise Problem(500, "not_audited", text, "make room for the audit log")
+
+
+def _check_found(wish: Wish, arguments: Mapping[str, Any], reply: AdminReply) -> None:
+    """Refuse an order that found nothing: it is done at each node, and nobody had what it names.
+
+    Raises:
+        Problem: 404.
+    """
+    missing = nothing_found(wish.verb, arguments, reply.result) if reply.ok else ""
+    if missing:
+        raise Problem(404, "not_found", missing, result=reply.result)
 
 
 def _shown(verb: str, arguments: dict[str, Any]) -> dict[str, str | int | float | bool]:

@@ -110,6 +110,7 @@ def kick(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show where it is connected.")] = False,
 ) -> None:
     """End the connection of a client; it may come back, unless it is banned (`stratamq ban add`)."""
+    from admin.found import nothing_found
     from conf.errors import ExitCode, UserError
 
     if bool(client_id) == bool(filters):
@@ -120,9 +121,8 @@ def kick(
         return
     arguments = {"client_id": client_id, "reason": told, "dry_run": dry_run}
     result = show_nodes("client kick", arguments, options, only_counted=True)
-    if not any(row["count"] for row in result["nodes"]):
-        text = f"no edge has a connection of client {client_id!r}: `stratamq client list` shows them"
-        raise UserError(text, ExitCode.FAILED)
+    if missing := nothing_found("client kick", arguments, result):
+        raise UserError(missing, ExitCode.FAILED)
 
 
 def _reason(text: str) -> str:

@@ -36,10 +36,10 @@ def resume(options: Options, listener: ListenerArgument, node: NodeOption = "", 
 
 
 def _order(verb: str, listener: str, node: str, options: Options, *, dry_run: bool) -> None:
+    from admin.found import nothing_found
     from conf.errors import ExitCode, UserError
 
-    arguments = {"listener": listener, "node": node, "dry_run": dry_run}
+    arguments: dict[str, object] = {"listener": listener, "node": node, "dry_run": dry_run}
     result = show_nodes(verb, arguments, options, only_counted=True)
-    if not any(row["count"] for row in result["nodes"]):
-        where = f"{node} has no" if node else "no edge has a"
-        raise UserError(f"{where} listener {listener[:64]!r}: see `stratamq listener list`", ExitCode.FAILED)
+    if missing := nothing_found(verb, arguments, result):
+        raise UserError(missing, ExitCode.FAILED)

@@ -237,6 +237,10 @@ def test_if_match_refuses_a_change_by_an_old_map(place: Place) -> None:
         fresh = client.post("/nodes/edge-0/drain", headers={"If-Match": f'"{epoch}"'}, params={"dry_run": True})
         assert fresh.status_code == 200
         assert client.post("/ring/pause", headers={"If-Match": "x"}).status_code == 400
+        for method, path in (("DELETE", "/clients/nobody"), ("POST", "/listeners/none/pause")):
+            for params in ({}, {"dry_run": True}):
+                none = client.request(method, path, params=params)
+                assert none.status_code == 404 and none.json()["detail"].startswith("no edge has a"), none.text
     place.cluster.admin("token", "revoke", "ring")
 
 

@@ -122,6 +122,8 @@ def test_the_same_rows_lines_and_exit_codes(place: OperatedCluster, by_api: ByAp
         ("token", "list", "--limit", "1", "--columns", "token,role", "-o", "json"),
         ("client", "kick", "api-nobody"),
         ("client", "kick", "api/no/body"),
+        ("listener", "pause", "api-none", "--dry-run"),
+        ("msg", "explain", "--client", "api-nobody", "--packet", "1"),
         ("session", "delete", "api-reader", "--yes"),
         ("client", "list", "--filter", "colour=red"),
         ("client", "list", "--node", "edge-9"),
