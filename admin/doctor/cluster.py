@@ -17,6 +17,7 @@ SYNC_WARN_S = 0.02
 LOOP_WARN_S, LOOP_FAIL_S = 0.25, 1.0
 DISK_WARN, DISK_FAIL = 0.2, 0.1
 DISK_HOURS_WARN = 6.0  # until it is full, as fast as it fills now
+NEAR_FLOOR = 1.5  # of the free bytes below which a node refuses messages
 GROWTH_MIN_BYTES = 4 * 1024 * 1024  # less in some seconds is the noise of a file system
 DROPS_MS = 3_600_000
 SKEW = 0.1
@@ -168,8 +169,20 @@ def _disks(seen: Examined) -> Said:
             seen_for = f"its disk lost {grown / 2**20:.0f} MiB in the {seen.later_s:.0f} s of this look"
             yield WARN, node, f"{seen_for}: full in {hours:.1f} h if that goes on (`--over 60` looks longer)"
     for node, row in seen.sight.stats.items():
+        floor, left = _floor(seen.settings.get(node, {}), row.disk_bytes or 0), row.disk_free_bytes
         if (row.gauges or {}).get("stratamq_store_full"):
             yield FAIL, node, "refuses messages: its disk is below the floor"
+        elif left is not None and left < NEAR_FLOOR * floor:
+            yield WARN, node, f"{left / 2**20:.0f} MiB are free, below {floor / 2**20:.0f} it refuses messages"
+
+
+def _floor(settings: Mapping[str, str], disk_bytes: int) -> float:
+    """Return the free bytes below which a node refuses messages; 0 of one that stores none."""
+    try:
+        least = float(settings["storage.free_space_floor_bytes"])
+        return max(least, disk_bytes * float(settings["storage.free_space_floor_percent"]) / 100)
+    except (KeyError, ValueError):
+        return 0.0
 
 
 def is_filling(before: SeenStats, after: SeenStats | None, over_s: float) -> bool:

@@ -53,7 +53,10 @@ class StoreFull(StoreError):
     """Free space is below the floor; nothing of the batch was written. Reads, and batches that reclaim, go on."""
 
     def __init__(self, free_bytes: int, floor_bytes: int) -> None:
-        super().__init__(f"store refuses writes: {free_bytes} bytes free, floor {floor_bytes}")
+        super().__init__(
+            f"store refuses writes: {free_bytes} bytes free, floor {floor_bytes}: make room, or lower "
+            "storage.free_space_floor_bytes and storage.free_space_floor_percent"
+        )
         self.free_bytes = free_bytes
         self.floor_bytes = floor_bytes
 

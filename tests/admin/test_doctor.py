@@ -19,6 +19,7 @@ from wire.messages.look_rows_nodes import SeenDrop, SeenReplica, SeenStats
 NOW_MS = 1_800_000_000_000
 DAY_S = 86_400
 GIB = 1 << 30
+FLOORS = {"storage.free_space_floor_bytes": str(GIB // 2), "storage.free_space_floor_percent": "20.0"}
 
 
 def cluster_map(**about: Any) -> ClusterMap:
@@ -96,6 +97,9 @@ WRONG = [
     (examined(stats=row(disk_free_bytes=15, disk_bytes=100)), {"disks": WARN}),
     (examined(stats=row(disk_free_bytes=9, disk_bytes=100)), {"disks": FAIL}),
     (examined(stats=gauges(stratamq_store_full=1.0)), {"disks": FAIL}),
+    (examined(stats=row(disk_free_bytes=GIB, disk_bytes=2 * GIB), settings={"s1": FLOORS}), {}),
+    (examined(stats=row(disk_free_bytes=GIB // 2 + 1, disk_bytes=GIB), settings={"s1": FLOORS}), {"disks": WARN}),
+    (examined(stats=row(disk_free_bytes=25 * GIB, disk_bytes=100 * GIB), settings={"s1": FLOORS}), {"disks": WARN}),
     (examined(stats=row(disk_free_bytes=50 * GIB, disk_bytes=100 * GIB), later_s=2.0,
               later=row(disk_free_bytes=49 * GIB, disk_bytes=100 * GIB)), {"disks": WARN}),
     (examined(stats=row(disk_free_bytes=50 * GIB, disk_bytes=100 * GIB), later_s=2.0,
