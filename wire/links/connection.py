@@ -42,6 +42,10 @@ UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write: below it a TAKEN wait
 Stream = trio.SocketStream | TlsStream
 
 
+class PeerGone(LinkError):
+    """The other end closed a connection in the middle of its handshake: it refused nothing, and may be gone."""
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port``; IPv6 hosts stand in brackets.
 
@@ -72,6 +76,7 @@ async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server
     """Do the TLS handshake; the caller bounds the wait.
 
     Raises:
+        PeerGone: The other end closed the connection: it may have died.
         LinkError: Why it failed, in the words of the TLS library; the stream is closed.
     """
     secured = TlsStream(stream, context, server_side=server_side)
@@ -79,7 +84,8 @@ async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server
         await secured.do_handshake()
     except trio.BrokenResourceError as error:
         await close_quietly(secured)
-        raise LinkError(f"TLS handshake failed: {error.__cause__ or error or 'connection closed'}") from None
+        why = f"TLS handshake failed: {error.__cause__ or error or 'connection closed'}"
+        raise (LinkError if isinstance(error.__cause__, ssl.SSLError) else PeerGone)(why) from None
     return secured
 
 

@@ -11,7 +11,7 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from wire.links.admission import check_hello
-from wire.links.connection import certified_identity, close_quietly, open_stream, read_hello, wrap_tls
+from wire.links.connection import PeerGone, certified_identity, close_quietly, open_stream, read_hello, wrap_tls
 from wire.links.link import LinkCore
 from wire.links.silence import SPEAK_S
 from wire.links.tls import LinkContexts
@@ -57,6 +57,8 @@ async def request(
         raise UserError(f"{tier} {address} did not answer{waited}", ExitCode.NOT_READY) from None
     except Unanswered:
         raise UserError(f"{tier} {address} closed the link before it answered", ExitCode.NOT_READY) from None
+    except PeerGone as error:
+        raise UserError(f"cannot reach {tier} {address}: {error}", ExitCode.NOT_READY) from None
     except (LinkError, trio.BrokenResourceError) as error:
         raise UserError(f"{tier} {address}: {error}") from None
     except OSError as error:
