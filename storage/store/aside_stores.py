@@ -38,7 +38,7 @@ class AsideStores:
         for path in quarantined(self._path):
             files = [file for file in store_files(path) if file.exists()]
             newest = max(file.stat().st_mtime for file in files)
-            written = datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
+            written = datetime.fromtimestamp(newest, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             stores.append({"name": path.name, "bytes": sum(file.stat().st_size for file in files), "written": written})
         return {"folder": str(self._path.parent), "bound": QUARANTINED_MAX, "stores": stores}
 

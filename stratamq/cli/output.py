@@ -12,11 +12,15 @@ import enum
 import io
 import json
 import os
+import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+from admin.moments import ms_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +30,8 @@ __all__ = ["OutputFormat", "OutputOption", "cells_of", "print_result", "print_ta
 FLAT = {str, int, float, bool, type(None)}
 FLAT_OR_LIST = FLAT | {list}
 ONE_OF = ({str}, {int}, {bool})  # types of values that are equal only if their cells are
+MOMENTS = ("at", "until", "written")  # ends of names of moments
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as ``admin/moments.py`` writes one
 PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
 
 
@@ -262,7 +268,11 @@ def _is_table(value: object) -> bool:
 
 
 def _shown(key: str, value: object) -> str:
-    """Return a cell; sizes in binary units."""
+    """Return a cell; sizes in binary units, moments of a verb's answer as ages."""
+    if isinstance(value, str) and key.rpartition("_")[2] in MOMENTS and MOMENT.fullmatch(value):
+        from stratamq.cli.cells import age_of
+
+        return age_of(ms_of(value) / 1000, time.time())
     if isinstance(value, int) and (key == "bytes" or key.endswith("_bytes")):
         size = float(value)
         for unit in ("B", "KiB", "MiB", "GiB"):

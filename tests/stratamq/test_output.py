@@ -4,11 +4,13 @@ import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from admin.moments import iso
 from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table, render
 from stratamq.cli.progress import progress_bar
 from tests.clients.terminal import at_terminal
@@ -90,6 +92,7 @@ def test_the_library_is_imported_when_a_table_is_drawn() -> None:
     """JSON does not pay for it, nor does a bar that nobody sees, nor a table in a pipe that has only ASCII."""
     code = """
 import sys
+import time
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.progress import progress_bar
 print_result([{"a": 1}], OutputFormat.JSON)
@@ -141,3 +144,12 @@ def test_values_that_are_equal_and_look_unlike_have_cells_of_their_own() -> None
 def test_columns_stand_below_their_heads_whatever_their_letters(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["client_id", "n"], [["日本", "plain", "a"], ["1", "22", "333"]])
     assert capsys.readouterr().out.splitlines() == ["CLIENT_ID  N", "日本       1", "plain      22", "a          333"]
+
+
+def test_moments_are_ages_in_tables_and_texts_elsewhere() -> None:
+    """Of a verb's answer too, as of tokens and bans: those were told in UTC."""
+    made = iso(time.time() - 7_200)
+    row = {"token": made, "made_at": made, "until": iso(time.time() + 86_400 * 3 + 60), "reason": "2026-01-01"}
+    table = render([row], OutputFormat.TABLE)
+    assert "2h ago" in table and "in 3d" in table and table.count(made) == 1 and "2026-01-01" in table
+    assert json.loads(render([row], OutputFormat.JSON)) == [row]
