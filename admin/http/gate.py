@@ -55,7 +55,7 @@ def path_of(raw: bytes | None, decoded: str) -> str:
         raw: As it came; None: the server does not say.
         decoded: As the server decodes it, where a slash of a part is one between parts.
     """
-    if raw is None or b"%2f" not in raw.lower():
+    if raw is None or not any(written in raw.lower() for written in (b"%2f", b"%00")):
         return decoded
     parts = (unquote_to_bytes(part).decode("utf-8", "replace") for part in raw.split(b"/"))
     return "/".join(part.replace(SLASH, "\ufffd").replace("/", SLASH) for part in parts)

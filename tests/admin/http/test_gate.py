@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from admin.http import gate
-from admin.http.gate import Gate, Stay
+from admin.http.gate import SLASH, Gate, Stay, path_of
 from admin.http.look_handlers import waits
 
 
@@ -92,3 +92,10 @@ async def test_a_connection_stays_whose_body_nobody_read(
     await Gate(application, 2, stay_of)(scope, receive, send)
     assert len(pieces) - len(waiting) == taken
     assert (heads[0].get(b"connection") == b"close") is closes
+
+
+def test_what_stands_for_a_slash_is_no_slash_itself() -> None:
+    assert path_of(b"/clients/a%2Fb/x", "/clients/a/b/x") == f"/clients/a{SLASH}b/x"
+    assert path_of(b"/clients/a%00b", "/clients/a\x00b") == "/clients/a\ufffdb"
+    assert path_of(b"/clients/%ff%2f", "/clients/\ufffd/") == f"/clients/\ufffd{SLASH}"
+    assert path_of(None, "/a") == path_of(b"/a", "/a") == "/a"
