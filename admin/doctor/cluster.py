@@ -169,11 +169,11 @@ def _disks(seen: Examined) -> Said:
             seen_for = f"its disk lost {grown / 2**20:.0f} MiB in the {seen.later_s:.0f} s of this look"
             yield WARN, node, f"{seen_for}: full in {hours:.1f} h if that goes on (`--over 60` looks longer)"
     for node, row in seen.sight.stats.items():
-        floor, left = _floor(seen.settings.get(node, {}), row.disk_bytes or 0), row.disk_free_bytes
+        floor, room = _floor(seen.settings.get(node, {}), row.disk_bytes or 0), row.disk_free_bytes
         if (row.gauges or {}).get("stratamq_store_full"):
             yield FAIL, node, "refuses messages: its disk is below the floor"
-        elif left is not None and left < NEAR_FLOOR * floor:
-            yield WARN, node, f"{left / 2**20:.0f} MiB are free, below {floor / 2**20:.0f} it refuses messages"
+        elif room is not None and room < NEAR_FLOOR * floor:
+            yield WARN, node, f"{room / 2**20:.0f} MiB are free, below {floor / 2**20:.0f} it refuses messages"
 
 
 def _floor(settings: Mapping[str, str], disk_bytes: int) -> float:
