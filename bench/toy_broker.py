@@ -247,6 +247,9 @@ class ToyHandler:
         del conn, topic, qos
         return True
 
+    def given_up(self, share: bytes, record: bytes, since_ns: int) -> None:
+        raise NotImplementedError
+
     def fence_over(self, now_ns: int) -> None:
         del now_ns
 
