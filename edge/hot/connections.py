@@ -429,6 +429,8 @@ class Connections(HotState):
         """Ask ``Handler.authorize`` anew for each topic of a connection, whose client has other rights now."""
         conn.rights_number = -1
         conn.permissions = None
+        self.numbers += 1
+        conn.asks_as = self.numbers
         conn.last_version = -1
 
     def judge_pushes_to(self, conn: Conn) -> None:

@@ -46,6 +46,7 @@ cdef class Conn:
     cdef dict permissions
     cdef readonly int rights_number
     cdef long long rights_epoch
+    cdef long long asks_as
     cdef readonly bint judge_pushes
     cdef public bint traced
     cdef readonly long long dropped
@@ -169,6 +170,8 @@ cdef class Route:
     cdef unsigned long long decided
     cdef unsigned long long allowed
     cdef long long rights_epoch
+    cdef long long asked_by
+    cdef int asked
 
 
 cdef class Inbound:

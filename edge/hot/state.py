@@ -73,7 +73,7 @@ class Conn:
         self.version = 0
         self.closed = False
         self.parked = 0  # PARK_* bits: not parsed while any is set
-        self.number = number
+        self.number = self.asks_as = number  # the latter: whose verdicts of its own stand at Routes
         self.slot = 0  # where it stands in HotState.conns
         self.session = self.owner_epoch = 0
         self.parsing = False
@@ -109,8 +109,7 @@ class Conn:
         self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not asked for
         self.retain_available, self.qos_max = True, 2
         self.out: Buffer | None = None
-        self.has_acks = False
-        self.lagging = False
+        self.has_acks = self.lagging = False
         self.high = False  # stands in HotState.high: its output is above the bound
         self.waits = 0  # subscribers that this publisher waits for
         self.waiters: list[Conn] | None = None
@@ -237,7 +236,8 @@ class Route:
         self.recorded = b""  # what rows of the ledger say of it, once one does
         self.decided = 0  # a bit for each class of rights whose plain publishing here is decided
         self.allowed = 0  # likewise: it may
-        self.rights_epoch = 0  # HotState.rights_epoch of both
+        self.asked_by = self.asked = 0  # Conn.asks_as, and verdicts, of the last client that was judged by itself
+        self.rights_epoch = 0  # HotState.rights_epoch of all of them
 
 
 class Inbound:

@@ -16,3 +16,4 @@ cdef Route allowed_route(HotState hot, Conn conn, Route route, bytes topic, int 
 # private
 cdef int _verdicts(HotState hot, Conn conn, Route route, bytes topic, bint retain) except -1
 cdef int _ask(HotState hot, Conn conn, Route route, bytes topic, bint retain) except -1
+cdef void _renew(HotState hot, Route route) noexcept

@@ -1,8 +1,9 @@
 """Decisions of rules about publishing, kept where a message finds them: on the topic's Route, or at the connection.
 
 A decision that holds for a whole class of rights is two bits on the Route. One that depends on the client, or is about
-RETAIN, lies in a table of the connection. The epoch of the rules is with both: those of another one are void, so a
-change of rules visits no connection and no Route. The rules themselves: ``access/rules``.
+RETAIN, lies in a table of the connection; the newest of a topic stands on the Route as well, for most topics have one
+publisher. The epoch of the rules is with all: those of another one are void, so a change of rules visits no connection
+and no Route. The rules themselves: ``access/rules``.
 """
 
 import cython
@@ -42,14 +43,21 @@ def _verdicts(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cyt
         conn.rights_epoch = hot.rights_epoch
         conn.rights_number = -1
         conn.permissions = None
-    elif not retain and conn.rights_number >= 0 and route.rights_epoch == hot.rights_epoch:
-        bit: cython.ulonglong = 1
-        bit <<= conn.rights_number
-        if route.decided & bit:
-            return PLAIN if route.allowed & bit else 0
+    elif not retain and route.rights_epoch == hot.rights_epoch:
+        if route.asked_by == conn.asks_as:
+            return route.asked
+        if conn.rights_number >= 0:
+            bit: cython.ulonglong = 1
+            bit <<= conn.rights_number
+            if route.decided & bit:
+                return PLAIN if route.allowed & bit else 0
     if conn.permissions is not None:
         known = conn.permissions.get(topic)
         if known is not None:
+            if not retain:
+                _renew(hot, route)
+                route.asked_by = conn.asks_as
+                route.asked = known
             return known
     return _ask(hot, conn, route, topic, retain)
 
@@ -62,10 +70,7 @@ def _ask(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.b
     if verdicts & OF_CLASS and not retain and conn.rights_number >= 0 and (plain == 0 or plain == PLAIN):
         bit: cython.ulonglong = 1
         bit <<= conn.rights_number
-        if route.rights_epoch != hot.rights_epoch:
-            route.rights_epoch = hot.rights_epoch
-            route.decided = 0
-            route.allowed = 0
+        _renew(hot, route)
         route.decided |= bit
         if plain:
             route.allowed |= bit
@@ -75,4 +80,17 @@ def _ask(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.b
     if len(conn.permissions) >= hot.permissions_max:
         conn.permissions.clear()
     conn.permissions[topic] = verdicts
+    if not retain:
+        _renew(hot, route)
+        route.asked_by = conn.asks_as
+        route.asked = verdicts
     return verdicts
+
+
+def _renew(hot: HotState, route: Route) -> None:
+    """Forget what a Route has of other rules."""
+    if route.rights_epoch != hot.rights_epoch:
+        route.rights_epoch = hot.rights_epoch
+        route.decided = 0
+        route.allowed = 0
+        route.asked_by = 0

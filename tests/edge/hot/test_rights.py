@@ -79,6 +79,27 @@ def test_a_decision_of_one_client_is_no_other_ones(hot: Any) -> None:
     assert received(broker, sub) == [b"own"] * 3
 
 
+def test_a_decision_of_its_own_is_void_when_a_clients_rights_change(hot: Any) -> None:
+    """It stands on the Route, beside nothing of another client that publishes there, and at the connection."""
+    broker = Broker(hot)
+    rules = Rules(broker)
+    rules.answers = {b"own": EACH_QOS, b"x": EACH_QOS}
+    sub = broker.subscriber(b"#")
+    first, second = broker.client(), broker.client()
+    for conn in (first, second, first, second):
+        broker.send(conn, publish(b"own") + publish(b"x") + publish(b"own"))
+    assert rules.asked == [(conn, topic) for conn in (first, second) for topic in (b"own", b"x")]
+    rules.taken()
+    rules.answers = {b"x": EACH_QOS}
+    broker.hot.forget_verdicts(first)
+    assert len(received(broker, sub)) == 12
+    broker.send(first, publish(b"own") + publish(b"x") + publish(b"own"))
+    assert rules.asked == [(first, b"own"), (first, b"x")]
+    assert received(broker, sub) == [b"x"]
+    broker.send(second, publish(b"own") + publish(b"x"))  # whose rights are as they were
+    assert len(rules.asked) == 2 and received(broker, sub) == [b"own", b"x"]
+
+
 def test_new_rules_void_what_was_decided(hot: Any) -> None:
     """The bits on Routes, the table of a connection, and the topic that a connection used last."""
     broker = Broker(hot)
