@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import FieldInfo, astuple, fields
 
 from admin.moments import is_time, iso, ms_of, plain_name, scale_of
 
@@ -47,7 +47,7 @@ def told_type(row: type[Struct], without: tuple[str, ...] = (), bases: tuple[typ
             columns.append((name, field.type))
         else:
             columns.append((name, field.type, _default(field)))
-    return msgspec.defstruct(row.__name__, columns, bases=bases or None, omit_defaults=omits, kw_only=True)
+    return msgspec.defstruct(row.__name__, columns, bases=bases or None, omit_defaults=omits)
 
 
 def _default(field: FieldInfo) -> Any:
@@ -60,14 +60,20 @@ def told(row: Struct | None) -> Any:
     """Return a row as it is told, None of none; what a row leaves out of its own form is left out here."""
     if row is None:
         return None
-    values = {}
-    for name, default in _defaults(type(row)).items():
-        value = getattr(row, name)
-        if value is default:
-            continue
-        scale = scale_of(name)
-        values[plain_name(name)] = iso(value / scale) if scale else value
-    return told_type(type(row))(**values)
+    made, moments = _maker(type(row))
+    values = list(astuple(row))
+    for place, scale, default in moments:
+        value = values[place]
+        values[place] = None if value == default else iso(value / scale)
+    return made(*values)
+
+
+@cache
+def _maker(row: type[Struct]) -> tuple[type[Struct], list[tuple[int, float, Any]]]:
+    """Return what rows of a type are told as, and of each moment its place, its unit and what stands for none."""
+    defaults = _defaults(row)
+    moments = [(place, scale_of(name), of) for place, (name, of) in enumerate(defaults.items()) if is_time(name)]
+    return told_type(row), moments
 
 
 @cache
