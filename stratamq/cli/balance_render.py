@@ -17,7 +17,7 @@ from stratamq.cli.verbs import asks
 
 __all__ = ["keep_file", "render"]
 
-LOOK_S = 1.0
+REST_S = 1.0
 LOST_S = 60.0  # without a router the file stays as it is
 
 
@@ -53,9 +53,8 @@ def render(
             print_result({"kind": str(kind), "text": now()}, options.output)
         return
     while True:
-        began = time.monotonic()
         keep_file(watch, now(), command)
-        time.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
+        time.sleep(REST_S)  # behind the command, however long it took to start: at most one a second
 
 
 def keep_file(path: Path, text: str, command: str) -> None:
