@@ -141,13 +141,15 @@ class Connections(HotState):
             conn.heard_ns = self.now_ns
         self.bytes_in += len(data)
         if conn.filter is not None:
-            data = self.unwrap(conn, data)
-        if not data or conn.closed:
-            return
-        if conn.is_link:
-            self.feed_link(conn, data)
-        else:
-            self.feed_client(conn, data)
+            data = conn.filter.receive(data)
+            mark_dirty(self, conn)
+        if data:
+            if conn.is_link:
+                self.feed_link(conn, data)
+            else:
+                self.feed_client(conn, data)
+        if conn.filter is not None and conn.filter.ended and not conn.closed:
+            self.fail(conn, FAILED)
 
     def feed_client(self, conn: Conn, data: bytes) -> None:
         """Parse what came, behind what was kept."""
@@ -206,15 +208,6 @@ class Connections(HotState):
             pause(self, conn, conn.asked_paid_ns)
         if conn.purse is not None:
             pause(self, conn, charge_asked(conn.purse, self.now_ns, filters))
-
-    def unwrap(self, conn: Conn, data: bytes) -> bytes:
-        """Bytes through the connection's filter; b"" when it has none yet, or gave up."""
-        inner = conn.filter.receive(data) if conn.filter is not None else data
-        mark_dirty(self, conn)
-        if inner is None:
-            self.fail(conn, FAILED)
-            return b""
-        return inner
 
     def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:
         """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease.

@@ -31,10 +31,16 @@ class FirstBytes(Protocol):
 
 
 class StreamFilter(Protocol):
-    """A byte protocol between TLS and MQTT: WebSocket. Sans-IO."""
+    """A byte protocol between TLS and MQTT: WebSocket. Sans-IO.
 
-    def receive(self, data: bytes) -> bytes | None:
-        """Return the MQTT bytes that the peer's bytes completed; None when the connection must close."""
+    Attributes:
+        ended: The connection must close, behind the packets that came.
+    """
+
+    ended: bool
+
+    def receive(self, data: bytes) -> bytes:
+        """Return the MQTT bytes that the peer's bytes completed."""
 
     def wrap(self, data: bytes) -> bytes:
         """Return the bytes that carry MQTT bytes to the peer."""

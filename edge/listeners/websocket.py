@@ -73,6 +73,7 @@ class WebSocketServer:
 
     Attributes:
         refusal: Name of the counter when the handshake or a frame's length was refused, "" while neither was.
+        ended: The connection must close: the peer closed, or was refused.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class WebSocketServer:
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self.refusal = ""
+        self.ended = False
         self._frame_limit = FrameLimit(max(FRAME_BYTES_MAX, packet_bytes_max))
         self._path = path
         self._origins = origins
         self._connection = WSConnection(ConnectionType.SERVER)
         self._output = bytearray()
         self._open = False
-        self._ended = False
         self._handshake_bytes = 0
         self._clock = clock
         self._controls_paid = 0.0  # until when control frames have used up their rate
@@ -110,28 +111,28 @@ class WebSocketServer:
             framing._proto._parse_more.close()
         self._connection = WSConnection(ConnectionType.SERVER)
 
-    def receive(self, data: bytes) -> bytes | None:
-        """Return the MQTT bytes of the frames in ``data``; None when the connection must close."""
-        if self._ended:
-            return None
+    def receive(self, data: bytes) -> bytes:
+        """Return the MQTT bytes of the frames in ``data``, of those before the one that ended the layer too."""
+        received = bytearray()
+        if self.ended:
+            return b""
         if not self._open:
             self._handshake_bytes += len(data)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
-                return None
-        received = bytearray()
+                self._end()
+                return b""
         try:
             self._connection.receive_data(data)
             for event in self._connection.events():
                 if not self._take(event, received):
                     self._end()
-                    return bytes(received) or None
+                    break
         except (ProtocolError, ValueError):
             self._end()
-            return None
         return bytes(received)
 
     def _end(self) -> None:
-        self._ended = True
+        self.ended = True
         self._let_go()
 
     def _take(self, event: object, received: bytearray) -> bool:
@@ -195,7 +196,7 @@ class WebSocketServer:
 
     def wrap(self, data: bytes) -> bytes:
         """Return a binary frame that carries MQTT bytes; nothing before the handshake or after the close."""
-        if not self._open or self._ended or not data:
+        if not self._open or self.ended or not data:
             return b""
         return bytes(self._connection.send(BytesMessage(data=data)))
 

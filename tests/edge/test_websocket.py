@@ -52,7 +52,7 @@ def test_packets_need_not_align_with_frames() -> None:
     """NIST: protect. [MQTT-6.0.0-2]: whatever the framing, the bytes come out in order; both ways."""
     server, browser = opened()
     data = browser.message(b"ab") + browser.message(b"cde", finished=False) + browser.message(b"f")
-    received = b"".join(server.receive(data[i : i + 1]) or b"" for i in range(len(data)))
+    received = b"".join(server.receive(data[i : i + 1]) for i in range(len(data)))
     assert received == b"abcdef"
     (event,) = browser.events(server.wrap(b"answer"))
     assert isinstance(event, BytesMessage) and event.data == b"answer"
@@ -69,17 +69,17 @@ def test_handshake_in_pieces_and_data_behind_it() -> None:
 def test_wrong_subprotocol_is_rejected() -> None:
     """[MQTT-6.0.0-3]: "mqtt" must be among those offered."""
     server, browser = WebSocketServer(), Browser("chat")
-    assert server.receive(browser.hello) is None
+    assert server.receive(browser.hello) == b"" and server.ended
     assert isinstance(browser.events(server.take_output())[0], RejectConnection)
 
 
 def test_text_frame_ends_the_connection() -> None:
     """[MQTT-6.0.0-1]: the close frame says 1003."""
     server, browser = opened()
-    assert server.receive(browser.connection.send(TextMessage(data="x"))) is None
+    assert server.receive(browser.connection.send(TextMessage(data="x"))) == b"" and server.ended
     (event,) = browser.events(server.take_output())
     assert isinstance(event, CloseConnection) and event.code == 1003
-    assert server.receive(b"more") is None
+    assert server.receive(b"more") == b""
 
 
 @pytest.mark.parametrize("kind", [Ping, Pong])
@@ -90,7 +90,7 @@ def test_ping_is_answered_and_a_flood_ends_the_connection(kind: type) -> None:
     (event,) = browser.events(server.take_output())
     assert isinstance(event, Pong) and event.payload == b"p"
     results = [server.receive(browser.connection.send(kind()) + browser.message(b"\xc0\x00")) for _ in range(20)]
-    assert results[18:] == [b"\xc0\x00", None]
+    assert results[18:] == [b"\xc0\x00", b""] and server.ended
     last = browser.events(server.take_output())[-1]
     assert isinstance(last, CloseConnection) and last.code == 1008
 
@@ -110,7 +110,7 @@ def test_close_is_answered() -> None:
     """What came before the close still counts."""
     server, browser = opened()
     data = browser.message(b"last") + browser.connection.send(CloseConnection(code=1000))
-    assert server.receive(data) == b"last"
+    assert server.receive(data) == b"last" and server.ended
     assert isinstance(browser.events(server.take_output())[0], CloseConnection)
 
 
@@ -118,7 +118,7 @@ def test_flood_of_tiny_fragments_ends_the_connection() -> None:
     """A frame of one byte is no packet: some are taken, a stream of them costs more than it brings."""
     server, browser = opened()
     results = [server.receive(browser.message(b"x", finished=False)) for _ in range(600)]
-    assert results[0] == b"x" and results[-1] is None
+    assert results[0] == b"x" and results[-1] == b"" and server.ended
     assert isinstance(browser.events(server.take_output())[-1], CloseConnection)
     honest, other = opened()
     for _ in range(600):  # two bytes are PINGREQ
@@ -129,7 +129,7 @@ def test_a_message_of_many_short_fragments_ends_the_connection() -> None:
     """NIST: protect. 256 of them, 1008; long ones may be any number, and so may short messages."""
     server, browser = opened()
     results = [server.receive(browser.message(b"xy", finished=False)) for _ in range(300)]
-    assert results[255:258] == [b"xy", b"xy", None]
+    assert results[255:258] == [b"xy", b"xy", b""] and server.ended
     assert isinstance(browser.events(server.take_output())[-1], CloseConnection)
     honest, other = opened()
     for _ in range(600):
@@ -158,16 +158,17 @@ def test_a_frame_that_is_too_long_is_refused_at_its_head(packet_bytes_max: int, 
         received = server.receive(head_of_a_frame(length, opcode))
         said = browser.events(server.take_output())
         if code:
-            assert received is None and [event.code for event in said if isinstance(event, CloseConnection)] == [code]
-            assert server.refusal == "websocket_frames_refused" and server.receive(bytes(100)) is None
+            assert [event.code for event in said if isinstance(event, CloseConnection)] == [code]
+            assert server.refusal == "websocket_frames_refused" and server.receive(bytes(100)) == b""
         else:
-            assert received == b"" and not said and server.refusal == ""
+            assert not said and server.refusal == ""
+        assert received == b"" and server.ended is bool(code)
 
 
 def test_what_came_before_a_frame_that_is_too_long_counts() -> None:
     """As before a close."""
     server, browser = opened()
-    assert server.receive(browser.message(b"\xc0\x00") + head_of_a_frame(1 << 40)) == b"\xc0\x00"
+    assert server.receive(browser.message(b"\xc0\x00") + head_of_a_frame(1 << 40)) == b"\xc0\x00" and server.ended
     assert isinstance(browser.events(server.take_output())[0], CloseConnection)
 
 
@@ -186,15 +187,14 @@ def test_endless_handshake_ends_the_connection() -> None:
     server = WebSocketServer()
     assert server.receive(b"GET / HTTP/1.1\r\nHost: h\r\n") == b""
     results = [server.receive(b"X-A: " + b"a" * 1000 + b"\r\n") for _ in range(20)]
-    assert results[-1] is None
+    assert results[-1] == b"" and server.ended
 
 
 @pytest.mark.parametrize("garbage", [b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00", b"GET /\r\n\r\n", b"\xff" * 100])
 def test_garbage_instead_of_a_handshake(garbage: bytes) -> None:
     """Plain MQTT at a WebSocket listener, for example."""
     server = WebSocketServer()
-    received = server.receive(garbage)
-    assert received is None or (received == b"" and server.wrap(b"x") == b"")
+    assert server.receive(garbage) == b"" and server.wrap(b"x") == b""
 
 
 def test_filter_of_a_listener() -> None:
@@ -290,7 +290,7 @@ def test_a_flood_that_ended_a_connection_is_not_kept() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        assert server.receive(flood) is None or server.take_output()
+        assert server.receive(flood) == b"" and server.ended and server.take_output()
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

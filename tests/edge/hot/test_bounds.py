@@ -306,6 +306,8 @@ def test_output_that_a_filter_has_taken_is_not_written_before_it_asks_for_more(h
     """A WebSocket's frame may lie at a full socket: it counts as output of before."""
 
     class Framed:
+        ended = False
+
         def receive(self, data: bytes) -> bytes:
             return data
 
