@@ -416,11 +416,12 @@ class Connections(HotState):
         """
         if not -1 <= number < 64:
             raise ValueError(f"a Route has no bit {number}")
-        conn.rights_number = number
+        bit: cython.ulonglong = 1
+        conn.rights_bit = bit << number if number >= 0 else 0
 
     def forget_verdicts(self, conn: Conn) -> None:
         """Ask ``Handler.authorize`` anew for each topic of a connection, whose client has other rights now."""
-        conn.rights_number = -1
+        conn.rights_bit = 0
         conn.permissions = None
         self.numbers += 1
         conn.asks_as = self.numbers

@@ -34,6 +34,7 @@ cdef bint single(
 
 # private
 cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos, bint retain)
+cdef bint _is_allowed(HotState hot, Conn conn, Route route, bint retain) noexcept
 cdef Route _unless_refused(HotState hot, Conn conn, Route route, int qos)
 cdef int _load(HotState hot, Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
 cdef bint _answer_repeat(HotState hot, Conn conn, int packet_identifier)

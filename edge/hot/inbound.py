@@ -93,13 +93,20 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int, retain: 
             fail(hot, conn, IMPLEMENTATION_SPECIFIC_ERROR)
             return None
     conn.last_version = hot.routes_version
-    if hot.authorizing and route.reason_code == 0:
+    if hot.authorizing and route.reason_code == 0 and not _is_allowed(hot, conn, route, retain):
         route = allowed_route(hot, conn, route, topic, qos, retain)
     conn.last_topic = topic
     conn.last_route = route
     if conn.refused is not None:
         return _unless_refused(hot, conn, route, qos)
     return route
+
+
+def _is_allowed(hot: HotState, conn: Conn, route: Route, retain: cython.bint) -> cython.bint:
+    """Whether the Route says that the connection's class of rights may publish here: nearly every message asks it."""
+    if retain or not route.allowed & conn.rights_bit:
+        return False
+    return route.rights_epoch == hot.rights_epoch and conn.rights_epoch == hot.rights_epoch
 
 
 def _unless_refused(hot: HotState, conn: Conn, route: Route, qos: cython.int) -> Route | None:

@@ -44,7 +44,7 @@ cdef class Conn:
     cdef Route last_route
     cdef long long last_version
     cdef dict permissions
-    cdef readonly int rights_number
+    cdef unsigned long long rights_bit
     cdef long long rights_epoch
     cdef long long asks_as
     cdef readonly bint judge_pushes
@@ -160,18 +160,18 @@ cdef class Route:
     cdef readonly int reason_code
     cdef bint remote
     cdef readonly bint empty
+    cdef int asked  # with what a message asks first, so that it lies in one line of the cache
+    cdef long long rights_epoch
+    cdef unsigned long long decided
+    cdef unsigned long long allowed
+    cdef long long asked_by
+    cdef long long generation
     cdef readonly object audience
     cdef public bint named
     cdef public bint traced
-    cdef long long generation
     cdef list targets
     cdef long long targets_version
     cdef bytes recorded
-    cdef unsigned long long decided
-    cdef unsigned long long allowed
-    cdef long long rights_epoch
-    cdef long long asked_by
-    cdef int asked
 
 
 cdef class Inbound:

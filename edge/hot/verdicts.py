@@ -41,16 +41,13 @@ def _verdicts(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cyt
     """Return a bit for each QoS, those with RETAIN behind; the latter are right only where they are asked for."""
     if conn.rights_epoch != hot.rights_epoch:
         conn.rights_epoch = hot.rights_epoch
-        conn.rights_number = -1
+        conn.rights_bit = 0
         conn.permissions = None
     elif not retain and route.rights_epoch == hot.rights_epoch:
+        if route.decided & conn.rights_bit:
+            return PLAIN if route.allowed & conn.rights_bit else 0
         if route.asked_by == conn.asks_as:
             return route.asked
-        if conn.rights_number >= 0:
-            bit: cython.ulonglong = 1
-            bit <<= conn.rights_number
-            if route.decided & bit:
-                return PLAIN if route.allowed & bit else 0
     if conn.permissions is not None:
         known = conn.permissions.get(topic)
         if known is not None:
@@ -67,13 +64,11 @@ def _ask(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.b
     plain: cython.int = verdicts & PLAIN
     if conn.rights_epoch != hot.rights_epoch:
         return verdicts  # the rules moved meanwhile: for this message, and for none after it
-    if verdicts & OF_CLASS and not retain and conn.rights_number >= 0 and (plain == 0 or plain == PLAIN):
-        bit: cython.ulonglong = 1
-        bit <<= conn.rights_number
+    if verdicts & OF_CLASS and not retain and conn.rights_bit != 0 and (plain == 0 or plain == PLAIN):
         _renew(hot, route)
-        route.decided |= bit
+        route.decided |= conn.rights_bit
         if plain:
-            route.allowed |= bit
+            route.allowed |= conn.rights_bit
         return verdicts
     if conn.permissions is None:
         conn.permissions = {}
