@@ -1,21 +1,35 @@
-"""Modules that a library imports and a process never uses: imported when something of them is asked for."""
+"""Modules that a library imports and a process never uses: loaded when something of them is asked for."""
 
 import importlib.util
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 __all__ = ["import_late"]
+
+
+class _LateModules(MetaPathFinder):
+    """Finds modules of some names, each as one that loads itself when an attribute is read."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
 
 
 def import_late(*names: str) -> None:
     """Let ``import name`` cost nothing until an attribute of the module is read; those that are there stay as they are.
 
-    ``from name import ...`` reads one. To be called before threads run, and before the library is imported.
+    ``from name import ...`` reads one, and so does a second ``import name``. To be called before threads run, and
+    before the library is imported.
     """
-    for name in names:
-        spec = importlib.util.find_spec(name) if name not in sys.modules else None
-        if spec is None or spec.loader is None:
-            continue
-        loader = importlib.util.LazyLoader(spec.loader)
-        spec.loader = loader
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+    if names:
+        sys.meta_path.insert(0, _LateModules(frozenset(names)))

@@ -17,7 +17,7 @@ from conf.settings import NodeConfig, load
 __all__ = ["ServiceMain", "load_config", "membership_model", "service_main"]
 
 SERVICES = {"admin": "admin.http.service", "balance": "gateways.balancer.service"}  # of processes that are no tier
-UNUSED = {"admin": ("pdb", "yaml")}  # that Litestar imports: 1 MiB
+UNUSED = {"admin": ("yaml",)}  # that Litestar imports: 1 MiB
 ServiceMain = Callable[[NodeConfig, Callable[[dict[str, object]], None]], int]
 
 

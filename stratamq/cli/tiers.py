@@ -92,11 +92,12 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Keep the collector away while modules are loaded: all of that stays, and each look at it takes long."""
+    """Keep the collector away while modules are loaded: nearly all of that stays, and each look at it takes long."""
     gc.disable()
     try:
         yield
     finally:
+        gc.collect()
         gc.freeze()
         gc.enable()
 
