@@ -2,6 +2,7 @@
 
     python -m bench.floor --runs 5
     python -m bench.floor --only connects      the row "connects, plain", and a relay that asks another thread for each
+    python -m bench.floor --only connections   15 000 connections, the first 5 s, and a relay that asks for each topic
 
 At a paced rate every message wakes the broker, and waking, TCP and waking the receiver are the kernel's. The relay
 (``relay.c``) does nothing else, so its cost is what no broker with a socket per client gets below; the ratio of
@@ -14,18 +15,23 @@ import statistics
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from bench.cluster import ours, theirs
+from bench.cluster import IDLE_ROWS, ours, theirs
 from bench.hot import HERE, ROWS, Broker, Row, build_mqload, figure, make_certificate, measure
 
-MESSAGES, CONNECTS = "10 000 msg/s over 100 pairs", "connects, plain"
+WHAT = {  # row, and the word for the relay that asks another thread
+    "messages": ("10 000 msg/s over 100 pairs", ""),
+    "connects": ("connects, plain", "claims"),
+    "connections": ("15 000 connections, the first 5 s", "routes"),
+}
 
 
-def relay(mqload: Path, program: list[str], folder: Path, row: Row) -> tuple[float, str]:
+def relay(mqload: Path, program: list[str], folder: Path, row: Row) -> dict[str, Any]:
     """One run on the relay, on CPU 0 as the brokers are."""
     broker = Broker(program, None, 1)
     try:
-        return figure(measure(mqload, broker, row, folder))
+        return measure(mqload, broker, row, folder)
     finally:
         broker.stop()
 
@@ -34,27 +40,31 @@ def main() -> None:
     """Run the row in turns and print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--only", choices=("messages", "connects"), default="messages")
+    parser.add_argument("--only", choices=WHAT, default="messages")
     arguments = parser.parse_args()
-    wanted = MESSAGES if arguments.only == "messages" else CONNECTS
-    row = next(row for row in ROWS if row.name == wanted)
+    name, asks = WHAT[arguments.only]
+    row = next(row for row in (*ROWS, *IDLE_ROWS) if row.name == name)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         mqload, program = build_mqload(folder), folder / "relay"
         subprocess.run(["cc", "-O2", "-std=c11", "-pthread", str(HERE / "relay.c"), "-o", str(program)], check=True)
         make_certificate(folder)
-        costs: dict[str, list[float]] = {}
+        found: dict[str, list[dict[str, Any]]] = {}
         for _ in range(arguments.runs):
             turn = {"relay": relay(mqload, [str(program)], folder, row)}
-            if wanted == CONNECTS:
-                turn["claims"] = relay(mqload, [str(program), "claims"], folder, row)
-            turn |= {"mosquitto": figure(theirs(mqload, folder, row)), "ours": figure(ours(mqload, folder, row))}
-            for who, (cost, said) in turn.items():
-                costs.setdefault(who, []).append(cost)
-                print(f"    {who:10} {said}", flush=True)
-    medians = {who: statistics.median(found) for who, found in costs.items()}
-    for who, cost in medians.items():
-        print(f"{who:10} {cost:7.2f} us, Mosquitto costs {medians['mosquitto'] / cost:.2f} times as much")
+            if asks:
+                turn[asks] = relay(mqload, [str(program), asks], folder, row)
+            turn |= {"mosquitto": theirs(mqload, folder, row), "ours": ours(mqload, folder, row)}
+            for who, report in turn.items():
+                found.setdefault(who, []).append(report)
+                print(f"    {who:10} {figure(report)[1]}", flush=True)
+    costs = {who: statistics.median(figure(report)[0] for report in reports) for who, reports in found.items()}
+    for who, reports in found.items():
+        line = f"{who:10} {costs[who]:7.2f} us, Mosquitto costs {costs['mosquitto'] / costs[who]:.2f} times as much"
+        if "latency_us" in reports[0]:
+            p99_us = [report["latency_us"]["p99"] for report in reports]
+            line += f"; P99 {statistics.median(p99_us):.0f} us ({min(p99_us)} to {max(p99_us)})"
+        print(line)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 /*
  * The least that a relay of single messages can cost on this machine: one epoll_wait, one recv, one send, one C process.
- * And the least that a CONNECT can: with the argument `claims` each is asked of another thread, which keeps who holds what.
+ * And the least that a CONNECT can, or the first message on a topic: with the argument `claims` or `routes` each is asked
+ * of another thread, which keeps who holds what; the questions of a turn go together.
  *
  * Knows what `mqload` says over one connection per client and no more: CONNACK, SUBACK for one filter without wildcards,
  * QoS 0 with one subscriber per topic, PINGRESP. No limits, no checks, no TLS, no sessions: not a broker.
  *
- *   cc -O2 -std=c11 -pthread relay.c -o relay && ./relay [claims]      prints its port
+ *   cc -O2 -std=c11 -pthread relay.c -o relay && ./relay [claims | routes]      prints its port
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -18,47 +19,53 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CONNECTIONS_MAX = 4096, TOPIC_MAX = 64, INPUT_MAX = 4096, EVENTS_MAX = 64 };
+enum { CONNECTIONS_MAX = 32768, TOPIC_MAX = 64, INPUT_MAX = 4096, EVENTS_MAX = 64, QUESTIONS_MAX = 4096 };
 
 static struct {
     unsigned char topic[TOPIC_MAX];
-    int length, subscriber;
+    int length, subscriber, known, waits;
+    unsigned char waiting[TOPIC_MAX * 2]; /* the first message, while the topic is asked for */
 } topics[CONNECTIONS_MAX]; /* open addressing */
 
-struct claim {
-    int fd, opens;
-}; /* of a connection; as the answer: it may have its CONNACK */
+struct question {
+    int about, opens;
+}; /* a connection, or a slot of topics; as the answer: it may go on */
 
-static struct claim claims[CONNECTIONS_MAX];
-static int claimed, holder[2]; /* claims of this turn; a pair of sockets */
+static struct question questions[QUESTIONS_MAX];
+static int asked, asks_claims, asks_routes, holder[2]; /* questions of this turn; what is asked; a pair of sockets */
 
-static void claim(int fd, int opens)
+static void ask(int about, int opens)
 {
-    claims[claimed++] = (struct claim){fd, opens};
+    questions[asked++] = (struct question){about, opens};
 }
 
 static void *hold(void *unused)
 {
-    static struct claim asked[CONNECTIONS_MAX];
+    static struct question taken[QUESTIONS_MAX];
     static int held[CONNECTIONS_MAX];
     for (;;) {
-        ssize_t got = recv(holder[1], asked, sizeof asked, 0);
-        for (int i = 0; i < got / (int)sizeof *asked; i++) {
-            held[asked[i].fd] = asked[i].opens;
-            asked[i].opens = held[asked[i].fd];
+        ssize_t got = recv(holder[1], taken, sizeof taken, 0);
+        for (int i = 0; i < got / (int)sizeof *taken; i++) {
+            held[taken[i].about] = taken[i].opens;
+            taken[i].opens = held[taken[i].about];
         }
-        send(holder[1], asked, got, MSG_NOSIGNAL);
+        send(holder[1], taken, got, MSG_NOSIGNAL);
     }
     return unused;
 }
 
 static void answered(void)
 {
-    struct claim answers[EVENTS_MAX];
+    static struct question answers[QUESTIONS_MAX];
     ssize_t got = recv(holder[0], answers, sizeof answers, MSG_DONTWAIT);
-    for (int i = 0; i < got / (int)sizeof *answers; i++)
-        if (answers[i].opens)
-            send(answers[i].fd, "\x20\x02\0\0", 4, MSG_NOSIGNAL);
+    for (int i = 0; i < got / (int)sizeof *answers; i++) {
+        int about = answers[i].about;
+        if (asks_routes) {
+            topics[about].known = 1;
+            send(topics[about].subscriber, topics[about].waiting, topics[about].waits, MSG_NOSIGNAL | MSG_DONTWAIT);
+        } else if (answers[i].opens)
+            send(about, "\x20\x02\0\0", 4, MSG_NOSIGNAL);
+    }
 }
 
 static unsigned char input[CONNECTIONS_MAX][INPUT_MAX];
@@ -81,14 +88,21 @@ static void take(int fd, const unsigned char *packet, int head, int rest)
     int length, slot;
     switch (packet[0] >> 4) {
     case 1: /* CONNECT */
-        if (holder[0])
-            claim(fd, 1);
+        if (asks_claims)
+            ask(fd, 1);
         else
             send(fd, "\x20\x02\0\0", 4, MSG_NOSIGNAL);
         break;
     case 3: /* PUBLISH */
         slot = slot_of(body + 2, body[0] << 8 | body[1]);
-        if (topics[slot].length)
+        if (!topics[slot].length)
+            break;
+        if (asks_routes && !topics[slot].known) {
+            if (topics[slot].waits || head + rest > (int)sizeof topics[slot].waiting)
+                break;
+            memcpy(topics[slot].waiting, packet, topics[slot].waits = head + rest);
+            ask(slot, 1);
+        } else
             send(topics[slot].subscriber, packet, head + rest, MSG_NOSIGNAL | MSG_DONTWAIT);
         break;
     case 8: /* SUBSCRIBE */
@@ -136,16 +150,18 @@ int main(int argc, char **argv)
     printf("%d\n", ntohs(address.sin_port));
     fflush(stdout);
     epoll_ctl(poller, EPOLL_CTL_ADD, listener, &event);
-    if (argc > 1 && !strcmp(argv[1], "claims")) {
+    asks_claims = argc > 1 && !strcmp(argv[1], "claims");
+    asks_routes = argc > 1 && !strcmp(argv[1], "routes");
+    if (asks_claims || asks_routes) {
         if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, holder) || pthread_create(&thread, NULL, hold, NULL))
-            return perror("claims"), 1;
+            return perror("thread"), 1;
         event.data.fd = holder[0];
         epoll_ctl(poller, EPOLL_CTL_ADD, holder[0], &event);
     }
     for (;;) {
-        if (claimed)
-            send(holder[0], claims, claimed * sizeof *claims, MSG_NOSIGNAL);
-        claimed = 0;
+        if (asked)
+            send(holder[0], questions, asked * sizeof *questions, MSG_NOSIGNAL);
+        asked = 0;
         int count = epoll_wait(poller, events, EVENTS_MAX, -1);
         for (int i = 0; i < count; i++) {
             int fd = events[i].data.fd;
@@ -168,8 +184,8 @@ int main(int argc, char **argv)
                 filled[fd] += got;
                 parse(fd);
             } else if (got == 0 || errno != EAGAIN) {
-                if (holder[0])
-                    claim(fd, 0);
+                if (asks_claims)
+                    ask(fd, 0);
                 close(fd);
             }
         }
