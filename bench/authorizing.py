@@ -36,10 +36,10 @@ class Judging(ToyHandler):
         self.rights: ClientRights | None = None
         self.client: SimpleNamespace | None = None
 
-    def authorize(self, conn: object, topic: bytes) -> int:
+    def authorize(self, conn: object, topic: bytes, retain: bool) -> int:
         del conn
         assert self.rights is not None and self.client is not None
-        return self.rights.authorize(self.client, topic)
+        return self.rights.authorize(self.client, topic, retain)
 
 
 class Loop:

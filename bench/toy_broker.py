@@ -239,8 +239,8 @@ class ToyHandler:
     def refused(self, message: Any, remote: Any, reason_code: int) -> Any:
         raise NotImplementedError
 
-    def authorize(self, conn: Any, topic: bytes) -> int:
-        del conn, topic
+    def authorize(self, conn: Any, topic: bytes, retain: bool) -> int:
+        del conn, topic, retain
         return 0x7F  # everything, and so has its class
 
     def may_receive(self, conn: Any, topic: bytes, qos: int) -> bool:

@@ -269,7 +269,6 @@ class EdgeCore:
 
     def miss(self, conn: Conn, topic: bytes) -> None:
         """A topic without a cached Route."""
-        self.node.wake_lightly()
         self.publishing.miss(conn, topic)
 
     def fenced(self, conn: Conn) -> None:
@@ -296,10 +295,10 @@ class EdgeCore:
         self.node.wake_lightly()
         self._accept(listener, fd, address, port)
 
-    def authorize(self, conn: Conn, topic: bytes) -> int:
+    def authorize(self, conn: Conn, topic: bytes, retain: bool) -> int:
         """A client publishes to a topic of which the loop keeps no decision."""
         client = conn.context
-        return self.rights.authorize(client, topic) if isinstance(client, Client) else 0
+        return self.rights.authorize(client, topic, retain) if isinstance(client, Client) else 0
 
     def may_receive(self, conn: Conn, topic: bytes, qos: int) -> bool:
         """A partition pushes a message to a client whose deliveries are judged."""

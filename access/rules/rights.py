@@ -257,19 +257,23 @@ class ConnectionRights:
                 self._table[topic] = verdicts
         return bool(verdicts >> (qos + 3 * retain) & 1)
 
-    def verdicts(self, topic: str) -> tuple[int, bool]:
+    def verdicts(self, topic: str, retain: bool = True) -> tuple[int, bool]:
         """Return what the connection may publish to a topic, for a caller that keeps it.
 
         Returns:
             A bit for each QoS, plain in 0 to 2, with RETAIN in 3 to 5; and whether the plain ones hold, at each QoS,
-            for all connections of the class.
+            for all connections of the class. Where they do, those with RETAIN are right only for ``retain``.
         """
         rights_class = self.rights_class
         policy = rights_class.policy
         for_all = None
         if rights_class.number != NO_NUMBER and not policy.by_qos and policy.has_levels(self.who):
             for_all = policy.decide_for_all(Action.PUBLISH, topic)
-        return (self._decide(topic) if for_all is not False else 0), for_all is not None
+        if for_all is None:
+            return self._decide(topic), False
+        if for_all and retain and policy.decide(Action.RETAIN, topic, self.who):
+            return 0b111111, True
+        return 0b111 * for_all, True
 
     def may_receive(self, topic: str, qos: int = 0) -> bool:
         """Return True if the connection may be sent a message of a topic."""

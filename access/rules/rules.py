@@ -203,7 +203,7 @@ class Policy:
 
     def has_levels(self, who: Who) -> bool:
         """Return True if each name of a client that a deny has as a placeholder is a literal level."""
-        return all(placeholder.value(who, first) is not None for placeholder, first in self._names)
+        return not self._names or all(placeholder.value(who, first) is not None for placeholder, first in self._names)
 
     def grant(self, topic_filter: str, who: Who, qos: int = 0) -> Grant:
         """Return how much of a filter, with or without ``$share``, a client may subscribe to and receive.

@@ -60,15 +60,16 @@ def _verdicts(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cyt
 
 
 def _ask(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
-    verdicts: cython.int = hot.handler.authorize(conn, topic)
+    verdicts: cython.int = hot.handler.authorize(conn, topic, retain)
     plain: cython.int = verdicts & PLAIN
     if conn.rights_epoch != hot.rights_epoch:
         return verdicts  # the rules moved meanwhile: for this message, and for none after it
-    if verdicts & OF_CLASS and not retain and conn.rights_bit != 0 and (plain == 0 or plain == PLAIN):
-        _renew(hot, route)
-        route.decided |= conn.rights_bit
-        if plain:
-            route.allowed |= conn.rights_bit
+    if verdicts & OF_CLASS and not retain:
+        if conn.rights_bit != 0 and (plain == 0 or plain == PLAIN):
+            _renew(hot, route)
+            route.decided |= conn.rights_bit
+            if plain:
+                route.allowed |= conn.rights_bit
         return verdicts
     if conn.permissions is None:
         conn.permissions = {}

@@ -131,6 +131,8 @@ class Publishing:
             self._loop.resume(conn)
             return
         self._routes.cache.need(name, _Missed(self._loop, conn).routed)
+        if not self._routes.cache.gathers:
+            self._node.wake_lightly()
 
     # --- handed over
 

@@ -228,7 +228,7 @@ class ClientRights:
 
     # --- decisions
 
-    def authorize(self, client: Judged, topic: bytes) -> int:
+    def authorize(self, client: Judged, topic: bytes, retain: bool) -> int:
         """Return what a client may publish to a topic, as ``Handler.authorize`` does."""
         if self._classes is None:
             return EVERYTHING
@@ -243,7 +243,7 @@ class ClientRights:
         text = topic.decode()
         if not is_own:
             self._loop.join_class(client.conn, rights.rights_class.number)
-        verdicts, of_class = rights.verdicts(text)
+        verdicts, of_class = rights.verdicts(text, retain or is_own)
         return verdicts | OF_CLASS if of_class and not is_own else verdicts
 
     def refused(self, client: Judged, kind: str, topic: str) -> None:

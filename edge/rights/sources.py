@@ -8,6 +8,7 @@ not known gives no rule. Before all of them, topics under $gateway/ are reserved
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from access.identity.principal import GATEWAY_USER, Principal
 from access.policy.view import PolicyView
@@ -113,7 +114,7 @@ class Sources:
 NO_RULES = Sources()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RuleBook:
     """The rules of all listeners of an edge.
 
@@ -129,9 +130,9 @@ class RuleBook:
         """Whether the cluster's roles count anywhere."""
         return any(sources.of_cluster for sources in self.by_listener.values())
 
-    @property
+    @cached_property
     def filters(self) -> bool:
-        """Whether a part of a filter is granted anywhere."""
+        """Whether a part of a filter is granted anywhere; asked for each Route that is made."""
         return any(sources.filters for sources in self.by_listener.values())
 
     @property

@@ -151,6 +151,11 @@ class RouteCache:
         """Whether the next turn has something to do that needs no answer."""
         return bool(len(self._work)) or len(self._fresh) > ASKED_PER_TURN
 
+    @property
+    def gathers(self) -> bool:
+        """Whether misses wait for company, and no turn is wanted before ``next_deadline``."""
+        return bool(self._gather_until) and len(self._fresh) < (ASKED_PER_TURN if self._questions else self._company)
+
     def next_deadline(self) -> float:
         """Return when ``flush`` has something to do that needs no answer."""
         at = self._sweep_at if self._sweeping or self._void.waits or self._stale else float("inf")

@@ -103,11 +103,11 @@ def _judged_at_arrival(patch: pytest.MonkeyPatch) -> None:
     def missed(self: Any, conn: Any, topic: bytes) -> None:
         known = rights.get(id(conn))
         if known is not None:
-            judged[id(conn), topic] = authorize(known, conn.context, topic)
+            judged[id(conn), topic] = authorize(known, conn.context, topic, True)
         miss(self, conn, topic)
 
-    def authorized(self: Any, client: Any, topic: bytes) -> int:
-        return judged.get((id(client.conn), topic)) or authorize(self, client, topic)
+    def authorized(self: Any, client: Any, topic: bytes, retain: bool) -> int:
+        return judged.get((id(client.conn), topic)) or authorize(self, client, topic, retain)
 
     patch.setattr(ClientRights, "admit", admitted)
     patch.setattr(ClientRights, "authorize", authorized)

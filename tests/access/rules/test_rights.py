@@ -92,6 +92,17 @@ def test_retain_does_not_go_by_the_bit_of_plain_messages() -> None:
     assert not one.judge_publish("a", retain=True, route=route)
 
 
+def test_bits_with_retain_are_there_where_they_are_asked_for() -> None:
+    """What holds for a class is decided plainly, once; a connection's own decisions are whole, for they are kept."""
+    tiers = ((make_rule(True, PUBLISHING, "kept"), make_rule(True, PUBLISHING & ~Action.RETAIN, "plain"), *PERSONAL),)
+    one = connection(RightsClasses(source), tiers=tiers)
+    assert one.verdicts("kept", retain=False) == (0b111, True)
+    assert one.verdicts("kept") == (0b111111, True)
+    assert one.verdicts("plain") == one.verdicts("plain", retain=False) == (0b111, True)
+    assert one.verdicts("nothing") == one.verdicts("nothing", retain=False) == (0, True)
+    assert one.verdicts("a/u") == one.verdicts("a/u", retain=False) == (0b111111, False)
+
+
 def test_no_decision_outlives_a_step() -> None:
     """Bits, tables, grants and deliveries follow the new rules with the next question."""
     classes, route = RightsClasses(source, 7), RouteRights()

@@ -25,7 +25,8 @@ class Rules:
         broker.hot.authorizing = True
         broker.handler.authorize = self.authorize  # type: ignore[method-assign]
 
-    def authorize(self, conn: Any, topic: bytes) -> int:
+    def authorize(self, conn: Any, topic: bytes, retain: bool) -> int:
+        del retain
         self.asked.append((conn, topic))
         self.broker.hot.join_class(conn, self.classes.get(conn, -1))
         return self.answers.get(topic, 0)
@@ -98,6 +99,26 @@ def test_a_decision_of_its_own_is_void_when_a_clients_rights_change(hot: Any) ->
     assert received(broker, sub) == [b"x"]
     broker.send(second, publish(b"own") + publish(b"x"))  # whose rights are as they were
     assert len(rules.asked) == 2 and received(broker, sub) == [b"own", b"x"]
+
+
+def test_retain_is_asked_for_beside_what_the_class_may(hot: Any) -> None:
+    """The answer about plain messages may have no bits with RETAIN; that about RETAIN is kept for both."""
+    broker = Broker(hot)
+    rules = Rules(broker)
+    sub, pub = broker.subscriber(b"#"), broker.client()
+    rules.classes = {pub: 3}
+    asked: list[bool] = []
+
+    def authorize(conn: Any, topic: bytes, retain: bool) -> int:
+        asked.append(retain)
+        rules.answers = {b"t": (EACH_QOS | RETAINED if retain else EACH_QOS) | OF_CLASS}
+        return rules.authorize(conn, topic, retain)
+
+    broker.handler.authorize = authorize  # type: ignore[method-assign]
+    kept = bytes([0x31]) + publish(b"t")[1:]
+    for _ in range(2):
+        broker.send(pub, publish(b"t") + kept)
+    assert asked == [False, True] and received(broker, sub) == [b"t"] * 4
 
 
 def test_new_rules_void_what_was_decided(hot: Any) -> None:
@@ -202,9 +223,9 @@ def test_rules_that_move_while_they_are_asked_keep_nothing(hot: Any) -> None:
     rules.answers = {b"a": EACH_QOS | OF_CLASS}
     rules.classes = {pub: 0}
 
-    def moving(conn: Any, topic: bytes) -> int:
+    def moving(conn: Any, topic: bytes, retain: bool) -> int:
         broker.hot.void_verdicts(broker.hot.rights_epoch + 1)
-        return rules.authorize(conn, topic)
+        return rules.authorize(conn, topic, retain)
 
     broker.handler.authorize = moving  # type: ignore[method-assign]
     broker.send(pub, publish(b"a") * 2)
