@@ -432,9 +432,8 @@ class EdgeCore:
         self.retained.tick(now)
         self.held.tick(now)
         self.leaving.tick(now)
-        if now >= self._next_sweep:
+        if now >= self._next_sweep and self.links.tick(now):
             self._next_sweep = (now // SWEEP_S + 1) * SWEEP_S  # with a heartbeat: one wake-up for both
-            self.links.tick(now)
         self.figures.tick(now)
         # A node that nobody asks anything sleeps: a look at timers costs a wake-up with cold caches.
         self._next_tick = min(now + TICK_S if self._waits() else self._next_sweep, self.figures.next_deadline())

@@ -107,7 +107,9 @@ class Links:
             if peer.conn is not None:
                 self._loop.close(peer.conn, linger=False)
 
-    def tick(self, now: float) -> None:
-        """Keep links alive, and note for the routers which nodes cannot be reached."""
-        self._peers.keep_alive()
+    def tick(self, now: float) -> bool:
+        """Keep links alive, and note for the routers which nodes cannot be reached; False: the next turn goes on."""
+        if not self._peers.keep_alive():
+            return False
         self._node.lease.unreachable = self._unreached.nodes(now, self._node.map)
+        return True

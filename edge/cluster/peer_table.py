@@ -31,6 +31,7 @@ __all__ = ["Dialled", "PeerTable"]
 logger = logging.getLogger(__name__)
 
 PEERS_MAX = 1024  # incarnations of nodes that came by themselves; those that the map names are always taken
+HEEDED_MAX, SPEAKING_MAX = 100, 10  # links looked at, and spoken on, in one go: some 100 us
 
 
 class Dialled:
@@ -70,6 +71,7 @@ class PeerTable:
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
         self._named: set[str] = set()  # in the map
         self._silence: dict[str, Silence] = {}
+        self._unheeded: list[str] = []  # nodes whose links this sweep has not looked at
         self._count = count
         self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
         self.strangers = Strangers()
@@ -184,15 +186,29 @@ class PeerTable:
             self._silence.pop(key.node, None)
             self._loop.retire_peer(known[1])
 
-    def keep_alive(self) -> None:
-        """Let every link say that it lives that has not spoken since the last call, ``SPEAK_S`` ago."""
-        for node, (key, peer) in self._peers.items():
+    def keep_alive(self) -> bool:
+        """Let links say that they live that have not spoken since the last sweep, ``SPEAK_S`` ago.
+
+        Those of some peers: a thousand would hold up clients for milliseconds. True when the sweep is over.
+        """
+        if not self._unheeded:
+            self._unheeded = list(self._peers)
+        spoke = 0
+        for _ in range(min(HEEDED_MAX, len(self._unheeded))):
+            node = self._unheeded.pop()
+            if node not in self._peers:
+                continue
+            key, peer = self._peers[node]
             silence = self._silence.get(node)
             if silence is None:
                 silence = self._silence[node] = Silence(SPEAK_S, speak_s=speak_s_of(key.tier))
             if silence.owes_word(peer.link.last_sent) and peer.conn is not None:
                 peer.link.keepalive()
                 self._loop.write(peer.conn, b"")
+                spoke += 1
+                if spoke == SPEAKING_MAX:
+                    break
+        return not self._unheeded
 
     def know(self, cluster_map: ClusterMap) -> None:
         """Make a peer of every live node: what is sent before the first connection waits in its link, in order.

@@ -19,6 +19,7 @@ __all__ = [
     "dissemination_s",
     "join_s",
     "quiet_rate",
+    "settled",
     "short_pauses",
     "slow_members",
     "wide_hour",
@@ -36,7 +37,8 @@ def wide_network(loss: float = WAN_LOSS) -> Network:
     return Network(loss=loss, delay_s=WAN_DELAY_S)
 
 
-def _settled(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> Simulation:
+def settled(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> Simulation:
+    """Return a simulation whose members know each other for some seconds."""
     simulation = Simulation(seed, members, profile, network, stagger_s=min(0.05, 2 / members))
     simulation.run(2.5)
     assert simulation.run_until_converged(60) < inf, f"seed={seed}: {members} members do not find each other"
@@ -48,7 +50,7 @@ def quiet_rate(
     seed: int, members: int, seconds: float = 30.0, profile: Profile = LAN, network: Network | None = None
 ) -> tuple[float, float]:
     """Return the mean and the largest packet rate of a member, per second, while nothing happens."""
-    simulation = _settled(seed, members, profile, network)
+    simulation = settled(seed, members, profile, network)
     simulation.run(simulation.now + 5)
     before = [member.sent for member in simulation.members]
     simulation.run(simulation.now + seconds)
@@ -60,7 +62,7 @@ def detection_s(
     seed: int, members: int, loss: float = 0.0, profile: Profile = LAN, network: Network | None = None
 ) -> tuple[float, float]:
     """Kill a member; return when the first one and when all know, seconds after."""
-    simulation = _settled(seed, members, profile, network or Network(loss=loss))
+    simulation = settled(seed, members, profile, network or Network(loss=loss))
     killed_at, victim = simulation.now, seed % members
     simulation.kill(victim)
     first = inf
@@ -76,7 +78,7 @@ def detection_s(
 
 def dissemination_s(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> float:
     """Change one member's metadata; return when all know, seconds after."""
-    simulation = _settled(seed, members, profile, network)
+    simulation = settled(seed, members, profile, network)
     started, number = simulation.now, simulation.rng.randrange(members)
     ours = simulation.members[number].swim.local.metadata
     simulation.command(number, MetadataChanged(NodeMetadata(ours.name, ours.tier, 1, ours.addresses, "zone-b")))
@@ -90,7 +92,7 @@ def dissemination_s(seed: int, members: int, profile: Profile = LAN, network: Ne
 
 def join_s(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> float:
     """Start one more member; return when all see all, seconds after."""
-    simulation = _settled(seed, members, profile, network)
+    simulation = settled(seed, members, profile, network)
     started = simulation.now
     simulation.start(members)
     return simulation.run_until_converged(started + 60, step=0.02) - started
@@ -106,7 +108,7 @@ def short_pauses(
     network: Network | None = None,
 ) -> int:
     """Stop one member after the other for a while; return how often any was declared dead anywhere."""
-    simulation = _settled(seed, members, profile, network or Network(loss=loss))
+    simulation = settled(seed, members, profile, network or Network(loss=loss))
     for _ in range(pauses):
         simulation.run(simulation.now + simulation.rng.uniform(8, 12))
         simulation.block(simulation.rng.randrange(members), seconds)
@@ -116,7 +118,7 @@ def short_pauses(
 
 def wide_hour(members: int, seconds: float = 3600.0) -> int:
     """Let members of far sites run; return how often a live one was declared dead anywhere."""
-    simulation = _settled(1, members, WAN, wide_network())
+    simulation = settled(1, members, WAN, wide_network())
     simulation.run(simulation.now + seconds)
     return sum(isinstance(event, NodeLeave) for _, _, event in simulation.events)
 
@@ -148,7 +150,7 @@ def slow_members(
 
     Source: Lifeguard (2018) section V, the interval experiment.
     """
-    simulation = _settled(seed, members, profile)
+    simulation = settled(seed, members, profile)
     started, rng = simulation.now, simulation.rng
     chosen = set(rng.sample(range(members), slow))
 

@@ -1,5 +1,7 @@
 """Which live nodes a heartbeat names as not reached."""
 
+import pytest
+
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE, PeerKey
 from wire.node.unreached import Unreached
@@ -50,3 +52,17 @@ def test_a_link_of_a_former_incarnation_is_none() -> None:
     unreached.link_up(PeerKey("s1", TIER_STORAGE, 7))
     assert unreached.nodes(1.0, the_map()) == []
     assert unreached.nodes(3.5, the_map()) == ["s1"]
+
+
+def test_all_nodes_are_looked_at_where_something_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes were compared for each heartbeat; a map that went on under its followers counts as changed."""
+    unreached, known = Unreached("e1"), the_map()
+    unreached.link_up(S1)
+    assert unreached.nodes(0.0, known) == []
+    with monkeypatch.context() as held:
+        held.setattr(NodeEntry, "alive", property(lambda _: pytest.fail("looked at")))
+        assert unreached.nodes(2.5, known) == ["s2"]
+    known.nodes["s3"] = NodeEntry("s3", TIER_STORAGE, 1, "h:1", state=NodeState.ACTIVE)
+    known.epoch += 1
+    assert unreached.nodes(3.0, known) == ["s2"]
+    assert unreached.nodes(5.5, known) == ["s2", "s3"]

@@ -19,22 +19,31 @@ class Unreached:
         self._node = node
         self._up: dict[str, int] = {}  # node -> incarnation
         self._missed: dict[tuple[str, int], float] = {}  # live, without a link -> since when
+        self._walked: tuple[ClusterMap, int] | None = None  # the map and its epoch that those were found in
 
     def link_up(self, peer: PeerKey) -> None:
         """A link to this incarnation stands."""
         self._up[peer.node] = peer.incarnation
+        self._walked = None
 
     def link_down(self, peer: PeerKey) -> None:
         """It ended."""
         if self._up.get(peer.node) == peer.incarnation:
             del self._up[peer.node]
+            self._walked = None
 
     def nodes(self, now: float, cluster_map: ClusterMap) -> list[str]:
-        """Return the live nodes without a link for a lease, by name; call it at least some times per lease."""
-        missed = [
-            (name, entry.incarnation)
-            for name, entry in sorted(cluster_map.nodes.items())
-            if entry.alive and name != self._node and self._up.get(name) != entry.incarnation
-        ]
-        self._missed = {one: self._missed.get(one, now) for one in missed}
+        """Return the live nodes without a link for a lease, by name; call it at least some times per lease.
+
+        All nodes are looked at where links or the map have changed, and not for each heartbeat.
+        """
+        walked = self._walked
+        if walked is None or walked[0] is not cluster_map or walked[1] != cluster_map.epoch:
+            self._walked = cluster_map, cluster_map.epoch
+            missed = [
+                (name, entry.incarnation)
+                for name, entry in sorted(cluster_map.nodes.items())
+                if entry.alive and name != self._node and self._up.get(name) != entry.incarnation
+            ]
+            self._missed = {one: self._missed.get(one, now) for one in missed}
         return [name for (name, _), since in self._missed.items() if now - since > cluster_map.lease_s]

@@ -1,0 +1,30 @@
+"""Links on which nothing is said: the edge says that it lives."""
+
+from edge.cluster.peer_table import SPEAKING_MAX
+from edge.hot.options import ConnOptions
+from edge.hot.state import LINK
+from tests.edge.edge_harness import Edge
+from tests.edge.test_broken_links import feed
+from wire.messages.hello import NodeIdentity, encode_hello
+
+LINKS = 35
+
+
+def test_many_links_are_kept_alive_some_at_a_time() -> None:
+    """NIST: protect. A word on each of a thousand links at once would hold up clients for milliseconds."""
+    edge = Edge()
+    conns = []
+    for number in range(10, 10 + LINKS):
+        conns.append(edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns))
+        feed(edge, conns[-1], encode_hello(NodeIdentity("c", f"s{number}", "storage", 1, f"s{number}:1")))
+    edge.turn(2.0)
+    while sum(bool(edge.core.hot.take_output(conn)) for conn in conns):
+        edge.turn(0.001)
+    spoken, in_one_turn = set(), []
+    edge.turn(1.0)
+    for _ in range(10):
+        said = {at for at, conn in enumerate(conns) if edge.core.hot.take_output(conn)}
+        in_one_turn.append(len(said))
+        spoken |= said
+        edge.turn(0.001)
+    assert len(spoken) == LINKS and max(in_one_turn) == SPEAKING_MAX, in_one_turn
