@@ -42,8 +42,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", choices=WHAT, default="messages")
     arguments = parser.parse_args()
-    name, asks = WHAT[arguments.only]
-    row = next(row for row in (*ROWS, *IDLE_ROWS) if row.name == name)
+    wanted, asks = WHAT[arguments.only]
+    row = next(row for row in (*ROWS, *IDLE_ROWS) if row.name == wanted)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         mqload, program = build_mqload(folder), folder / "relay"

@@ -3,12 +3,12 @@
     python -m bench.operator_walk [--runs 9] [--clients 2000]
 
 All nodes run on CPU 0, as in ``bench/cluster.py``, the generator on CPU 1, before all others there where that is
-permitted (SCHED_FIFO); so does the operator, which gets what is left (SCHED_IDLE): it is to ask, not to make the
-generator late. Besides the 100 pairs there are clients
-that have nothing to do, every second one with a stored session, a subscription, and a retained message. A run with the
-operator and one without make a pair on one cluster, in one order and in the other. Bars: P99 1.15 times, processor per
-message of all nodes 1.05 times, by the medians of the pairs. A pair says nothing of P99 where the generator was late in
-one of its runs: its own lateness is part of every latency. Without three others the P99 is not decided.
+permitted (SCHED_FIFO). The operator runs on CPU 1 as well and gets what is left (SCHED_IDLE): it is to ask, not to make
+the generator late. Besides the 100 pairs there are clients that have nothing to do, every second one with a stored
+session, a subscription, and a retained message. A run with the operator and one without make a pair on one cluster, in
+one order and in the other. Bars: P99 1.15 times, processor per message of all nodes 1.05 times, by the medians of the
+pairs. A pair says nothing of P99 where the generator was late in one of its runs: its own lateness is part of every
+latency. Without three others the P99 is not decided.
 """
 
 import argparse

@@ -129,9 +129,9 @@ class Handler(Protocol):
         """Return at which QoS ``conn`` may publish to a topic: bit 0 to 2 plainly, bit 3 to 5 with RETAIN.
 
         Bit 6: all connections of the class that ``hot.join_class`` named get the same for plain publishing, and it is
-        the same at each QoS; bits 3 to 5 count for ``retain`` alone then.
-        The answer is kept until ``hot.void_verdicts``; a message it refuses gets 0x87. Called
-        only when ``hot.authorizing`` is set, and not for topics that nobody may publish to.
+        the same at each QoS; bits 3 to 5 count for ``retain`` alone then. The answer is kept until
+        ``hot.void_verdicts``; a message it refuses gets 0x87. Called only when ``hot.authorizing`` is set, and not for
+        topics that nobody may publish to.
         """
 
     def may_receive(self, conn: Conn, topic: bytes, qos: int) -> bool:

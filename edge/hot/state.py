@@ -91,7 +91,7 @@ class Conn:
         self.last_version = -1  # routes_version when last_route was looked up
         self.permissions: dict[bytes, int] | None = None
         self.rights_bit = 0  # of its class of rights, in Route.decided and Route.allowed; 0: it has none
-        self.rights_epoch = 0  # HotState.rights_epoch that its number and verdicts are of
+        self.rights_epoch = 0  # HotState.rights_epoch that its bit and verdicts are of
         self.judge_pushes = False  # each PUSH is shown to the core before it is written
         self.traced = False  # a trace names it; the core sets it, as of a Route
         self.dropped = self.denied_ns = 0  # messages to it or of it; when one was told last that it may not publish
