@@ -1,6 +1,6 @@
 """What walks all nodes or all partitions on a timer costs: cores alone, and gossip in its simulation.
 
-    python -m bench.many_nodes [--nodes 9 100 1000] [--members 9 100 200] [--partitions 256 4096 8192]
+    python -m bench.many_nodes [--nodes 9 100 1000] [--partitions 256 4096 8192]
 
 Prints a line for each walk and size: milliseconds of processor of one walk (the least of some), how often it is made,
 and what that is of a core. Nothing happens meanwhile: no client, no message, all links stand.
@@ -13,11 +13,13 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from bench.routes import Router
+from membership.events import RecordsReceived
+from membership.packets import decode_records, encode_records
 from membership.profiles import LAN
 from router.events import Applied, RoundEnded
 from router.map.commands import RegisterNode, encode_command
 from tests.edge.edge_harness import Edge, cluster_map
-from tests.membership.scenarios import settled
+from tests.membership.scenarios import acquainted
 from tests.storage.storage_cluster import Cluster
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.hello import PeerKey
@@ -117,27 +119,31 @@ def partitions(count: int) -> None:
 
 
 def gossip(members: int) -> None:
-    """A member's period of an idle cluster, the simulated network included."""
-    simulation = settled(1, members)
+    """A member's period of an idle cluster, the simulated network included; and its half of a full exchange."""
+    simulation = acquainted(1, members)
     began = time.process_time()
     simulation.run(simulation.now + GOSSIP_S)
     took_ms = (time.process_time() - began) * 1e3
     periods = members * GOSSIP_S / LAN.protocol_period_s
     say("gossip: a period of one member", f"{members} nodes", took_ms / periods, LAN.protocol_period_s)
+    one, other = (simulation.members[number].swim for number in (0, 1))
+
+    def exchange() -> None:
+        records = list(decode_records(b"".join(encode_records(one.records()))))
+        other.handle(simulation.now, RecordsReceived(records, initiated=True))
+
+    say("gossip: half an exchange", f"{members} nodes", _least_ms(exchange), LAN.push_pull_s(members) / 2)
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", nargs="+", type=int, default=[9, 100, 1_000])
-    parser.add_argument("--members", nargs="+", type=int, default=[9, 100, 200], help="of the simulation of gossip")
     parser.add_argument("--partitions", nargs="+", type=int, default=[256, 4_096, 8_192])
     arguments = parser.parse_args()
-    for walk in (unreached, peers_of_an_edge, leases):
+    for walk in (unreached, peers_of_an_edge, leases, gossip):
         for count in arguments.nodes:
             walk(count)
-    for count in arguments.members:
-        gossip(count)
     for count in arguments.partitions:
         partitions(count)
 

@@ -130,6 +130,10 @@ class Gossip:
         """Every member as gossip sees it now, ourselves included, sorted by name."""
         return self._swim.views()
 
+    def states(self) -> dict[str, int]:
+        """How many members have each state, ourselves included; ``members`` takes ten times as long."""
+        return self._swim.states()
+
     def counters(self) -> dict[str, int]:
         """Counts of events so far; ``dropped_<reason>`` for every reason to drop a packet, unseen ones too."""
         dropped = {f"dropped_{reason}": self._envelope.dropped[reason] for reason in DROP_REASONS}
@@ -352,7 +356,7 @@ class Gossip:
             if news:
                 reasons = ", ".join(f"{n} {why}" for why, n in sorted(news.items()))
                 say(log, "gossip.dropped", reasons=reasons, level=drop_level(news))
-            due = self.key_ring.rotation_due(len(self._swim.views()))
+            due = self.key_ring.rotation_due(len(self._swim.members) + 1)
             if due and not rotation_told:
                 say(log, "gossip.key_worn")
             rotation_told = due

@@ -85,9 +85,9 @@ class NodeGossip:
 
     def _states(self) -> dict[tuple[str, ...], float]:
         states = dict.fromkeys(("alive", "suspect", "dead", "left"), 0.0)
-        for state, _, _ in self.believes().values():
-            states[state] = states.get(state, 0.0) + 1
-        return {(state,): count for state, count in states.items()}
+        if self.gossip is not None:
+            states.update(self.gossip.states())
+        return {(state,): float(count) for state, count in states.items()}
 
     def _counters(self) -> dict[tuple[str, ...], float]:
         counters = {} if self.gossip is None else self.gossip.counters()

@@ -6,6 +6,7 @@ for a member's state, ``outbox.py`` the news that rides along. Gossip decides no
 (``docs/membership.md``). Sources: SWIM (Das, Gupta, Motivala, 2002); Lifeguard (Dadgar, Phillips, Currey, 2018).
 """
 
+from collections import Counter
 from random import Random
 
 from membership.dissemination import Dissemination
@@ -109,6 +110,10 @@ class Swim:
         """Every member as we see it, ourselves included, sorted by name."""
         views = [view(member) for member in self.members.all()]
         return sorted([*views, self._local.view()], key=lambda each: each.name)
+
+    def states(self) -> Counter[str]:
+        """How many members have each state, ourselves included."""
+        return Counter([member.state for member in self.members.all()] + [self._local.view().state])
 
     def records(self) -> list[MemberRecord]:
         """Our half of a full exchange, ourselves first."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from membership.events import LeaveRequested, MetadataChanged, NodeLeave
+from membership.events import LeaveRequested, MetadataChanged, NodeLeave, RecordsReceived
 from membership.metadata import NodeMetadata
 from membership.profiles import LAN, WAN, Profile
 from tests.membership.network import Network, Simulation
@@ -14,6 +14,7 @@ __all__ = [
     "WAN_DELAY_S",
     "WAN_LOSS",
     "FalsePositives",
+    "acquainted",
     "chaos",
     "detection_s",
     "dissemination_s",
@@ -43,6 +44,24 @@ def settled(seed: int, members: int, profile: Profile = LAN, network: Network | 
     simulation.run(2.5)
     assert simulation.run_until_converged(60) < inf, f"seed={seed}: {members} members do not find each other"
     simulation.run(simulation.now + 5 + simulation.rng.random() * 5)
+    return simulation
+
+
+def acquainted(seed: int, members: int, profile: Profile = LAN) -> Simulation:
+    """Return a simulation whose members were told of each other at once, have nothing to pass on and ask for no more.
+
+    Finding each other is N times N pieces of news, each of them sent several times, and full exchanges of N records:
+    minutes of processor where N is 1 000.
+    """
+    simulation = Simulation(seed, members, profile, Network(tcp=False), stagger_s=min(0.05, 2 / members))
+    simulation.run(2.0)
+    everybody = [member.swim.records()[0] for member in simulation.members]
+    for member in simulation.members:
+        simulation.command(member.number, RecordsReceived(everybody, initiated=True))
+        for record in everybody:
+            member.swim.news.discard(record.alive.name)
+    simulation.run(simulation.now + 5)
+    assert simulation.converged, f"seed={seed}: {members} members lost each other"
     return simulation
 
 

@@ -1,5 +1,6 @@
 """One SWIM core at a time: what it answers to whom."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -319,6 +320,13 @@ def test_pause_of_our_own_judges_nobody() -> None:
     assert not [event for event in ready.events if isinstance(event, NodeLeave)]
     assert state(core, target) == "suspect"
     assert core.counters["pauses"] == 1
+
+
+def test_states_count_what_views_show() -> None:
+    """Ourselves included, without a view of each member."""
+    core = swim(5)
+    receive(core, 1, Dead("m2", 1, "m1"), Suspect("m3", 1, "m1"))
+    assert core.states() == Counter(view.state for view in core.views()) == {"alive": 4, "dead": 1, "suspect": 1}
 
 
 def test_dead_are_forgotten_after_their_retention() -> None:
