@@ -26,6 +26,7 @@ from storage.hosting.write_batches import WriteBatches
 from storage.incoming.connects import Connects
 from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders
+from storage.incoming.frames import Frames
 from storage.incoming.publishing import Publishing
 from storage.incoming.requests import Requests
 from storage.looks.operators import Operators
@@ -34,16 +35,11 @@ from storage.ready import BatchSynced, Event, Ready
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Reads
 from storage.state.settings import PartitionSettings
-from wire.decoding import Unreadable
-from wire.links.allowed import TIER, kinds_from
 from wire.links.joined_frames import joined_frames
 from wire.messages.cluster_map import ClusterMap, NodeEntry
-from wire.messages.connects import decode_connects
-from wire.messages.control import decode_control, decode_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.messages.message import name_of
-from wire.messages.replication import AppendAck, decode_replica_message, encode_replica_message
+from wire.messages.replication import encode_replica_message
 from wire.messages.retained import RetainedNone
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
 from wire.node.lease_holder import LeaseHolder
@@ -91,8 +87,8 @@ class StorageCore:
         self._scans = RetainedScans(self._partitions.is_hosted, partial(self._partitions.touch, changed=False))
         self._work = PartitionWork(self._partitions.is_hosted, self._partitions.touch, self._take_up)
         self._reports = RouteReports(self.placements.hosted, lambda: lease.map, room)
-        self._dead = DeadSenders(turn, lambda: lease.map)
-        self._publishing = Publishing(turn, lease, self._partitions, self._early, self._dead)
+        dead = DeadSenders(turn, lambda: lease.map)
+        self._publishing = Publishing(turn, lease, self._partitions, self._early, dead)
         self._requests = Requests(turn, lease, self._partitions, self._early, self._scans)
         self._connects = Connects(turn, lease, self._partitions, self._requests)
         shown = storage_sources(self.node, self.placements, lambda: lease.map, self.served_ms, self.event_counts)
@@ -101,10 +97,11 @@ class StorageCore:
         self._control = ControlMessages(
             turn, lease, self._partitions, self._early, self._requests, self._reports, self.operators
         )
+        parts = (self._control, self._connects, self._publishing, self._requests)
+        self._frames = Frames(turn, self.placements, self._partitions, dead, *parts)
         self._timers = PartitionTimers(turn, self._partitions)
         self._changes = MapChanges()
         self._unreached = Unreached(entry.node)
-        self._kinds = kinds_from(TIER_STORAGE)  # of frames, by the tier that sends them
         self._moved: list[int] = []  # partitions that came here, or to another epoch, with the event at hand
         self._followed = False  # the map that lists this node was looked at
         self._sweeps = True  # this turn looks at partitions whose time has come, though nothing happened to them
@@ -114,6 +111,9 @@ class StorageCore:
         self._goes_on = False  # the turn under way has more events
         self._ends = False  # it had none when a message was in the middle of its receivers: it ends behind that
         self._steps = 0  # that partitions took in this turn, on their way to serving
+        self._sweep_at = float("-inf")  # when partitions whose time has come are looked at
+        self._others_at = float("-inf")  # when something else than messages is to be looked at
+        self._others_due = float("-inf")  # the same without what may wait for a turn that something else makes
         self.copies_max = 1 << 60  # of messages in one go; what is left of the events goes back
 
     @property
@@ -178,6 +178,8 @@ class StorageCore:
         self._goes_on = self._publishing.unfinished or (goes_on and not ends)
         if self._goes_on:
             return Ready(next_deadline=now, left=left, goes_on=True)
+        if self._is_short(now):
+            return self._ready(now, left, short=True)
         if now >= self._next_look:
             calm = False
             self._look(now)
@@ -192,7 +194,7 @@ class StorageCore:
             self._turn.sends.extend(self._reports.send(now, loading=self.loading))
         self.operators.turn(now)
         self.placements.users.turn(self._turn)
-        return self._ready(now, left)
+        return self._ready(now, left, short=False)
 
     def _take_some(self, events: Sequence[Event], now: float) -> list[Event]:
         """Take events as far as copies are left; return what is left of those of peers."""
@@ -216,18 +218,34 @@ class StorageCore:
             turn.fenced = fenced
             if not fenced:
                 self._partitions.lease_came()
-        self._sweeps = not fenced and now >= self._next_sweep and now >= self._due_at()
+        self._sweeps = not fenced and now >= self._sweep_at
         if self._sweeps:
             self._next_sweep = now + SWEEP_S
+        self._frames.of_partitions = True
         return not self._sweeps
+
+    def _is_short(self, now: float) -> bool:
+        """Whether a turn is messages' alone: nothing else is due, and nothing was begun that it would go on with.
+
+        Then the other parts are not asked: what they said at the end of the last full turn stands, for what they look
+        at is changed by control messages, links and time.
+        """
+        if not self._frames.of_partitions or now >= self._others_at or self._sweeps:
+            return False
+        turn, placements = self._turn, self.placements
+        if turn.fenced or turn.condemned or self.stop.begun or self._slices:
+            return False
+        return not (placements.users.stale or placements.tracing.desk.stale)
 
     def _take(self, event: Event, now: float) -> list[Event]:
         """Take an event; return what is left of a frame of messages, if copies of others have used up this go."""
         if isinstance(event, FrameArrived):
-            return self._frame(event.peer, event.kind, event.payload, event.begin)
-        elif isinstance(event, BatchSynced):
+            return self._frames.take(event.peer, event.kind, event.payload, event.begin)
+        if isinstance(event, BatchSynced):
             self._synced(event.batch)
-        elif isinstance(event, LinkUp):
+            return []
+        self._frames.of_partitions = False
+        if isinstance(event, LinkUp):
             self._link(event.peer, now, up=True)
         elif isinstance(event, LinkDown):
             self._link(event.peer, now, up=False)
@@ -272,49 +290,6 @@ class StorageCore:
                 self.placements.link_up(peer.node, now)
             else:
                 self.placements.link_down(peer.node, now)
-
-    # --- frames
-
-    def _frame(self, peer: PeerKey, kind: int, payload: bytes, begin: int) -> list[Event]:
-        if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
-            return []  # what a peer sends behind a broken frame is void
-        try:
-            if kind not in self._kinds.get(peer.tier, ()):
-                self._turn.condemn(peer, f"frame kind {kind}", TIER)
-            elif kind == FrameKind.CONTROL:
-                self._control.take(peer, decode_control(payload))
-            elif kind == FrameKind.CONTROLS:
-                self._controls(peer, payload)
-            elif kind == FrameKind.CONNECTS:
-                self._connects.take(peer, decode_connects(payload))
-            elif kind == FrameKind.PUBLISH:
-                end = self._publishing.frame(peer, payload, begin)
-                return [FrameArrived(peer, kind, payload, end)] if end < len(payload) else []
-            elif kind == FrameKind.PUSH_ACK:
-                self._requests.push_acks(peer, payload)
-            else:
-                self._replica_message(peer, kind, payload)
-        except Unreadable as error:
-            self._turn.count("frames_unreadable")
-            self._turn.condemned[peer] = str(error)
-        return []
-
-    def _controls(self, peer: PeerKey, payload: bytes) -> None:
-        for message in decode_controls(payload):
-            self._control.take(peer, message)
-            if peer in self._turn.condemned:
-                return
-
-    def _replica_message(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        message = decode_replica_message(payload)
-        if isinstance(message, AppendAck) != (kind == FrameKind.REPLICATE_ACK):
-            self._turn.condemn(peer, f"{name_of(message)} in frame kind {kind}", TIER)
-            return
-        hosted, refused = self.placements.take(peer.node, message, self._turn.now)
-        if refused:
-            self._turn.refuse(peer, name_of(message), "placement")
-        if hosted is not None:
-            self._partitions.touch(hosted.partition.number, hosted)
 
     # --- requests whose wait is over
 
@@ -392,14 +367,17 @@ class StorageCore:
 
     # --- the end of a turn
 
-    def _ready(self, now: float, left: list[Event]) -> Ready:
+    def _ready(self, now: float, left: list[Event], *, short: bool) -> Ready:
         turn, batches = self._turn, self._batches
-        ready = Ready(ended=self._over, stopped=self.stop.ended, left=left)
-        ready.condemned, ready.orders = turn.take_condemned(), turn.take_orders()
-        fenced = not self.lease.has_lease(now)
-        turn.sends.extend(self._connects.answers(fenced=fenced))
+        ready = Ready(left=left)
+        fenced = turn.fenced
+        if not short:
+            ready.ended, ready.stopped = self._over, self.stop.ended
+            ready.condemned, ready.orders = turn.take_condemned(), turn.take_orders()
+            fenced = not self.lease.has_lease(now)
+            turn.sends.extend(self._connects.answers(fenced=fenced))
         active = self._partitions.active
-        self._work.catch_up(active, self._steps)
+        self._work.catch_up(active, 0 if short else self._steps)
         touched = sorted(active)
         for number in touched:
             hosted = active[number]
@@ -424,7 +402,7 @@ class StorageCore:
         self._replicate(now, touched, fenced=fenced)
         ready.sends = joined_frames(turn.take_sends(), self.map.nodes)
         self._timers.note(touched)
-        ready.next_deadline = self._deadline(now)
+        ready.next_deadline = self._short_deadline(now) if short else self._deadline(now)
         return ready
 
     def _replicate(self, now: float, touched: list[int], *, fenced: bool) -> None:
@@ -452,14 +430,24 @@ class StorageCore:
                 self._partitions.touch(number, hosted)
 
     def _deadline(self, now: float) -> float:
+        placements, busy = self.placements, len(self._reports) or len(self._settling) or self.placements.loading
         due = self._reports.next_send if len(self._reports) else float("inf")
         if not self._turn.fenced:
-            if self._slices:
-                return now + SYNC_REST_S if self._batches.synced < self._batches.newest else now
-            due = min(due, max(min(self.placements.window.deadline, self._due_at()), self._next_sweep))
-        due = min(due, self._settling.deadline(now), self.figures.deadline)
-        due = min(due, self.operators.next_deadline(), self.placements.users.next_deadline())
-        return min(self.lease.next_deadline(), self.stop.next_deadline(), self.placements.deadline(now), due)
+            due = min(due, max(placements.window.deadline, self._next_sweep))
+        due = min(due, self._settling.deadline(now), self.figures.deadline, placements.deadline(now))
+        due = min(due, self.operators.next_deadline(), placements.users.next_deadline())
+        self._others_due = due = min(due, self.lease.next_deadline(), self.stop.next_deadline())
+        self._others_at = min(due, self._next_look, self.figures.next_turn) if not busy else float("-inf")
+        return self._short_deadline(now)
+
+    def _short_deadline(self, now: float) -> float:
+        """Return when the next turn is due, where nothing but messages has happened since this was asked fully."""
+        self._sweep_at = max(self._due_at(), self._next_sweep)
+        if self._turn.fenced:
+            return self._others_due
+        if self._slices:
+            return now + SYNC_REST_S if self._batches.synced < self._batches.newest else now
+        return min(self._others_due, self._sweep_at)
 
     # --- the map
 

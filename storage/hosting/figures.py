@@ -28,6 +28,7 @@ class Figures:
 
     Attributes:
         deadline: When a look that has begun goes on; inf without one.
+        next_turn: When ``turn`` has something to do.
     """
 
     def __init__(self, hosted: Mapping[int, HostedPartition], left: Mapping[str, int]) -> None:
@@ -35,21 +36,21 @@ class Figures:
         self._left = left
         self._begins = 0  # number of the partition with which the next look begins
         self.deadline = inf
-        self._count_at = -inf
+        self.next_turn = -inf
         self._counting: Iterator[int] | None = None  # what is left of the look under way
 
     def turn(self, now: float) -> None:
         """Go on counting, if it is time, for what ``HostedPartition.size`` tells."""
-        if now < self._count_at:
+        if now < self.next_turn:
             return
         self._counting = self._counting or self.count()
         left = COUNTED_PER_TURN
         for sessions in self._counting:
             left -= sessions
             if left <= 0:
-                self.deadline = self._count_at = now + SLICE_S
+                self.deadline = self.next_turn = now + SLICE_S
                 return
-        self._counting, self.deadline, self._count_at = None, inf, now + REST_S
+        self._counting, self.deadline, self.next_turn = None, inf, now + REST_S
 
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""

@@ -56,6 +56,11 @@ class UserTelling:
             held = Held(one.sessions, one.retained, one.retained_bytes)
             self._sums.told(peer.node, one.user, held, asked=one.asked, now=now)
 
+    @property
+    def stale(self) -> bool:
+        """Whether something is to be told, now or soon."""
+        return bool(self._sums.dirty)
+
     def next_deadline(self) -> float:
         """Return when something is to be told."""
         return self._tell_at if self._sums.dirty else float("inf")

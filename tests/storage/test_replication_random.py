@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from storage.core import StorageCore
 from tests.storage.replicas import assert_equal_states, heal_placement
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
@@ -179,3 +180,34 @@ def test_links_keep_their_promise(seed: int) -> None:
 def test_replication_survives_lost_and_repeated_frames(seed: int) -> None:
     """The protocol itself is idempotent: frames of replication are lost and repeated too."""
     Chaos(seed, lossy=True).run()
+
+
+@pytest.mark.parametrize("seed", range(200, 208))
+def test_short_turns_say_what_full_ones_do(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A core that asks all its parts in each turn sends the same frames at the same times, under the same faults."""
+    judged: list[bool] = []
+
+    def noted(core: StorageCore, now: float) -> bool:
+        judged.append(is_short(core, now))
+        return judged[-1]
+
+    is_short = StorageCore._is_short
+    monkeypatch.setattr(StorageCore, "_is_short", noted)
+    short = frames_of(Chaos(seed, lossy=True))
+    assert sum(judged) > len(judged) / 8
+    monkeypatch.setattr(StorageCore, "_is_short", lambda *_: False)
+    assert frames_of(Chaos(seed, lossy=True)) == short
+
+
+def frames_of(chaos: Chaos) -> list[tuple[float, str, str, int, bytes]]:
+    """Return what all sent in a run, and when."""
+    frames = []
+    passes = chaos.cluster.filter
+
+    def note(source: PeerKey, target: str, kind: int, payload: bytes) -> bool:
+        frames.append((chaos.cluster.now, source.node, target, kind, payload))
+        return passes(source, target, kind, payload)
+
+    chaos.cluster.filter = note
+    chaos.run()
+    return frames

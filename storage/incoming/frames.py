@@ -1,0 +1,110 @@
+"""Frames of other nodes: each goes to the part that takes its kind, whatever is in it.
+
+A frame of a tier that may not send its kind ends its link, and so does one that nobody can read; what the same peer
+sent behind it in that turn is void.
+"""
+
+from storage.hosting.partitions import Partitions
+from storage.hosting.placements import Placements
+from storage.hosting.turn import Turn
+from storage.incoming.connects import Connects
+from storage.incoming.control import ControlMessages
+from storage.incoming.dead_senders import DeadSenders
+from storage.incoming.publishing import Publishing
+from storage.incoming.requests import Requests
+from storage.ready import Event
+from wire.decoding import Unreadable
+from wire.links.allowed import TIER, kinds_from
+from wire.messages.connects import decode_connects
+from wire.messages.control import decode_control, decode_controls
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_STORAGE, PeerKey
+from wire.messages.message import name_of
+from wire.messages.replication import AppendAck, decode_replica_message
+from wire.node.events import FrameArrived
+
+__all__ = ["Frames"]
+
+# What they bring concerns partitions alone: nothing else that a turn looks at is changed by it.
+OF_PARTITIONS = frozenset((FrameKind.PUBLISH, FrameKind.PUSH_ACK, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK))
+
+
+class Frames:
+    """The way in of one node's frames.
+
+    Attributes:
+        of_partitions: All frames since this was set are messages, acknowledgements, or copies of operations.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        placements: Placements,
+        partitions: Partitions,
+        dead: DeadSenders,
+        control: ControlMessages,
+        connects: Connects,
+        publishing: Publishing,
+        requests: Requests,
+    ) -> None:
+        self.of_partitions = False
+        self._turn = turn
+        self._placements = placements
+        self._partitions = partitions
+        self._dead = dead
+        self._control = control
+        self._connects = connects
+        self._publishing = publishing
+        self._requests = requests
+        self._kinds = kinds_from(TIER_STORAGE)  # of frames, by the tier that sends them
+
+    def take(self, peer: PeerKey, kind: int, payload: bytes, begin: int) -> list[Event]:
+        """Take a frame; return what is left of one of messages, if copies of others have used up this go.
+
+        Args:
+            peer: Who sent it.
+            kind: Of the frame.
+            payload: Whole.
+            begin: Where messages begin that were left before.
+        """
+        if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
+            return []  # what a peer sends behind a broken frame is void
+        if kind not in OF_PARTITIONS:
+            self.of_partitions = False
+        try:
+            if kind not in self._kinds.get(peer.tier, ()):
+                self._turn.condemn(peer, f"frame kind {kind}", TIER)
+            elif kind == FrameKind.CONTROL:
+                self._control.take(peer, decode_control(payload))
+            elif kind == FrameKind.CONTROLS:
+                self._controls(peer, payload)
+            elif kind == FrameKind.CONNECTS:
+                self._connects.take(peer, decode_connects(payload))
+            elif kind == FrameKind.PUBLISH:
+                end = self._publishing.frame(peer, payload, begin)
+                return [FrameArrived(peer, kind, payload, end)] if end < len(payload) else []
+            elif kind == FrameKind.PUSH_ACK:
+                self._requests.push_acks(peer, payload)
+            else:
+                self._replica_message(peer, kind, payload)
+        except Unreadable as error:
+            self._turn.count("frames_unreadable")
+            self._turn.condemned[peer] = str(error)
+        return []
+
+    def _controls(self, peer: PeerKey, payload: bytes) -> None:
+        for message in decode_controls(payload):
+            self._control.take(peer, message)
+            if peer in self._turn.condemned:
+                return
+
+    def _replica_message(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        message = decode_replica_message(payload)
+        if isinstance(message, AppendAck) != (kind == FrameKind.REPLICATE_ACK):
+            self._turn.condemn(peer, f"{name_of(message)} in frame kind {kind}", TIER)
+            return
+        hosted, refused = self._placements.take(peer.node, message, self._turn.now)
+        if refused:
+            self._turn.refuse(peer, name_of(message), "placement")
+        if hosted is not None:
+            self._partitions.touch(hosted.partition.number, hosted)
