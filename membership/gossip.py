@@ -55,6 +55,7 @@ from membership.slices import PIECE, Slice
 from membership.sockets import advertised_address, bind_sockets, resolve_bind
 from membership.swim import Swim
 from wire.clock import tier_phase
+from wire.giving_way import GiveWay, stay
 
 __all__ = ["Gossip", "drop_level"]
 
@@ -86,6 +87,7 @@ class Gossip:
         key_ring: KeyRing | None = None,
         rng: Random | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        give_way: GiveWay = stay,
     ) -> None:
         """Read the keys; open nothing yet.
 
@@ -95,6 +97,7 @@ class Gossip:
             key_ring: Instead of what the settings name; for tests.
             rng: Choice of members; unpredictable when not given.
             random_bytes: Nonces, session and challenges; must be unpredictable outside of tests.
+            give_way: Called between opening a packet, deciding about it, and sealing each one that leaves.
 
         Raises:
             KeyRingError: No key, or one that others could read.
@@ -105,6 +108,7 @@ class Gossip:
         self._metadata = metadata
         self._rng = rng or SystemRandom()
         self._random_bytes = random_bytes
+        self._give_way = give_way
         self.key_ring = key_ring or open_key_ring(settings)
         self._desk = KeyDesk(metadata.name, self.key_ring, settings.key_file)
         self._queue = EventQueue(settings.events_max)
@@ -222,11 +226,14 @@ class Gossip:
         return trio.current_time() + self._ahead_s
 
     def _handle(self, event: Input) -> None:
-        self._carry_out(self._swim.handle(self._now(), event))
+        ready = self._swim.handle(self._now(), event)
+        self._give_way()
+        self._carry_out(ready)
 
     def _carry_out(self, ready: Ready) -> None:
         for message in ready.messages:
             self._send(message)
+            self._give_way()
         for exchange in ready.exchanges:
             if len(self._asking) < ASKING_MAX and exchange.address not in self._asking:
                 self._asking.add(exchange.address)
@@ -282,6 +289,7 @@ class Gossip:
                 self._counters["receive_failed"] += 1
                 continue
             opened = self._envelope.open_datagram(data)
+            self._give_way()
             sender, messages = opened or (0, [])
             for start in range(0, len(messages), PIECE):
                 self._handle(MessagesReceived(sender, messages[start : start + PIECE]))

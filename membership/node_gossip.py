@@ -128,7 +128,7 @@ class NodeGossip:
         metadata, left_out = modules["metadata"].with_addresses(metadata, listeners)
         if left_out:
             say(logger, "gossip.no_room", left_out_nodes=", ".join(left_out))
-        gossip: Gossip = modules["gossip"].Gossip(self._settings, metadata)
+        gossip: Gossip = modules["gossip"].Gossip(self._settings, metadata, give_way=self._process.give_way)
         events = modules["events"]
         async with trio.open_nursery() as nursery:
             await nursery.start(gossip.run)

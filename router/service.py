@@ -100,6 +100,7 @@ class RouterService:
             rng=self._rng,
             on_read=self._turn_at_once,
             early=process.turns.note,
+            give_way=process.give_way,
         )
         self._events = TurnEvents(self._hub)
         self._audit = AuditService(config.node, process.folder.path)
@@ -292,7 +293,9 @@ class RouterService:
 
     def _turn(self) -> None:
         events = self._events.take(self.core.is_behind)
+        self._process.give_way()
         ready = self.core.handle(boot_time(), events or [Tick()])
+        self._process.give_way()
         self._carry_out(ready)
         self._say_what_is_missing()
         self._repair_group()
@@ -329,6 +332,7 @@ class RouterService:
         for key, why in ready.condemned:
             self._hub.condemn(key, why)
         self._send_all(ready.sends)
+        self._process.give_way()
         if ready.rounds and self._raft.reads_now:  # what three tasks would say after four turns of the loop
             self._carry_out(self.core.handle(boot_time(), [RoundEnded(context, True) for context in ready.rounds]))
             return

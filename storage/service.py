@@ -123,6 +123,7 @@ class StorageService:
             rng=random.Random(process.folder.incarnation),
             on_read=self._turn_at_once,
             early=process.turns.note,
+            give_way=process.give_way,
         )
         self._events = TurnEvents(self._hub)
         self._audit = AuditService(config.node, process.folder.path)
@@ -349,6 +350,7 @@ class StorageService:
                 self._wake.set()
 
     def _turn(self) -> None:
+        self._process.give_way()
         self._look_for_room()
         _tend_garbage(loading=self.core.loading)
         ready = self._take_some()
@@ -400,6 +402,7 @@ class StorageService:
         self.core.full = full
 
     def _carry_out(self, ready: Ready) -> None:
+        self._process.give_way()
         self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
         self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         for peer, why in ready.condemned:
@@ -407,6 +410,7 @@ class StorageService:
         for router, order in ready.orders:
             self._ordered.take(router, order)
         self._hub.send_all(ready.sends)
+        self._process.give_way()
         if ready.batch:  # last: backups write while this node does
             self._submitted = self._committer.submit(ready.writes, more=bool(self._events))
             assert self._submitted == ready.batch  # one batch per Ready with writes

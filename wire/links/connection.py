@@ -287,6 +287,8 @@ class Connection:
             return
         if data:
             self._silence.heard()
+            if self._reads is not None:
+                self._reads.give_way()
             self._take(data)
             self._on_read()
         else:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import trio
 
+from wire.giving_way import GiveWay, stay
 from wire.trio_epoll import ready_tasks, trio_epoll_fd
 
 __all__ = ["EarlyReads", "early_reads"]
@@ -51,9 +52,13 @@ class EarlyReads(trio.abc.Instrument):
         trio_fd: ``trio_epoll_fd()``.
         tasks: ``ready_tasks()``.
         note: Takes how long a turn of readers lasted, and when it ended, of ``time.monotonic()``.
+        give_way: Called between two pieces of a turn, by readers within theirs too.
     """
 
-    def __init__(self, trio_fd: int, tasks: Sized, note: Callable[[float, float], None]) -> None:
+    def __init__(
+        self, trio_fd: int, tasks: Sized, note: Callable[[float, float], None], give_way: GiveWay = stay
+    ) -> None:
+        self.give_way = give_way
         self._trio_fd = trio_fd
         self._tasks = tasks
         self._note = note
@@ -113,6 +118,7 @@ class EarlyReads(trio.abc.Instrument):
                     trios = True
                 elif descriptor in self._readers:
                     self._readers[descriptor].call()
+                    self.give_way()
             if len(events) > trios:
                 now = time.monotonic()
                 self._note(now - began, now)
@@ -128,13 +134,13 @@ def _nothing() -> None:
 
 
 @contextmanager
-def early_reads(note: Callable[[float, float], None] | None) -> Iterator[EarlyReads | None]:
+def early_reads(note: Callable[[float, float], None] | None, give_way: GiveWay = stay) -> Iterator[EarlyReads | None]:
     """Read links early while this runs, telling of each turn; None if not asked to, or where trio cannot be seen."""
     trio_fd, tasks = trio_epoll_fd(), ready_tasks()
     if note is None or trio_fd < 0 or tasks is None:
         yield None
         return
-    reads = EarlyReads(trio_fd, tasks, note)
+    reads = EarlyReads(trio_fd, tasks, note, give_way)
     trio.lowlevel.add_instrument(reads)
     try:
         yield reads

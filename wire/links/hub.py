@@ -17,6 +17,7 @@ from conf.errors import UserError
 from conf.events import say
 from wire.clock import tier_phase
 from wire.decoding import plain_text
+from wire.giving_way import GiveWay, stay
 from wire.links.admission import Told, check_certificate
 from wire.links.allowed import link_tiers
 from wire.links.connection import (
@@ -91,6 +92,7 @@ class LinkHub:
         rng: For the jitter of reconnects.
         on_read: The frames of one read of a connection were handed over.
         early: Links are read where trio would wait (``early_reads``, which calls this); None: by tasks.
+        give_way: Between two pieces of an early read.
 
     Attributes:
         reads: Reads the links early, and what else the owner has; while ``run`` runs, if asked for and possible.
@@ -109,9 +111,10 @@ class LinkHub:
         on_read: Callable[[], None] = lambda: None,
         resend_bytes_max: int = RESEND_BYTES_MAX,
         early: Callable[[float, float], None] | None = None,
+        give_way: GiveWay = stay,
     ) -> None:
         self._contexts = contexts
-        self._early = early
+        self._early, self._give_way = early, give_way
         self.reads: EarlyReads | None = None
         self._rng = rng
         self._on_up, self._on_down, self._on_read = on_up, on_down, on_read
@@ -175,7 +178,7 @@ class LinkHub:
         if self._contexts is None:
             say(logger, "link.plaintext", address=bound)
         try:
-            with early_reads(self._early) as self.reads:
+            with early_reads(self._early, self._give_way) as self.reads:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     for target in self._targets.values():

@@ -7,6 +7,7 @@ acknowledged on disk anyway.
 
 import gc
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from conf.errors import UserError
 from conf.metrics import Metrics, bind_health, bind_metrics, prepare_page, serve_metrics
 from conf.settings import NodeConfig
 from wire.clock import boot_time
+from wire.giving_way import GiveWay, GiveWayBeforeSteps, stay
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
@@ -101,6 +103,7 @@ class NodeProcess:
     links: Callable[[], list[str]] = list  # nodes to which a link stands
     page: tuple[str, int] | None = None  # where its page of figures is bound
     turns: Turns = field(default_factory=Turns)
+    give_way: GiveWay = stay  # between two pieces of a turn
 
     @property
     def identity(self) -> NodeIdentity:
@@ -208,10 +211,12 @@ def run_process(
     folder = DataFolder(config.node.data_dir)
     contexts, metrics = _contexts(config), Metrics(tier, config.node.id, own_version())
     lists = _lists(config, contexts, read_lists)
-    take_turns(config.node, config.sources)
+    gives_way = take_turns(config.node, config.sources)
     ends = CertificateEnds(config)
     reload = _reload(config, contexts, lists, ends)
     process = NodeProcess(config, tier, folder, contexts, metrics, ready, reload, lists)
+    if gives_way:
+        process.give_way = os.sched_yield
     register_certificate_ends(metrics, ends)
     prepare_page(config.metrics)
     try:
@@ -245,6 +250,8 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         collect_rarely()
         metrics = process.metrics
         trio.lowlevel.add_instrument(process.turns)
+        if process.give_way is not stay:
+            trio.lowlevel.add_instrument(GiveWayBeforeSteps(process.give_way))
         metrics.gauge(
             "turn_longest_seconds", "Longest turn of the process in the last 30 to 60 s.", process.turns.longest_s
         )

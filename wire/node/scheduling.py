@@ -31,8 +31,10 @@ SLICED = (os.SCHED_OTHER, os.SCHED_BATCH)  # of the others the kernel takes no s
 POLICIES = {os.SCHED_IDLE: "SCHED_IDLE", os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", 6: "SCHED_DEADLINE"}
 
 
-def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: Path = GROUP_FILE) -> None:
+def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: Path = GROUP_FILE) -> bool:
     """Set the nice value of this process's group and the slice of its main thread.
+
+    Return whether it should give way to others between two pieces of its work: its group waits for theirs.
 
     Args:
         settings: ``group_nice`` and ``slice_us``; 0 leaves either as it is.
@@ -43,13 +45,16 @@ def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: P
         ("group_nice", settings.group_nice, partial(_set_group, group_file=group_file)),
         ("slice_us", settings.slice_us, _set_slice),
     )
+    took: dict[str, bool] = {}
     for name, value, wish in wishes:
         if not value:
             continue
         why = wish(value)
+        took[name] = not why
         if why:
             level = logging.WARNING if f"node.{name}" in sources else logging.DEBUG
             say(logger, "node.setting_without_effect", setting=name, value=value, why=why, level=level)
+    return took.get("group_nice", False)
 
 
 def _set_group(nice: int, group_file: Path) -> str:
