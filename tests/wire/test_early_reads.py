@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,29 @@ async def test_a_task_that_a_reader_wakes_runs_at_once() -> None:
             with trio.fail_after(PATIENCE_S):
                 threading.Timer(0.05, theirs.send, (b"x",)).start()
                 await read.wait()
+
+
+async def test_readers_give_way_behind_each_read() -> None:
+    """Each, not the turn of all that had something."""
+    with pair() as (ours, theirs), pair() as (others, to_others):
+        said: list[str] = []
+        theirs.send(b"x")
+        to_others.send(b"x")
+
+        def read(end: socket.socket) -> None:
+            end.recv(1)
+            said.append("read")
+
+        with early_reads(lambda *_: None, lambda: said.append("way")) as reads:
+            assert reads is not None
+            async with trio.open_nursery() as nursery:
+                for end in (ours, others):
+                    nursery.start_soon(reads.reading, end.fileno(), partial(read, end))
+                with trio.fail_after(PATIENCE_S):
+                    while said.count("read") < 2:
+                        await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        assert said == ["read", "way"] * 2
 
 
 async def test_timers_ring_while_links_are_read_all_the_time() -> None:

@@ -22,7 +22,7 @@ from conf.settings import load
 from wire.node.scheduling import take_turns
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
 config = load(sys.argv[1], environment={}, flags=sys.argv[2:])
-take_turns(config.node, config.sources)
+print("gives way" if take_turns(config.node, config.sources) else "stays")
 group = Path("/proc/self/autogroup")
 print((group.read_text().split() if group.exists() else [])[-1:])  # a child of the kernel's first group reads nothing
 """
@@ -76,12 +76,14 @@ def child(*arguments: str, own_session: bool) -> str:
 @pytest.mark.skipif(not GROUP.exists(), reason="this kernel has no autogroup")
 def test_a_storage_node_waits_for_an_edge() -> None:
     """Of a session of its own; the group of a shell is everything that was started there."""
-    assert child("storage", own_session=True) == "['5']\n"
-    assert child("storage", "node.group_nice=7", own_session=True) == "['7']\n"
-    assert child("edge", own_session=True).endswith("['0']\n")
+    assert child("storage", own_session=True) == "gives way\n['5']\n"
+    assert child("storage", "node.group_nice=7", own_session=True) == "gives way\n['7']\n"
+    assert child("storage", "node.group_nice=0", own_session=True) == "stays\n['0']\n"
+    assert child("edge", own_session=True).endswith("stays\n['0']\n")
     before = GROUP.read_text()
     said = child("storage", own_session=False)
     assert GROUP.read_text() == before and "DEBUG" in said and "shares its session" in said
+    assert "stays" in said, "in a group of others a yield gives up a slice"
 
 
 def test_a_written_setting_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
