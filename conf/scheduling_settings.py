@@ -12,7 +12,8 @@ class NodeScheduling(BaseModel, frozen=True, extra="forbid"):
         ge=0,
         le=19,
         description="nice value of this process's session among those of the host (Linux's autogroup): who "
-        "has a higher one waits for a core that is wanted by both, and gives way between pieces of its work; 0: as it is; default: edge 0, router 5, storage 5",
+        "has a higher one waits for a core that is wanted by both, and gives way between pieces of its work; 0: "
+        "as it is; default: edge 0, router 5, storage 5",
     )
     slice_us: int = Field(
         ge=0,

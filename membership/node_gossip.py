@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from membership.metadata import NodeMetadata
     from membership.settings import MembershipSettings
 
-__all__ = ["Believed", "NodeGossip"]
+__all__ = ["Believed", "NodeGossip", "is_news"]
 
 logger = logging.getLogger("stratamq.membership")
 
@@ -32,8 +32,9 @@ INCARNATION_MAX = 2**46 - 1
 MODULES = ("profiles", "metadata", "events", "keyring", "member_states", "swim", "settings", "discovery", "gossip")
 START_AFTER_S = 2.0  # the node comes up first, and its first clients: the imports would compete with both
 LOOK_S = 0.5  # at our own figures
-TOLD_S = 2.0  # they are told this often, and at once when the load has changed by a tenth
+TOLD_S = 2.0  # what has changed is told this often, and at once a load that has changed by a tenth
 LOAD_STEP = 0.1
+LOAD_HEEDED = 0.03  # below it a load is the same: each telling is fifteen packets and more, and work at every member
 
 
 class Believed(NamedTuple):
@@ -42,6 +43,13 @@ class Believed(NamedTuple):
     state: str
     clients: int | None  # None: serves none, or told none
     load: float
+
+
+def is_news(told_clients: int | None, told_load: float, clients: int, load: float, since_s: float) -> bool:
+    """Return whether others are told these figures, so long after they were told those."""
+    moved = abs(load - told_load)
+    changed = clients != told_clients or moved >= LOAD_HEEDED
+    return moved >= LOAD_STEP or (changed and since_s >= TOLD_S)
 
 
 class NodeGossip:
@@ -147,7 +155,7 @@ class NodeGossip:
         while True:
             clients, load = figures()
             now = trio.current_time()
-            if now - told_at >= TOLD_S or abs(load - metadata.load) >= LOAD_STEP:
+            if is_news(metadata.clients, metadata.load, clients, load, now - told_at):
                 metadata, told_at = structs.replace(metadata, clients=clients, load=round(load, 2)), now
                 gossip.update_metadata(metadata)
             await trio.sleep(LOOK_S)

@@ -178,7 +178,7 @@ class StorageCore:
         self._goes_on = self._publishing.unfinished or (goes_on and not ends)
         if self._goes_on:
             return Ready(next_deadline=now, left=left, goes_on=True)
-        if self._is_short(now):
+        if self.is_short(now):
             return self._ready(now, left, short=True)
         if now >= self._next_look:
             calm = False
@@ -224,7 +224,7 @@ class StorageCore:
         self._frames.of_partitions = True
         return not self._sweeps
 
-    def _is_short(self, now: float) -> bool:
+    def is_short(self, now: float) -> bool:
         """Whether a turn is messages' alone: nothing else is due, and nothing was begun that it would go on with.
 
         Then the other parts are not asked: what they said at the end of the last full turn stands, for what they look
@@ -237,7 +237,7 @@ class StorageCore:
             return False
         return not (placements.users.stale or placements.tracing.desk.stale)
 
-    def _take(self, event: Event, now: float) -> list[Event]:
+    def _take(self, event: Event, now: float) -> Sequence[Event]:
         """Take an event; return what is left of a frame of messages, if copies of others have used up this go."""
         if isinstance(event, FrameArrived):
             return self._frames.take(event.peer, event.kind, event.payload, event.begin)

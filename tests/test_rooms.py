@@ -116,6 +116,7 @@ FLOORS = {
     "gateways.transport",
     "wire.clock",
     "wire.decoding",
+    "wire.giving_way",
     "wire.trio_epoll",
 }  # files beside sub-rooms that these may import
 PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a package's docstring, after its first line
@@ -209,6 +210,7 @@ SHELLS = {
     "wire.node.reloading",
     "wire.node.signals",
     "wire.node.turns",  # an instrument of trio
+    "wire.giving_way",
     "wire.trio_epoll",
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."

@@ -12,7 +12,6 @@ from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders
 from storage.incoming.publishing import Publishing
 from storage.incoming.requests import Requests
-from storage.ready import Event
 from wire.decoding import Unreadable
 from wire.links.allowed import TIER, kinds_from
 from wire.messages.connects import decode_connects
@@ -58,7 +57,7 @@ class Frames:
         self._requests = requests
         self._kinds = kinds_from(TIER_STORAGE)  # of frames, by the tier that sends them
 
-    def take(self, peer: PeerKey, kind: int, payload: bytes, begin: int) -> list[Event]:
+    def take(self, peer: PeerKey, kind: int, payload: bytes, begin: int) -> list[FrameArrived]:
         """Take a frame; return what is left of one of messages, if copies of others have used up this go.
 
         Args:

@@ -191,11 +191,11 @@ def test_short_turns_say_what_full_ones_do(monkeypatch: pytest.MonkeyPatch, seed
         judged.append(is_short(core, now))
         return judged[-1]
 
-    is_short = StorageCore._is_short
-    monkeypatch.setattr(StorageCore, "_is_short", noted)
+    is_short = StorageCore.is_short
+    monkeypatch.setattr(StorageCore, "is_short", noted)
     short = frames_of(Chaos(seed, lossy=True))
     assert sum(judged) > len(judged) / 8
-    monkeypatch.setattr(StorageCore, "_is_short", lambda *_: False)
+    monkeypatch.setattr(StorageCore, "is_short", lambda *_: False)
     assert frames_of(Chaos(seed, lossy=True)) == short
 
 
