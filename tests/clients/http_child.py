@@ -1,6 +1,7 @@
 """An HTTP server in a process of its own, which a test can stop (SIGSTOP), kill and ask what it was asked."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -44,6 +45,7 @@ class HttpChild(NamedTuple):
     def stand_still(self) -> None:
         """Let it hang until ``go_on``: connections are accepted by the kernel, and nothing is answered."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # one thread takes the signal, and others go on until then
 
     def go_on(self) -> None:
         """Let it answer again."""
