@@ -107,6 +107,18 @@ def test_a_kernel_that_forbids_it(
     assert why in caplog.text
 
 
+@pytest.mark.parametrize(("policy", "gives_way"), [(os.SCHED_OTHER, True), (os.SCHED_FIFO, False), (6, False)])
+def test_who_runs_under_another_policy_gives_no_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: int, gives_way: bool
+) -> None:
+    """Under SCHED_DEADLINE, 6, a yield gives up what is left of a period."""
+    monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy | os.SCHED_RESET_ON_FORK)
+    group = tmp_path / "autogroup"
+    group.write_text("/autogroup-1 nice 0")
+    assert take_turns(settings(group_nice=5), {}, group) is gives_way
+
+
 def test_a_slice_is_taken_or_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

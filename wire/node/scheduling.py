@@ -34,7 +34,8 @@ POLICIES = {os.SCHED_IDLE: "SCHED_IDLE", os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_R
 def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: Path = GROUP_FILE) -> bool:
     """Set the nice value of this process's group and the slice of its main thread.
 
-    Return whether it should give way to others between two pieces of its work: its group waits for theirs.
+    Return whether it should give way to others between two pieces of its work: its group waits for theirs, and its
+    policy shares by time. Under SCHED_DEADLINE a yield gives up all that is left of a period.
 
     Args:
         settings: ``group_nice`` and ``slice_us``; 0 leaves either as it is.
@@ -54,7 +55,7 @@ def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: P
         if why:
             level = logging.WARNING if f"node.{name}" in sources else logging.DEBUG
             say(logger, "node.setting_without_effect", setting=name, value=value, why=why, level=level)
-    return took.get("group_nice", False)
+    return took.get("group_nice", False) and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in SLICED
 
 
 def _set_group(nice: int, group_file: Path) -> str:
