@@ -51,7 +51,7 @@ class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True
     )
     proxy_protocol: Literal["none", "v1", "v2", "any"] = Field(
         default="none",
-        description="PROXY header expected before TLS and MQTT; with it every connection must send one",
+        description="PROXY header expected before TLS and MQTT; every connection must send one then, LOCAL included",
     )
     path: str = Field(
         default="/mqtt",
@@ -64,7 +64,7 @@ class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True
     )
     proxy_trusted: tuple[str, ...] = Field(
         default=("127.0.0.0/8", "::1/128"),
-        description="networks whose PROXY headers are believed; others cannot connect where proxy_protocol is on",
+        description="networks whose PROXY headers are believed, no limits per address there; others cannot connect",
     )
     backlog: int = Field(default=1024, ge=1, le=65535, description="connections the kernel queues before accept")
     tls_session_tickets: int = Field(

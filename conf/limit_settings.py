@@ -21,7 +21,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0.0,
         ge=0,
         le=1e6,
-        description="those of one address (IPv6: /64), 0: no limit; not for proxy_trusted",
+        description="those of one address (IPv6: /64), 0: no limit; not for PROXY senders",
     )
     connections_listener_max: int = Field(
         default=0,
@@ -33,7 +33,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=10_000_000,
-        description="those of one address (IPv6: /64), 0: no limit; not for proxy_trusted",
+        description="those of one address (IPv6: /64), 0: no limit; not for PROXY senders",
     )
     publish_rate_max: float = Field(
         default=0.0,
@@ -51,7 +51,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0.0,
         ge=0,
         le=1e7,
-        description="those of all clients of one address (IPv6: /64) here together, 0: no limit; not for proxy_trusted",
+        description="those of all clients of one address (IPv6: /64) here together, 0: no limit; not for PROXY senders",
     )
     byte_rate_address_max: float = Field(
         default=0.0,

@@ -311,7 +311,7 @@ class EdgeService:
         seat: Seat | None = None
         if listener.front_door is not None:
             refusal = listener.front_door.trusted.refusal(fd)
-            first_bytes = listener.front_door.begin(lambda address: self._admit(listener, address))
+            first_bytes = listener.front_door.begin(lambda named: self._admit(listener, named or peer_of(fd)))
         else:
             refusal, seat = self._admit(listener, address)
         if refusal:

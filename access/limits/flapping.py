@@ -1,8 +1,9 @@
 """Flapping connections and failed logins: refused for five minutes at this edge, with 0x9F.
 
 Flapping belongs to one client ID from one address, failed logins to one address, never to a client ID or a user at all
-addresses: a stranger could otherwise lock an owner out. An address in ``proxy_trusted`` is never counted, because a
-client behind it has no address of its own. These are no bans of the cluster: no other edge learns of them.
+addresses: a stranger could otherwise lock an owner out. An address in ``proxy_trusted`` of a listener that expects
+PROXY headers is never counted, because a client behind it has no address of its own. These are no bans of the cluster:
+no other edge learns of them.
 """
 
 from hashlib import blake2b

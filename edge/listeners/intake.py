@@ -2,8 +2,8 @@
 
 Decides before a byte of the client is read, so a refused connection costs no handshake: it is closed without a word.
 What its clients may send in all, an address has in a purse; the loop charges it. Behind a load balancer the address is
-the one that the PROXY header names. Addresses of the listener's own load
-balancers (``proxy_trusted``), and those that are not known, have no limit of their own; those of the listener hold.
+the one that the PROXY header names. Where such a header is expected, addresses of the listener's own load balancers
+(``proxy_trusted``) have no limit of their own, and those that are not known nowhere; the limits of the listener hold.
 """
 
 from collections.abc import Callable, Sequence

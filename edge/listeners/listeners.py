@@ -135,9 +135,11 @@ def address_of(bound: socket.socket) -> str:
 
 
 def _unmetered(settings: ListenerSettings) -> tuple[str, ...]:
-    """Return the networks of the listener's own proxies: behind one of their addresses are many clients."""
-    trusted: tuple[str, ...] = getattr(settings, "proxy_trusted", ListenerPolicy().unmetered)
-    return trusted
+    """Return the networks of the listener's own proxies: behind one of their addresses are many clients.
+
+    None where no PROXY header is expected: an address alone does not make a proxy.
+    """
+    return settings.proxy_trusted if settings.proxy_protocol != "none" else ()
 
 
 def peer_of(fd: int) -> str:

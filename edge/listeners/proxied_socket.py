@@ -1,7 +1,8 @@
 """Sockets behind a load balancer: who may send a PROXY header, and reading it from the socket before TLS begins.
 
 The kernel keeps what is not the header: bytes are looked at first, and then exactly the header is read. A connection
-without a client behind it (a health check) ends quietly.
+that closes before a byte of a client (a health check of the port) ends quietly. A connection whose header names nobody
+has the balancer's own address.
 """
 
 import ipaddress
@@ -51,7 +52,7 @@ class ProxiedSocket(FirstBytes):
     """
 
     def __init__(self, versions: str, admit: Admit | None = None) -> None:
-        """versions: "v1", "v2" or "any"; admit: asked once for each client, and not for checks."""
+        """versions: "v1", "v2" or "any"; admit: called once for each client, with "" if its header names no address."""
         self.header = ProxyHeader(versions)
         self.outcome = ""
         self.seat: Seat | None = None
@@ -91,10 +92,8 @@ class ProxiedSocket(FirstBytes):
             self.outcome = WRONG
             return FirstBytes.ENDED
         borrowed.recv(count)
-        if self.header.local:
-            self.outcome = CHECK
-            return FirstBytes.ENDED
-        # Version 1 has no word for a check: the first byte behind the header tells a client from one.
+        # A header that names nobody (UNKNOWN, LOCAL) may precede a check of the port or of the service: one of the port
+        # sends nothing behind it, one of the service speaks TLS or MQTT and is served [PROXY protocol, 2.2].
         return self._client_came() if self.header.complete and len(waiting) > count else FirstBytes.MORE
 
     def _client_came(self) -> int:

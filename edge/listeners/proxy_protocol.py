@@ -36,7 +36,7 @@ class ProxyHeader:
     Attributes:
         complete: All of it was taken.
         source: (address, port) of the client that the header names; None if it names none.
-        local: The load balancer speaks for itself (LOCAL): a health check.
+        local: The load balancer speaks for itself (LOCAL): the addresses of the header are ignored.
         common_name: Of the client's certificate, if the load balancer verified it; "" if it names none, None for a
             name that no client can have.
     """

@@ -35,7 +35,7 @@ class ListenerPolicy:
     queue_bytes_max: int = 0
     tell_refusals: bool = True
     proxy_identity: bool = False  # the certificate that a PROXY header vouches for names the client
-    unmetered: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # networks whose clients no rate per address holds for
+    unmetered: tuple[str, ...] = ()  # networks whose clients no limit per address holds for
 
 
 @dataclass(frozen=True, slots=True)

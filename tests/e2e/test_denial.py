@@ -90,8 +90,6 @@ def attacked(bounds: dict[str, Any]) -> Iterator[Place]:
             "ws": {"tls": False, "protocol": "ws"},
             "rated": {"tls": False, "accept_rate_address_max": 50.0, "accept_rate_max": 200.0},
         }
-        for table in listeners.values():
-            table["proxy_trusted"] = ["127.0.0.1/32"]  # the honest one's; the other addresses of loopback are counted
         with extra_edge(cluster, listeners, "edge-9", **bounds) as edge:
             place = Place(cluster, edge)
             yield place

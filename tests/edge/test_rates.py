@@ -103,7 +103,9 @@ def test_filters_of_one_address_have_one_rate_together() -> None:
 
 
 def test_who_goes_and_comes_again_has_used_up_what_it_has() -> None:
-    settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, publish_rate_address_max=20.0)
+    settings = ListenerSettings(
+        name="x", port=0, tls=False, allow_anonymous=True, publish_rate_address_max=20.0, proxy_protocol="any"
+    )
     intake = Listener(settings).intake
     seat = intake.enter("192.0.2.1")
     purse = seat.purse

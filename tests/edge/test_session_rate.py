@@ -6,7 +6,7 @@ import pytest
 
 from edge.clients.session_rate import ADDRESSES_MAX, SessionRate, metered_address
 from edge.listeners.listeners import peer_of
-from edge.node.limits import EdgeLimits
+from edge.node.limits import EdgeLimits, ListenerPolicy
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge
 from tests.edge.rights.ruled import Vouched, book, principal, roles
@@ -49,10 +49,13 @@ def test_the_table_is_bounded() -> None:
     ],
 )
 def test_which_bucket_an_address_uses(address: str, metered: str | None) -> None:
-    """IPv6 by /64; a mapped address is what it maps; loopback is exempt unless the listener says otherwise."""
+    """IPv6 by /64; a mapped address is what it maps; the networks of PROXY senders alone are exempt."""
     client = Edge().accept().client
+    client.policy = ListenerPolicy(unmetered=("127.0.0.0/8", "::1/128"))
     client.address = (address, 1)
     assert metered_address(client, lambda _: "") == metered
+    client.policy = ListenerPolicy()
+    assert metered_address(client, lambda _: "") is not None
 
 
 def test_the_address_of_the_socket() -> None:

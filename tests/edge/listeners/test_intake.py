@@ -162,7 +162,7 @@ def is_closed(ours: socket.socket) -> bool:
 
 def test_a_refused_connection_is_closed_without_a_word() -> None:
     """NIST: protect. Nothing of it is read, no client is made, and its reason is counted."""
-    with doors(connections_address_max=2, proxy_trusted=("192.0.2.0/24",)) as door:
+    with doors(connections_address_max=2) as door:
         taken = [door.connect() for _ in range(2)]
         refused = door.connect(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
         assert is_closed(refused) and len(door.edge.core.clients) == 2
@@ -173,6 +173,28 @@ def test_a_refused_connection_is_closed_without_a_word() -> None:
             sock.close()
         assert len(door.edge.core.clients) == 1
         door.end()
+
+
+def test_without_a_header_no_address_is_exempt() -> None:
+    """NIST: protect. ``proxy_trusted`` counts only where connections carry a PROXY header; loopback is its default."""
+    with doors(connections_address_max=1) as door:
+        taken, refused = door.connect(), door.connect()
+        assert is_closed(refused) and door.edge.core.counts["refused_connections_address"] == 1
+        assert door.listener.policy.unmetered == () and len(door.listener.intake) == 1
+        door.end()
+        for sock in (taken, refused):
+            sock.close()
+    with doors(connections_address_max=1, proxy_protocol="v2") as door:
+        local = b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00\x10"
+        socks = [door.connect(local)]
+        assert door.header_came() == FirstBytes.DONE
+        socks.append(door.connect(local))
+        assert door.header_came() == FirstBytes.DONE
+        seats = [client.first_bytes.seat for client in door.edge.core.clients.all() if client.first_bytes is not None]
+        assert [seat.address for seat in seats if isinstance(seat, Seat)] == ["127.0.0.1"] * 2  # the real endpoint
+        door.end()
+        for sock in socks:
+            sock.close()
 
 
 def test_behind_a_load_balancer_the_header_names_the_address() -> None:
