@@ -109,7 +109,8 @@ class _Audit:
             if tables:
                 from jobs.report_tables import collect_tables
 
-                self.result.tables = collect_tables(live.where("replica = 0"), self.replicas[0].manifest.created_ms)
+                newest = live.transform(self._newest_copies)
+                self.result.tables = collect_tables(newest, self.replicas[0].manifest.created_ms)
                 self._done("tables", "report tables collected")
         finally:
             kept.unpersist()
@@ -144,12 +145,10 @@ class _Audit:
         self.ancestors[uri] = known
         by_node: dict[str, list[FileEntry]] = defaultdict(list)
         for entry in manifest.files:
-            by_node[entry.node].append(entry)
-        if set(by_node) - {""} and "" in by_node:  # merged from several nodes: no one's replica in particular
-            by_node = {"": manifest.files}
+            by_node[entry.node if manifest.replica_op_index else ""].append(entry)
         for node, files in sorted(by_node.items()):
             number = len(self.replicas)
-            self.replicas.append(Replica(number, f"{uri}#{node}" if node else uri, manifest, tuple(files)))
+            self.replicas.append(Replica(number, f"{uri}#{node}" if node else uri, manifest, tuple(files), node))
             self.input_of[number] = uri
 
     def _store(self, replica: int) -> FileSystem:
@@ -229,7 +228,8 @@ class _Audit:
             rows = rows.where(crc_matches())
         if len(self.replicas) == 1:
             return rows.select(*NEWEST_COLUMNS, F.lit(0).alias("replica"))
-        named = rows.select(*NEWEST_COLUMNS, F.col("_metadata.file_path").alias("file"))
+        value_hash = F.xxhash64("value").alias("value_hash")  # crc also covers seq, which copies stamp differently
+        named = rows.select(*NEWEST_COLUMNS, value_hash, F.col("_metadata.file_path").alias("file"))
         return named.join(F.broadcast(self._listed().drop("written_ms")), on="file", how="inner").drop("file")
 
     def _live_rows(self) -> DataFrame:
@@ -300,17 +300,17 @@ class _Audit:
         from jobs.replica_rules import replica_differs
         from jobs.rows import literal_frame
 
-        standing: dict[int, dict[int, list[Replica]]] = defaultdict(lambda: defaultdict(list))
+        by_op_index: dict[int, dict[int, list[Replica]]] = defaultdict(lambda: defaultdict(list))
         for replica in self.replicas:
             for partition in sorted({f.partition for f in replica.files}):
-                standing[partition][replica.op_index(partition)].append(replica)
+                by_op_index[partition][replica.op_index(partition)].append(replica)
         pairs = []
-        for partition, groups in standing.items():
+        for partition, groups in by_op_index.items():
             ahead = max(groups)
             for op_index, members in groups.items():
                 if op_index < ahead:
                     for replica in members:
-                        detail = f"op_index {op_index}, another replica stands at {ahead}"
+                        detail = f"op_index {op_index}, another replica has {ahead}"
                         self.result.add(
                             Finding("replica_behind", Severity.WARNING, replica.name, partition, detail=detail)
                         )
@@ -346,18 +346,37 @@ class _Audit:
             return
         records = read_ledgers(self.spark, uris).cache()
         self._check_ledgers(records)
-        manifest = self.replicas[0].manifest
-        op_index = literal_frame(
-            self.spark,
-            [{"p": int(p), "exported": n} for p, n in manifest.op_index.items()],
-            "p int, exported bigint",
+        exported: dict[int, int] = {}
+        for replica in self.replicas:
+            for partition, op_index in replica.manifest.op_index.items():
+                exported[int(partition)] = max(exported.get(int(partition), -1), op_index)
+        frame = literal_frame(
+            self.spark, [{"p": p, "exported": n} for p, n in exported.items()], "p int, exported bigint"
         )
-        accounted = account(records.where("e IS NOT NULL"), live.where("replica = 0"), op_index).cache()
+        accounted = account(records.where("e IS NOT NULL"), live.transform(self._newest_copies), frame).cache()
         self.result.proof = summarize(accounted)
         if self.result.proof.lost or self.result.proof.duplicated:
             self._list_debts(accounted)
         accounted.unpersist()
         records.unpersist()
+
+    def _newest_copies(self, live: DataFrame) -> DataFrame:
+        """Keep the rows of one replica of each partition: the first one with the highest op_index."""
+        from pyspark.sql import functions as F
+
+        from jobs.rows import literal_frame
+
+        if len(self.replicas) == 1:
+            return live
+        newest: dict[int, Replica] = {}
+        for replica in self.replicas:
+            for partition in {f.partition for f in replica.files}:
+                known = newest.get(partition)
+                if known is None or replica.op_index(partition) > known.op_index(partition):
+                    newest[partition] = replica
+        rows = [{"partition": partition, "replica": replica.number} for partition, replica in newest.items()]
+        pairs = literal_frame(self.spark, rows, "partition int, replica int")
+        return live.join(F.broadcast(pairs), on=["partition", "replica"], how="left_semi")
 
     def _list_debts(self, accounted: DataFrame) -> None:
         """Name the messages that were lost or came twice."""

@@ -39,7 +39,7 @@ def _no_step(_name: str) -> None:
 
 
 class CompactionFailed(RuntimeError):
-    """The output is not what the inputs make; nothing was published."""
+    """The inputs cannot be merged, or the output does not match them; nothing was published."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def run_compact(
         FileNotFoundError: Without a manifest in input_dir.
         ManifestDamaged: If the newest manifest cannot be trusted.
         ManifestExists: Another job published first; this one left nothing behind.
-        CompactionFailed: The verification found a difference.
+        CompactionFailed: The inputs are copies of each other, or the verification found a difference.
     """
     spark = spark or open_session("stratamq-compact")
     run_id = run_id or f"{now_ms}-{secrets.token_hex(4)}"
@@ -114,6 +114,11 @@ class _Compaction:
         if newest is None:
             raise FileNotFoundError(f"no manifest in {input_dir}")
         self.manifest, self.manifest_bytes = newest
+        if self.manifest.replica_op_index:  # rows of a copy that is behind would come back in the merge
+            raise CompactionFailed(
+                f"the newest manifest in {input_dir} holds the copies of each node (store export --replicas): "
+                "audit it, and compact an export without --replicas"
+            )
         published = newest if self.in_place else newest_with_bytes(self.target)
         self.number = (published[0].manifest_no if published else 0) + 1
         self.selected = select(self.manifest, policy, now_ms)

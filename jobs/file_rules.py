@@ -22,10 +22,11 @@ class Replica:
     name: str  # as findings call it
     manifest: Manifest
     files: tuple[FileEntry, ...]
+    node: str = ""  # "" after a compaction: the files come from several nodes
 
     def op_index(self, partition: int) -> int:
-        """Operations of the partition that the files hold; -1 when the manifest does not say."""
-        return self.manifest.op_index.get(str(partition), -1)
+        """Return the op_index up to which the files hold the partition's operations; -1 if the manifest has none."""
+        return self.manifest.op_index_at(self.node, partition)
 
 
 def _error(finding: str, entry: FileEntry, detail: str, severity: str = Severity.ERROR) -> Finding:

@@ -1,4 +1,4 @@
-"""Replicas of a partition, exported at the same op_index, hold the same keys in the same versions."""
+"""Replicas of a partition, exported at the same op_index, hold the same keys with the same values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["replica_differs"]
 def replica_differs(live: DataFrame, pairs: DataFrame) -> DataFrame:
     """Return keys on which replicas at equal op_index differ: partition, key, seq, detail.
 
-    Rows that expire or are finished may be gone from one and not yet from another; the op log is cut as each likes.
+    ``seq`` is not compared: a full export stamps rows with the op_index of the export, an increment with that of the
+    operation. A replica may remove expired and finished rows earlier than another.
 
     Args:
-        live: live_rows of all replicas.
+        live: live_rows of all replicas, with value_hash.
         pairs: replica, partition, group, members: replicas of a partition at one op_index share a group.
     """
     comparable = live.join(F.broadcast(pairs), on=["replica", "partition"], how="inner")
@@ -31,12 +32,12 @@ def replica_differs(live: DataFrame, pairs: DataFrame) -> DataFrame:
         .agg(
             F.max("seq").alias("seq"),
             F.count_distinct("replica").alias("holders"),
-            F.count_distinct(F.struct("seq", "crc")).alias("versions"),
+            F.count_distinct("value_hash").alias("versions"),
         )
     )
     differ = versions.where("holders < members OR versions > 1")
     detail = F.concat(
         *(F.col("holders").cast("string"), F.lit(" of "), F.col("members").cast("string")),
-        *(F.lit(" replicas have the key, in "), F.col("versions").cast("string"), F.lit(" versions")),
+        *(F.lit(" replicas have the key, with "), F.col("versions").cast("string"), F.lit(" values")),
     )
     return differ.select("partition", F.lower(F.hex("key")).alias("key"), "seq", detail.alias("detail"))

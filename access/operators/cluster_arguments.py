@@ -20,6 +20,7 @@ __all__ = [
     "Delegation",
     "Explain",
     "Export",
+    "ExportStatus",
     "InstallKey",
     "Lost",
     "NamedKey",
@@ -39,6 +40,7 @@ Folder = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$
 Key = Annotated[str, Meta(max_length=128)]
 Partition = Annotated[int, Meta(ge=0, lt=0xFFFF)]
 PartitionText = Annotated[str, Meta(pattern=r"^([0-9]{1,5}|all)$")]  # as the command line gives it
+Partitions = Annotated[list[Partition], Meta(max_length=0xFFFF)]
 Count = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 PartitionCounts = Annotated[dict[Annotated[str, Meta(pattern=r"^[0-9]{1,5}$")], Count], Meta(max_length=0xFFFF)]
 
@@ -149,12 +151,19 @@ class Export(_Arguments):
     replicas: bool = False
     since: PartitionCounts = {}  # partition -> op_index of the base
     generations: PartitionCounts = {}
+    partitions: Partitions | None = None  # None: all that this node is the primary of, or has a copy of
+
+
+class ExportStatus(_Arguments):
+    """``store export status``."""
+
+    after: Count | None = None  # also return finished partitions, from this one on
 
 
 class Copies(_Arguments):
     """``store copies``."""
 
-    partitions: Annotated[list[Partition], Meta(max_length=0xFFFF)]
+    partitions: Partitions
 
 
 class AsideRemove(_Arguments):

@@ -105,7 +105,7 @@ VERBS: dict[str, Verb] = {
     "membership keys use": _row(Role.ADMIN, older.NamedKey),
     "membership keys remove": _row(Role.ADMIN, older.NamedKey),
     "store export": _row(Role.OPERATOR, older.Export, tier=TIER_STORAGE),
-    "store export status": _reads(older.Nothing, tier=TIER_STORAGE),
+    "store export status": _reads(older.ExportStatus, tier=TIER_STORAGE),
     "store export cancel": _row(Role.OPERATOR, older.Nothing, tier=TIER_STORAGE),
     "store copies": _reads(older.Copies, tier=TIER_STORAGE),
     "store aside": _reads(older.Nothing, tier=TIER_STORAGE),

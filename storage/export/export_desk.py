@@ -19,7 +19,7 @@ import trio
 from access.operators.verbs import Operator, Refusal, judge
 from conf.errors import ExitCode, UserError
 from conf.events import say
-from storage.export.export import ExportError, ExportTarget, PartitionExport
+from storage.export.export import CopyMoved, ExportError, ExportTarget, PartitionExport
 from storage.state.partition import Reads
 from storage.state.rows import MetaRow
 from storage.store.aside_stores import AsideStores
@@ -33,6 +33,7 @@ __all__ = ["ExportDesk"]
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 0.002  # between two slices of about 2 ms: an export takes at most half of what the loop leaves
+STATUS_EXPORTS_MAX = 256  # partitions in one answer
 WAIT_COMMITTED_S = 30.0  # without progress: too few copies are in sync
 
 
@@ -87,7 +88,9 @@ class _Job:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     done: bool = False
     error: str = ""
-    exports: list[PartitionExport] = field(default_factory=list)
+    can_retry: bool = False  # the error may not occur at another node, or later
+    current: PartitionExport | None = None
+    finished: list[PartitionExport] = field(default_factory=list)
 
 
 class ExportDesk:
@@ -126,7 +129,7 @@ class ExportDesk:
         """Answer one verb, if this operator may ask for it."""
         verbs: dict[str, Callable[[dict[str, Any]], object]] = {
             "store export": self._begin,
-            "store export status": lambda _: self._status(),
+            "store export status": lambda wanted: self._status(wanted["after"]),
             "store export cancel": lambda _: self._cancel(),
             "store aside": lambda _: self._aside.listed(),
             "store aside remove": self._remove_aside,
@@ -144,12 +147,17 @@ class ExportDesk:
             return AdminReply(question.request, False, None, f"{self._copies.node}: {error}", ExitCode.FAILED)
 
     def _begin(self, arguments: dict[str, Any]) -> dict[str, object]:
-        if self._job is not None and not self._job.done:
-            raise UserError(f"{self._copies.node} is exporting already; see `store export status`, or cancel it")
         root, folder = self._permitted(Path(arguments["root"]), Path(arguments["folder"]))
+        if self._job is not None and not self._job.done:
+            if (self._job.target.root, self._job.target.now_ms) != (root, arguments["now_ms"]):
+                raise UserError(f"{self._copies.node} is exporting already; see `store export status`, or cancel it")
+            self._job.scope.cancel()  # of the same export: its link broke, and it requests the rest again
         folder.mkdir(parents=True, exist_ok=True)
         target = ExportTarget(folder, root, self._copies.node, arguments["now_ms"])
         held = self._copies.in_sync() if arguments["replicas"] else self._copies.served()
+        if arguments["partitions"] is not None:
+            wanted = set(arguments["partitions"])
+            held = [number for number in held if number in wanted]
         since = {int(number): index for number, index in arguments["since"].items()}
         generations = {int(number): value for number, value in arguments["generations"].items()}
         self._job = job = _Job(target, held, since, generations)
@@ -174,7 +182,7 @@ class ExportDesk:
             )
         return root, folder
 
-    def _status(self) -> dict[str, object]:
+    def _status(self, after: int | None = None) -> dict[str, object]:
         job = self._job
         if job is None:
             raise UserError("no export was asked for since this node started")
@@ -182,12 +190,13 @@ class ExportDesk:
             "node": self._copies.node,
             "done": job.done,
             "error": job.error,
+            "can_retry": job.can_retry,
             "partitions": len(job.partitions),
-            "finished": len(job.exports) - (0 if job.done else 1) if job.exports else 0,
-            "rows": sum(export.rows for export in job.exports),
+            "finished": len(job.finished),
+            "rows": sum(export.rows for export in job.finished) + (job.current.rows if job.current else 0),
         }
-        if job.done and not job.error:
-            status["exports"] = [export.described() for export in job.exports]
+        if after is not None:
+            status["exports"] = [export.described() for export in job.finished[after : after + STATUS_EXPORTS_MAX]]
         return status
 
     def _cancel(self) -> dict[str, object]:
@@ -203,13 +212,15 @@ class ExportDesk:
                 for number in job.partitions:
                     copy = _LiveCopy(number, self._store, self._copies, number in self._copies.served())
                     export = PartitionExport(copy, job.target, job.generations.get(number, 1), job.since.get(number))
-                    job.exports.append(export)
+                    job.current = export
                     await self._export(export)
+                    job.finished.append(export)
+                    job.current = None
             job.error = "cancelled" if job.scope.cancelled_caught else ""
         except (ExportError, StoreError, OSError) as error:
             if isinstance(error, StoreFatal):
                 raise
-            job.error = str(error)
+            job.error, job.can_retry = str(error), isinstance(error, CopyMoved)
             say(logger, "export.ended", why=error)
         finally:
             job.done = True
@@ -227,7 +238,7 @@ class ExportDesk:
                 if export.rows != rows:
                     rows, waited_since = export.rows, trio.current_time()
                 elif trio.current_time() - waited_since > WAIT_COMMITTED_S:
-                    raise ExportError(f"partition {export.copy.number}: its operations are not committed by its copies")
+                    raise CopyMoved(f"partition {export.copy.number}: its operations are not committed by its copies")
                 await trio.sleep(PAUSE_S)
         finally:
             steps.close()

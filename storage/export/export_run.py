@@ -1,8 +1,12 @@
 """An export as a whole: of a running cluster or of a stopped node's store, ended by one manifest.
 
-Decides which node exports which copies, which files of an older export are carried on, and publishes. A running node
-writes its runs itself, below the folder named to it: on one host, or a file system that all nodes share. What a run
-holds is decided in ``export``. A manifest lists all partitions of the cluster or there is none.
+Decides which node exports which copies, which files of an older export stay in the manifest, and publishes. A running
+node writes its runs itself, below the folder in the request: on one host, or a file system that all nodes share. What a
+run holds is decided in ``export``. A manifest lists all partitions of the cluster or there is none.
+
+If a node dies or a partition moves during an export, its missing partitions are requested again from the nodes that the
+next cluster map names. Partitions that are exported stay exported. The export fails when no partition was finished for
+``RETRY_S``.
 """
 
 import gc
@@ -10,14 +14,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from conf.errors import UserError
+from conf.errors import ExitCode, UserError
 from storage.export.questions import StorageQuestions, storage_nodes
 from wire.sstable.manifest import (
     FileEntry,
@@ -35,6 +39,8 @@ __all__ = ["export_cluster", "export_store"]
 Progress = Callable[[str], None]
 POLL_S = 0.1
 POLL_MAX_S = 1.0
+RETRY_S = 60.0  # without a finished partition; a failover takes seconds
+RETRY_PAUSE_S = 1.0
 SLICE_ROWS = 4_000  # of a stopped store: nobody waits
 SYNCS_MAX = 4  # runs that are synced while the next is written; 12 were no faster
 
@@ -48,17 +54,26 @@ class _Draft:
     now_ms: int
     parent: Manifest | None
     incremental: bool
+    replicas: bool = False  # every copy in sync, not only the primary's
     files: list[FileEntry] = field(default_factory=list)
-    op_index: dict[str, int] = field(default_factory=dict)
+    copies: dict[tuple[str, int], int] = field(default_factory=dict)  # (node, partition) -> op_index
+    exported: set[int] = field(default_factory=set)  # partitions
     cut: list[int] = field(default_factory=list)
     full: set[tuple[str, int]] = field(default_factory=set)  # node, partition
+    folders: list[Path] = field(default_factory=list)  # one for each request to a node
 
-    def since(self, node: str, replicas: bool) -> dict[str, int]:
-        """Return up to where the older export has each partition's operations."""
+    def since(self, node: str) -> dict[str, int]:
+        """Return the op_index up to which the older export has each partition's operations."""
         if not self.incremental or self.parent is None:
             return {}
-        have = {str(entry.partition) for entry in self.parent.files if not replicas or entry.node == node}
+        if self.replicas:
+            return dict(self.parent.replica_op_index.get(node, {}))
+        have = {str(entry.partition) for entry in self.parent.files}
         return {number: index for number, index in self.parent.op_index.items() if number in have or index == 0}
+
+    def has(self, node: str, partition: int) -> bool:
+        """Return whether a partition, or this node's copy of it, is exported."""
+        return (node, partition) in self.copies if self.replicas else partition in self.exported
 
     def generations(self) -> dict[str, int]:
         """Return the next generation of each partition."""
@@ -76,8 +91,8 @@ class _Draft:
             if not path.is_file() or path.stat().st_size != entry.bytes:
                 raise UserError(f"{node} wrote {path}, but it is not here: --output must be a folder that nodes share")
         self.files += entries
-        key = str(number)
-        self.op_index[key] = max(self.op_index.get(key, 0), int(export["op_index"]))
+        self.copies[node, number] = int(export["op_index"])
+        self.exported.add(number)
         if export["full"]:
             self.full.add((node, number))
         if export["cut"]:
@@ -94,14 +109,18 @@ class _Draft:
         manifest = next_manifest(self.parent)
         carried: list[FileEntry] = []
         if self.incremental and self.parent is not None:
-            anew = {number for _, number in self.full}
-            carried = [entry for entry in self.parent.files if entry.partition not in anew]
+            rewritten = {number for _, number in self.full}
+            carried = [entry for entry in self.parent.files if self._is_carried(entry, rewritten)]
         else:
             manifest.tombstone_horizon_seq = {}
             manifest.quarantine = []
         manifest.files = [*carried, *self.files]
         manifest.cluster_id, manifest.created_ms, manifest.writer, manifest.ring = cluster, self.now_ms, writer, ring
-        manifest.op_index = self.op_index
+        manifest.op_index, manifest.replica_op_index = {}, {}
+        for (node, number), op_index in self.copies.items():
+            manifest.op_index[str(number)] = max(manifest.op_index.get(str(number), 0), op_index)
+            if self.replicas:
+                manifest.replica_op_index.setdefault(node, {})[str(number)] = op_index
         manifest.job = JobEntry(kind="export", now_ms=self.now_ms, run_id=self.folder.name)
         path = publish(self.root, manifest)
         return {
@@ -110,12 +129,35 @@ class _Draft:
             "files": len(self.files),
             "carried": len(carried),
             "bytes": sum(entry.bytes for entry in self.files),
-            "full": not self.incremental or len({n for _, n in self.full}) == len(self.op_index),
-            "full_because_log_was_cut": sorted(self.cut),
+            "full": not self.incremental or self.full == set(self.copies),
+            "full_because_log_was_cut": sorted(set(self.cut)),
         }
 
+    def _is_carried(self, entry: FileEntry, rewritten: set[int]) -> bool:
+        """Return whether a file of the older export is still needed: its copy was exported as an increment."""
+        if self.replicas:
+            copy = (entry.node, entry.partition)
+            return copy in self.copies and copy not in self.full
+        return entry.partition not in rewritten
 
-def _draft(output: Path, since: Path | None, now_ms: int) -> _Draft:
+    def remove_unlisted(self) -> None:
+        """Remove runs of requests that failed: no manifest lists them."""
+        listed = {self.root / entry.path for entry in self.files}
+        for folder in self.folders:
+            for path in folder.glob("*"):
+                if path not in listed:
+                    path.unlink(missing_ok=True)
+        for folder in (self.folder, *self.folders):
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+
+    def remove(self) -> None:
+        """Remove all runs of this export."""
+        for folder in (self.folder, *self.folders):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _draft(output: Path, since: Path | None, now_ms: int, *, replicas: bool = False) -> _Draft:
     root = output.absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -133,7 +175,11 @@ def _draft(output: Path, since: Path | None, now_ms: int) -> _Draft:
         folder.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}") from None
-    return _Draft(root, folder, now_ms, parent, since is not None)
+    if since is not None and parent is not None and bool(parent.replica_op_index) != replicas:
+        folder.rmdir()
+        kind = "has" if parent.replica_op_index else "does not have"
+        raise UserError(f"--since {since} {kind} the copies of each node (--replicas): export an increment alike")
+    return _Draft(root, folder, now_ms, parent, since is not None, replicas)
 
 
 def _since(root: Path, since: Path, parent: Manifest | None) -> Manifest:
@@ -153,76 +199,146 @@ def _since(root: Path, since: Path, parent: Manifest | None) -> Manifest:
 def export_cluster(
     router: str, data: Path, output: Path, since: Path | None, now_ms: int, progress: Progress, *, replicas: bool
 ) -> dict[str, Any]:
-    """Have every storage node export the partitions that it is primary of, or all copies; return what was done.
+    """Have every storage node export the partitions that it is primary of, or all copies; return a summary.
 
     Raises:
-        UserError: A node does not answer, or a partition was exported by nobody.
+        UserError: A node refused, or partitions could not be exported within ``RETRY_S``.
     """
     from wire.links.operator_access import find_access
     from wire.links.plain_run import run_plainly
 
     access = find_access(router, data)
-    draft = _draft(output, since, now_ms)
+    draft = _draft(output, since, now_ms, replicas=replicas)
     try:
-        return run_plainly(_ask_all, StorageQuestions(access), draft, progress, replicas)
+        return run_plainly(_export_all, StorageQuestions(access), draft, progress)
     except BaseException:
-        shutil.rmtree(draft.folder, ignore_errors=True)
+        draft.remove()
         raise
 
 
-async def _ask_all(cluster: StorageQuestions, draft: _Draft, progress: Progress, replicas: bool) -> dict[str, Any]:
+async def _export_all(cluster: StorageQuestions, draft: _Draft, progress: Progress) -> dict[str, Any]:
+    """Request missing partitions from the nodes of the current map until there are none; publish the manifest."""
     import trio
 
-    status = await cluster.ask_router("cluster status")
-    ring = await cluster.ask_router("ring show")
-    nodes = storage_nodes(status)
-    async with trio.open_nursery() as nursery:
-        for node, address in sorted(nodes.items()):
-            nursery.start_soon(_export_node, cluster, draft, progress, node, address, replicas)
+    finished, deadline, failures = -1, 0.0, ["no partition has a primary"]
+    while True:
+        if len(draft.copies) > finished:
+            finished, deadline = len(draft.copies), trio.current_time() + RETRY_S
+        try:
+            status, ring = await cluster.ask_router("cluster status"), await cluster.ask_router("ring show")
+            nodes, wanted = storage_nodes(status), _missing(draft, ring["partitions"])
+        except UserError as error:
+            if error.exit_code != ExitCode.NOT_READY:
+                raise
+            nodes, wanted, failures = {}, {}, [error.message]
+        else:
+            if not any(wanted.values()):
+                break
+            failures = await _export_round(cluster, draft, progress, nodes, wanted) or failures
+        if len(draft.copies) == finished:
+            if trio.current_time() > deadline:
+                raise UserError(_unexported(wanted, failures), ExitCode.NOT_READY)
+            await trio.sleep(RETRY_PAUSE_S)
     placement = {
         str(number): [entry["primary"], *(node for node in entry["in_sync"] if node != entry["primary"])]
         for number, entry in enumerate(ring["partitions"])
     }
-    missing = [number for number in range(len(placement)) if str(number) not in draft.op_index]
-    if missing:
-        named = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
-        raise UserError(f"{len(missing)} partitions were exported by nobody ({named}): they moved, or have no primary")
     entry = RingEntry(epoch=int(status["map_epoch"]), partitions=len(placement), placement=placement)
-    return draft.publish(cluster.name, entry)
+    summary = draft.publish(cluster.name, entry)
+    draft.remove_unlisted()
+    return summary
+
+
+def _missing(draft: _Draft, partitions: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the partitions to request from each node of the map; "" has those without a primary."""
+    wanted: dict[str, list[int]] = {}
+    for number, entry in enumerate(partitions):
+        nodes = entry["in_sync"] if draft.replicas and entry["in_sync"] else [entry["primary"]]
+        for node in nodes:
+            if not draft.has(str(node or ""), number):
+                wanted.setdefault(str(node or ""), []).append(number)
+    return wanted
+
+
+def _unexported(wanted: dict[str, list[int]], failures: list[str]) -> str:
+    numbers = sorted({number for missing in wanted.values() for number in missing})
+    named = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
+    missing = f"{len(numbers)} partitions are not exported ({named}): " if numbers else ""
+    return f"no partition was exported for {RETRY_S:.0f} s; {missing}{'; '.join(failures)}"
+
+
+async def _export_round(
+    cluster: StorageQuestions,
+    draft: _Draft,
+    progress: Progress,
+    nodes: dict[str, str],
+    wanted: dict[str, list[int]],
+) -> list[str]:
+    """Request partitions from all nodes at once; return why some of them are missing."""
+    import trio
+
+    failures: list[str] = []
+
+    async def export_at(node: str, address: str) -> None:
+        try:
+            await _export_node(cluster, draft, progress, node, address, wanted[node])
+        except _NodeFailed as error:
+            failures.append(str(error))
+            progress(f"{error}; its missing partitions are requested again")
+
+    async with trio.open_nursery() as nursery:
+        for node, address in sorted(nodes.items()):
+            if wanted.get(node):
+                nursery.start_soon(export_at, node, address)
+    return failures
+
+
+class _NodeFailed(Exception):
+    """A node stopped answering, or a copy moved: another request can succeed."""
 
 
 async def _export_node(
-    cluster: StorageQuestions, draft: _Draft, progress: Progress, node: str, address: str, replicas: bool
+    cluster: StorageQuestions, draft: _Draft, progress: Progress, node: str, address: str, partitions: list[int]
 ) -> None:
+    """Have one node export partitions, and take each one's result as soon as it is finished."""
     import trio
 
+    folder = draft.folder.with_name(f"{draft.folder.name}-{len(draft.folders)}")
+    draft.folders.append(folder)
     arguments: dict[str, object] = {
         "root": str(draft.root),
-        "folder": str(draft.folder),
+        "folder": str(folder),
         "now_ms": draft.now_ms,
-        "replicas": replicas,
-        "since": draft.since(node, replicas),
+        "replicas": draft.replicas,
+        "since": draft.since(node),
         "generations": draft.generations(),
+        "partitions": partitions,
     }
-    told, wait_s = -1, POLL_S
-    state = await cluster.ask(address, "store export", arguments)
+    taken, wait_s = 0, POLL_S
     try:
-        while not state["done"]:
-            if state["finished"] != told:
-                told = state["finished"]
-                progress(f"{node}: {told} of {state['partitions']} partitions, {state['rows']} rows")
-            await trio.sleep(wait_s)
-            wait_s = min(wait_s * 1.5, POLL_MAX_S)
-            state = await cluster.ask(address, "store export status", {})
-    except BaseException:
-        with trio.move_on_after(5.0, shield=True):
+        state = await cluster.ask(address, "store export", arguments)
+        while True:
+            state = await cluster.ask(address, "store export status", {"after": taken})
+            for export in state["exports"]:
+                draft.take(node, export)
+            taken += len(state["exports"])
+            if state["exports"]:
+                progress(f"{node}: {taken} of {state['partitions']} partitions, {state['rows']} rows")
+            elif state["done"]:
+                break
+            else:
+                await trio.sleep(wait_s)
+                wait_s = min(wait_s * 1.5, POLL_MAX_S)
+    except BaseException as error:
+        with trio.move_on_after(5.0, shield=True), suppress(UserError):
             await cluster.ask(address, "store export cancel", {})
+        if isinstance(error, UserError) and error.exit_code == ExitCode.NOT_READY:
+            raise _NodeFailed(error.message) from None
         raise
     if state["error"]:
+        if state["can_retry"]:
+            raise _NodeFailed(f"{node}: {state['error']}")
         raise UserError(f"{node}: {state['error']}")
-    for export in state["exports"]:
-        draft.take(node, export)
-    progress(f"{node}: {state['rows']} rows of {state['partitions']} partitions")
 
 
 def export_store(store: Path, output: Path, since: Path | None, now_ms: int, progress: Progress) -> dict[str, Any]:
@@ -244,7 +360,7 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
             identity = opened.identity()
             node = identity["node_id"]
             target = ExportTarget(draft.folder, draft.root, node, now_ms)
-            since_index, generations = draft.since(node, False), draft.generations()
+            since_index, generations = draft.since(node), draft.generations()
             numbers = _partitions(opened)
             exports = [
                 PartitionExport(

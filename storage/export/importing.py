@@ -120,6 +120,8 @@ def _check(manifest: Manifest, cluster: str, *, any_cluster: bool) -> None:
         raise ImportRefused(f"{name} is of cluster {manifest.cluster_id!r}, the store of {cluster!r} (--any-cluster)")
     if [column["name"] for column in manifest.schema] != [column for column, _, _ in COLUMNS]:
         raise ImportRefused(f"{name}: its columns are not those of this version")
+    if manifest.replica_op_index:
+        raise ImportRefused(f"{name} holds the copies of each node (--replicas); import an export without --replicas")
     if manifest.quarantine:
         raise ImportRefused(f"{name}: rows are held in {manifest.quarantine[0]}; export again and compact")
     for entry in manifest.files:

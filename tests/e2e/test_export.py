@@ -1,7 +1,9 @@
 """What the broker itself exports after kills: compacted, audited with the proof, and imported into an empty node."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -78,6 +80,31 @@ def test_audit_proves_and_compacted_runs_restore(folder: Path) -> None:
     """The same with more kills: the audit finds nothing, LOST is 0, and what is imported was compacted by Spark."""
     pytest.importorskip("pyspark", reason="pyspark is missing: make setup-jobs")
     _round(folder, spark=True)
+
+
+def test_an_export_continues_with_the_new_primaries_of_a_node_that_stops(folder: Path) -> None:
+    """Symptom: `cannot reach storage`, exit code 4, and the runs of the other nodes were removed."""
+    options = ("--plain-port", "0", "--storages", "3", "--edges", "1")
+    cluster, runs = LocalCluster(folder / "cluster", *options), folder / "cluster" / "exports" / "runs"
+    try:
+        cluster.wait_ready()
+        for number in range(SUBSCRIBERS):
+            subscriber = connected(cluster, 0, f"absent-{number}")
+            subscriber.subscribe("work/+", 2)
+            subscriber.close()
+        os.kill(cluster.pid("storage-1"), signal.SIGSTOP)
+        exported = cluster.command("store", "export", "--output", str(runs), "--data", str(cluster.data), "--json")
+        cluster.kill("storage-1")
+        assert exported.returncode == 0, exported.stderr
+        assert "requested again" in exported.stderr
+    finally:
+        cluster.stop()
+    assert not verify_manifest(runs)
+    manifest = read_manifest(runs)
+    assert len(manifest.op_index) == manifest.ring.partitions
+    assert {entry.node for entry in manifest.files} == {"storage-0", "storage-2"}
+    listed = {runs / entry.path for entry in manifest.files}
+    assert set(runs.rglob("*.parquet")) == listed
 
 
 def _round(folder: Path, *, spark: bool) -> None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from jobs import audit
 from jobs.audit import run_audit
-from jobs.compaction import run_compact
+from jobs.compaction import CompactionFailed, run_compact
 from jobs.findings import ExitCode
 from jobs.proof import read_ledgers
 from jobs.selection import Policy
-from tests.jobs.damage import AFTER, KINDS, LISTED, damage_all, find, write_run
+from tests.jobs.damage import AFTER, KINDS, LISTED, changed, damage_all, find, write_run
 from tests.jobs.generator import NOW_MS, add_generation, generate
 from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerRecord, origin_mark, picked_origin, topic_hash
-from wire.sstable.manifest import manifest_name, next_manifest, publish_manifest, read_manifest
+from wire.sstable.manifest import FileEntry, Manifest, manifest_name, next_manifest, publish_manifest, read_manifest
 from wire.sstable.run_reader import iter_rows
-from wire.sstable.schema import COLUMN_INDEX, RowKind
+from wire.sstable.schema import COLUMN_INDEX, Row, RowKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,6 +116,75 @@ def test_replicas_that_differ_and_that_lag(spark: SparkSession, tmp_path: Path) 
     assert [(f.partition, f.key) for f in differing] == [(0, lost[COLUMN_INDEX["key"]].hex())]
     assert [f.partition for f in result.findings if f.finding == "replica_behind"] == [1]
     assert {f.partition for f in result.findings} == {0, 1}  # the copies of the third are alike
+
+
+def _copies(folder: Path, source: Path, partitions: int) -> tuple[Manifest, list[list[Row]]]:
+    """Return an empty manifest of several nodes' copies, and the rows of each partition of a generated store."""
+    store = generate(source, 8, generations=1, operations=60, partitions=partitions)
+    (folder / "runs").mkdir(parents=True)
+    draft = Manifest(manifest_no=1, created_ms=NOW_MS, ring=store.manifest.ring)
+    rows = [list(iter_rows(source / store.manifest.files_of(number)[0].path)) for number in range(partitions)]
+    return draft, [[row for row in each if not row[COLUMN_INDEX["tombstone"]]] for each in rows]
+
+
+def _add_copy(folder: Path, draft: Manifest, node: str, rows: list[Row], op_index: int, *, full: bool = True) -> None:
+    """Export one copy: a full export gives each row the op_index of the export."""
+    number = rows[0][COLUMN_INDEX["partition"]]
+    entry = FileEntry(path=f"runs/{node}-{number}.parquet", partition=number, generation=1, node=node, full=True)
+    stamped = [changed(row, seq=op_index) for row in rows] if full else rows
+    draft.files.append(write_run(folder, entry, stamped))
+    draft.op_index[str(number)] = max(draft.op_index.get(str(number), 0), op_index)
+    draft.replica_op_index.setdefault(node, {})[str(number)] = op_index
+
+
+def test_copies_at_other_op_indexes_are_behind_and_do_not_differ(spark: SparkSession, tmp_path: Path) -> None:
+    """Three nodes export each partition at an op_index of their own, drawn at random."""
+    draft, stores = _copies(tmp_path / "all", tmp_path / "one", 8)
+    draw, behind = Random(7), set()
+    for number, rows in enumerate(stores):
+        lags = [draw.choice((0, 0, 1, 2)) for _ in range(3)]
+        for node, lag in enumerate(lags):
+            copy = list(rows)
+            if lag > min(lags):
+                behind.add((f"storage-{node}", number))
+                copy.pop(find(copy, RowKind.RETAINED, expiry_ms=0))  # an operation that this copy does not have yet
+            _add_copy(tmp_path / "all", draft, f"storage-{node}", copy, 10_000 - lag)
+    publish_manifest(tmp_path / "all", draft)
+    result = run_audit([str(tmp_path / "all")], spark=spark)
+    assert behind and result.names() == {"replica_behind"}
+    assert {(f.file.rpartition("#")[2], f.partition) for f in result.findings} == behind
+    with pytest.raises(CompactionFailed, match="without --replicas"):
+        run_compact(str(tmp_path / "all"), str(tmp_path / "out"), NOW_MS, spark=spark)
+
+
+def test_a_value_that_differs_at_one_op_index_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """A full export and an increment give the same row another seq: only the value counts."""
+    draft, (rows,) = _copies(tmp_path / "all", tmp_path / "one", 1)
+    _add_copy(tmp_path / "all", draft, "a", rows, 10_000)
+    other = find(rows, RowKind.RETAINED, expiry_ms=0)
+    key = rows[other][COLUMN_INDEX["key"]]
+    rows[other] = changed(rows[other], value=b"another payload")
+    _add_copy(tmp_path / "all", draft, "b", rows, 10_000, full=False)
+    publish_manifest(tmp_path / "all", draft)
+    result = run_audit([str(tmp_path / "all")], spark=spark)
+    assert [(f.finding, f.key) for f in result.findings] == [("replica_differs", key.hex())]
+
+
+def test_the_proof_reads_each_partition_of_the_newest_copy(spark: SparkSession, tmp_path: Path) -> None:
+    """No node has all partitions: the first one alone would make messages of the others LOST."""
+    store = generate(tmp_path / "one", 6, generations=1, operations=120, partitions=2, ledgers=tmp_path / "ledgers")
+    draft = Manifest(manifest_no=1, created_ms=NOW_MS, ring=store.manifest.ring, op_index=dict(store.manifest.op_index))
+    for number in range(2):
+        entry = store.manifest.files_of(number)[0]
+        rows = list(iter_rows(tmp_path / "one" / entry.path))
+        node = f"storage-{number}"
+        copy = FileEntry(path=f"runs/{node}.parquet", partition=number, generation=1, node=node, full=True)
+        (tmp_path / "all" / "runs").mkdir(parents=True, exist_ok=True)
+        draft.files.append(write_run(tmp_path / "all", copy, rows))
+        draft.replica_op_index[node] = {str(number): store.manifest.op_index[str(number)]}
+    publish_manifest(tmp_path / "all", draft)
+    result = run_audit([str(tmp_path / "all")], [str(tmp_path / "ledgers")], spark=spark)
+    assert result.proof is not None and result.proof.lost == 0 and result.findings == []
 
 
 def test_a_damaged_manifest_is_found(spark: SparkSession, tmp_path: Path) -> None:

@@ -136,13 +136,23 @@ class Manifest(msgspec.Struct, kw_only=True):
     files: list[FileEntry] = []
     totals: dict[str, int] = {}  # rows, bytes, files; filled by encode_manifest
     tombstone_horizon_seq: dict[str, int] = {}  # partition -> no tombstone with seq <= this is left
-    op_index: dict[str, int] = {}  # partition -> operations up to this one are in the files
+    op_index: dict[str, int] = {}  # partition -> operations up to this one are in the files of its newest copy
+    replica_op_index: dict[str, dict[str, int]] = {}  # node -> partition -> the same for the files of that node
     quarantine: list[str] = []  # files with rows that were held back, relative paths
     manifest_crc: int = 0  # CRC-32 of the canonical JSON without this field
 
     def files_of(self, partition: int) -> list[FileEntry]:
         """Return the partition's files, oldest generation first."""
         return sorted((f for f in self.files if f.partition == partition), key=lambda f: (f.generation, f.path))
+
+    def op_index_at(self, node: str, partition: int) -> int:
+        """Return the op_index of a partition's files of one node; -1 if the manifest has none.
+
+        A manifest without op_index per node has one copy of each partition.
+        """
+        if node in self.replica_op_index:
+            return self.replica_op_index[node].get(str(partition), -1)
+        return self.op_index.get(str(partition), -1)
 
     @property
     def partitions(self) -> list[int]:
@@ -232,6 +242,7 @@ def next_manifest(parent: Manifest | None, parent_bytes: bytes = b"") -> Manifes
         files=list(parent.files),
         tombstone_horizon_seq=dict(parent.tombstone_horizon_seq),
         op_index=dict(parent.op_index),
+        replica_op_index={node: dict(indexes) for node, indexes in parent.replica_op_index.items()},
         quarantine=list(parent.quarantine),
     )
 
