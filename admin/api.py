@@ -9,7 +9,7 @@ import ipaddress
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -17,13 +17,15 @@ import msgspec
 from admin.http.problems import DO
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_file, check_private
+from wire.decoding import Unreadable, strictly
 
-__all__ = ["Api", "Call", "Refused", "read_token"]
+__all__ = ["Api", "Call", "Refused", "read_answer", "read_token"]
 
 BASE = "/api/v1"
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 TOKEN_BYTES_MAX = 4096
 OTHERS = {431: "what is asked for is longer than an address may be (16 KiB): ask a router, without --api"}
+T = TypeVar("T")
 EXIT_CODES = {400: ExitCode.USAGE, 503: ExitCode.NOT_READY}
 
 
@@ -120,6 +122,21 @@ class Api:
         )
 
 
+def read_answer(address: str, data: bytes, kind: type[T]) -> T:
+    """Return the body of a success as its type.
+
+    Raises:
+        UserError: It is none: another program answers there, or another release.
+    """
+    try:
+        return strictly(msgspec.json.Decoder(kind).decode, "answer")(data)
+    except Unreadable as error:
+        raise UserError(f"{address} is no service of this release: {error}") from None
+
+
+_problem = strictly(msgspec.json.Decoder(dict[str, Any]).decode, "problem")
+
+
 def read_token(path: Path | None) -> str:
     """Return the token that a file holds, alone or in its first line.
 
@@ -149,9 +166,9 @@ def _is_loopback(host: str) -> bool:
 def _refused(address: str, status: int, data: bytes) -> Refused:
     """Return the problem of an answer; one that is none of the service's is told by its status."""
     try:
-        problem = msgspec.json.decode(data, type=dict[str, Any])
+        problem = _problem(data)
         detail, do = str(problem["detail"]), str(problem.get("do") or "")
-    except (msgspec.DecodeError, KeyError):
+    except (Unreadable, KeyError):
         problem, detail, do = {}, f"{address} answered {status}", OTHERS.get(status, "")
     if do == DO.get(str(problem.get("code"))):  # the API's own words, about calls and headers
         do = ""

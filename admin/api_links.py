@@ -4,21 +4,17 @@ Carries the same gathers: each look that one asks is a call of ``/looks/<kind>``
 does not answer the service is named as over a link; where the service itself refuses or is gone, the command ends.
 """
 
-from typing import TypeVar
-
 import trio
-from msgspec import DecodeError, json
+from msgspec import json
 
-from admin.api import Api, Call
+from admin.api import Api, Call, read_answer
 from admin.gather import Ask, Event, Gather, Page, Question
 from admin.links import carry
 from admin.one_look import OneLook, event_of
-from conf.errors import UserError
 from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["ApiLinks"]
 
-T = TypeVar("T")
 CALL_S = 10.0  # a look itself takes a second at most, and what it waits for news
 WAITS_MAX = 200  # looks that wait at once, a thread each; the rest wait for those
 
@@ -42,7 +38,7 @@ class ApiLinks:
         Raises:
             UserError: It refuses, or does not answer.
         """
-        self.map = _read(await self._ask(Call.of("GET", "map")), ClusterMap, self._api)
+        self.map = read_answer(self._api.address, await self._ask(Call.of("GET", "map")), ClusterMap)
 
     async def gather(self, gather: Gather, question: Question) -> Page:
         """Carry a gather to its page."""
@@ -72,7 +68,7 @@ class ApiLinks:
             where=json.encode(dict(question.where)).decode(),
             **({"wait_ms": str(question.wait_ms)} if question.wait_ms else {}),
         )
-        answer = _read(await self._ask(call, question.wait_ms), OneLook, self._api)
+        answer = read_answer(self._api.address, await self._ask(call, question.wait_ms), OneLook)
         return event_of(answer, question.what, ask.node, ask.request)
 
     async def _ask(self, call: Call, wait_ms: int = 0) -> bytes:
@@ -81,10 +77,3 @@ class ApiLinks:
             self._api.ask, call, CALL_S + wait_ms / 1_000, abandon_on_cancel=True, limiter=limiter
         )
         return data
-
-
-def _read(data: bytes, of: type[T], api: Api) -> T:
-    try:
-        return json.decode(data, type=of)
-    except DecodeError as error:
-        raise UserError(f"{api.address} is no service of this release: {error}") from None

@@ -101,7 +101,7 @@ def _row(path: Path, written_ms: int) -> AuditRow:
         summary = _decoder.decode(data)
     except OSError as error:
         return AuditRow(name, written_ms, f"cannot be read: {error.strerror or error}")
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return AuditRow(name, written_ms, f"no report: {error}"[:200])
     at_ms = max((one.created_ms for one in summary.inputs), default=written_ms)
     proof: dict[str, Any] = msgspec.structs.asdict(summary.proof) if summary.proof is not None else {}

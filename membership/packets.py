@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from membership.metadata import METADATA_BYTES_MAX, Name, NodeMetadata, metadata_bytes
+from wire.decoding import decoding_fault
 
 __all__ = [
     "DATAGRAM_BYTES_MAX",
@@ -159,7 +160,7 @@ def decode_messages(body: bytes) -> list[Message]:
     try:
         messages: list[Message] = _messages.decode(body)
     except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
-        raise MalformedGossip(str(error)) from None
+        raise MalformedGossip(decoding_fault(error)) from None
     for message in messages:
         if type(message) is Alive:
             _check(message)
@@ -185,7 +186,7 @@ def decode_records(body: bytes) -> Iterator[MemberRecord]:
             _check(record.alive)
             yield record
     except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
-        raise MalformedGossip(str(error)) from None
+        raise MalformedGossip(decoding_fault(error)) from None
 
 
 def _check(alive: Alive) -> None:

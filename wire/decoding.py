@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-__all__ = ["LinkError", "Payload", "Unreadable", "plain_text", "strictly"]
+__all__ = ["LinkError", "Payload", "Unreadable", "decoding_fault", "plain_text", "strictly"]
 
 TEXT_MAX = 200  # characters of a reason in a log line: a peer may have written it
 
@@ -38,9 +38,18 @@ def strictly(decode: Callable[[Payload], T], what: str) -> Callable[[Payload], T
         try:
             return decode(payload)
         except Exception as error:  # MemoryError and RecursionError among them: what raises is in the payload
-            raise Unreadable(f"unreadable {what}: {plain_text(str(error) or type(error).__name__)}") from None
+            raise Unreadable(f"unreadable {what}: {decoding_fault(error)}") from None
 
     return read
+
+
+def decoding_fault(error: Exception) -> str:
+    """Return in plain text what is wrong with bytes that a decoder refused."""
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if isinstance(error, UnicodeError):
+        return "text that is not UTF-8"
+    return plain_text(str(error) or type(error).__name__)
 
 
 def plain_text(text: str) -> str:

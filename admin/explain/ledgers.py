@@ -110,7 +110,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _decoded(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return {}  # the torn end of a file that is being written
     return found if isinstance(found, dict) else {}
 

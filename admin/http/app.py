@@ -22,7 +22,8 @@ from litestar.plugins.core import MsgspecDIPlugin
 
 from access.operators.audit_chain import AuditRecord
 from access.operators.verbs import Role
-from admin.http.callers import Caller, Callers, is_foreign
+from admin.http.bodies import BODY_BYTES_MAX, validate_body
+from admin.http.callers import PROGRAM, SAFE_METHODS, Caller, Callers, is_foreign
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.description import complete
@@ -36,7 +37,6 @@ __all__ = ["BASE", "PUBLIC", "make_application"]
 logger = logging.getLogger(__name__)
 
 BASE = "/api/v1"
-BODY_BYTES_MAX = 64 * 1024
 NO_BODY = "a body in JSON is missing"
 PUBLIC = "public"  # of a handler that asks nobody's name
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -129,10 +129,13 @@ def _guard(
     async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
         wanted = handler.opt.get("role")
         if wanted == PUBLIC:
+            _refuse_foreign(connection)
+            await _validate_body(connection)
             return
         caller: Caller | None = None
         try:
             caller = await find(connection)
+            _refuse_foreign(connection)
             if not isinstance(wanted, Role) or caller.role < wanted:
                 name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"
                 text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
@@ -142,6 +145,7 @@ def _guard(
             if problem.status == 403 and verb:
                 note(_refused(caller, verb, _address(connection), problem.detail))
             raise
+        await _validate_body(connection)
         for name, value in connection.path_params.items():
             if isinstance(value, str):
                 connection.path_params[name] = value.replace(SLASH, "/")  # as it was before the gate
@@ -150,6 +154,24 @@ def _guard(
         connection.state.judge = lambda: find(connection)  # of a stream, which outlives its first judgement
 
     return authorize
+
+
+def _refuse_foreign(connection: Connection) -> None:
+    """Refuse a change that a page of another site makes, whoever the caller is: a login and a logout are changes too.
+
+    Raises:
+        Problem: 403.
+    """
+    headers = connection.headers
+    if str(connection.scope.get("method", "GET")) not in SAFE_METHODS and is_foreign(
+        headers.get("origin", ""), headers.get("sec-fetch-site", ""), headers.get("host", "")
+    ):
+        raise Problem(403, "forged", "a page of another site may change nothing here", PROGRAM)
+
+
+async def _validate_body(connection: Connection) -> None:
+    if isinstance(connection, Request):
+        await validate_body(connection)
 
 
 def _refused(caller: Caller | None, verb: str, address: str, reason: str) -> AuditRecord:
@@ -231,7 +253,6 @@ def _asking(connection: Connection, cluster: str, refusal: Callable[[bytes], str
         headers.get("cookie", ""),
         headers.get("x-csrf", ""),
         caller_of(cluster, tls.get("client_cert_chain") or (), refusal),
-        is_foreign(headers.get("origin", ""), headers.get("sec-fetch-site", ""), headers.get("host", "")),
     )
 
 

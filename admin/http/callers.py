@@ -3,8 +3,8 @@
 Each request is judged anew. A token is asked for at the routers' leader, so one that was revoked opens nothing from
 that step on, and neither does a cookie that it opened; where no router answers, nobody gets in by either. No answer
 tells whether a token ended, was revoked or never was. A browser sends a cookie and a certificate with the requests of
-any page: a change by cookie wants a header that another site's page cannot know, one by certificate must come from a
-page of this service, or from a program, which is no browser.
+any page: the application accepts a change, logins included, only from a page of this service or from a program, which
+is no browser. A change by cookie also needs a header that the page of another site cannot know.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from admin.http.logins import Login, Logins, is_genuine
 from admin.http.problems import Problem, of_reply
 from conf.errors import ExitCode
 
-__all__ = ["Caller", "Callers", "Request", "cookie_name", "is_foreign", "token_answer"]
+__all__ = ["PROGRAM", "SAFE_METHODS", "Caller", "Callers", "Request", "cookie_name", "is_foreign", "token_answer"]
 
 COOKIE = "stratamq"
 TOKEN_CHARACTERS_MAX = 128
@@ -44,7 +44,6 @@ class Request(NamedTuple):
     cookies: str
     forgery: str
     certificate: Caller | None
-    is_foreign: bool = False  # a browser says that a page of another site asks
 
 
 class CheckToken(Protocol):
@@ -81,7 +80,7 @@ class Callers:
         """Return who asks.
 
         Raises:
-            Problem: 401: nobody that is known; 403: a change that another site's page may have made; 429: too many
+            Problem: 401: nobody that is known; 403: a change by cookie without its header; 429: too many
                 failed logins; 503: no router can be asked.
         """
         if request.authorization:
@@ -93,8 +92,6 @@ class Callers:
         if cookie:
             return await self._by_cookie(request, cookie)
         if request.certificate is not None:
-            if request.method not in SAFE_METHODS and request.is_foreign:
-                raise Problem(403, "forged", "a change by certificate comes from this service's own page", PROGRAM)
             return request.certificate
         raise _unknown()
 

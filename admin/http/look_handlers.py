@@ -17,6 +17,7 @@ from admin.gather import NODE_S, Question
 from admin.http.problems import Problem
 from admin.http.row_handlers import ClusterOf
 from admin.one_look import OneLook, one_look
+from wire.decoding import strictly
 from wire.messages.look_kinds import LOOK_KINDS
 from wire.messages.looks import WAIT_MS_MAX
 
@@ -36,6 +37,8 @@ Wait = Annotated[
     ),
 ]
 Columns = Annotated[str, Parameter(max_length=TEXT_MAX, description="Columns, with commas; every one.")]
+
+_conditions = strictly(msgspec.json.Decoder(dict[str, str]).decode, "object")
 
 
 def look_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
@@ -69,8 +72,8 @@ def _handler(what: str, cluster_of: ClusterOf) -> HTTPRouteHandler:
         wait_ms: Wait = 0,
     ) -> OneLook:
         try:
-            conditions = msgspec.json.decode(where, type=dict[str, str])
-        except msgspec.DecodeError as error:
+            conditions = _conditions(where.encode())
+        except ValueError as error:
             raise Problem(400, "bad_request", f"where: {error}") from None
         cluster = await cluster_of(request.state.caller, NODE_S)
         names = [name for name in columns.split(",") if name]

@@ -17,6 +17,7 @@ from access.identity.principal import Principal
 from access.policy.records import Standing, User
 from access.policy.view import PolicyView, limits_of, roles_of
 from edge.login.job_desk import JobDesk
+from wire.decoding import Unreadable, strictly
 from wire.messages.control import Control
 from wire.messages.policy import USERS_ASKED_MAX, AskUsers, Users
 
@@ -187,7 +188,7 @@ class UserQuestions:
                 continue
             try:
                 user = _decode(data) if data is not None else None
-            except msgspec.DecodeError:
+            except Unreadable:
                 self._node.count("users_unreadable")
                 continue  # asked again: of another router
             question.names.discard(name)
@@ -214,7 +215,7 @@ class UserQuestions:
         return min((question.until for question in self._questions.values()), default=float("inf"))
 
 
-_decode = msgspec.msgpack.Decoder(User).decode
+_decode = strictly(msgspec.msgpack.Decoder(User).decode, "user")
 
 
 def record_of(user: User, view: PolicyView) -> UserRecord | None:

@@ -71,7 +71,7 @@ def read_status(folder: Path) -> dict[str, Any]:
             while more := asking.recv(65_536):
                 data += more
         found: dict[str, Any] = json.loads(data)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"no balancer answers at {path}: {why}", ExitCode.NOT_READY) from None
     return found

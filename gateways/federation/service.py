@@ -212,7 +212,7 @@ class _Process:
         try:
             question = json.loads(asked)
             verb, argument = str(question["verb"]), str(question.get("argument", ""))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return {"error": "not a question"}
         match verb:
             case "status":

@@ -13,6 +13,7 @@ import msgspec
 
 from conf.synced_folder import sync_folder
 from router.raft.storage import LogDamaged
+from wire.decoding import decoding_fault
 
 __all__ = ["SyncedMarker", "read_checked", "read_marker", "replace_file", "write_marker"]
 
@@ -59,7 +60,7 @@ def read_checked(path: Path, struct_type: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(payload, type=struct_type)
     except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
-        raise LogDamaged(f"{path}: {error}") from None
+        raise LogDamaged(f"{path}: {decoding_fault(error)}") from None
 
 
 def write_marker(descriptor: int, marker: SyncedMarker) -> None:

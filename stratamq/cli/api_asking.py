@@ -75,20 +75,14 @@ def page_of(options: "Options", path: str, kind: type[T]) -> T:
         UserError: It has none at this path, refuses the token, or does not answer.
         typer.Exit: ``--show-api``: the call is printed.
     """
-    from msgspec import DecodeError, json
-
-    from admin.api import Call
-    from conf.errors import UserError
+    from admin.api import Call, read_answer
 
     call = Call("GET", path)
     if options.show_api:
         typer.echo(call.line())
         raise typer.Exit
     api = api_of(options)
-    try:
-        return json.decode(api.ask(call, ASK_S)[1], type=kind)
-    except DecodeError as error:
-        raise UserError(f"{api.address} is no service of this release: {error}") from None
+    return read_answer(api.address, api.ask(call, ASK_S)[1], kind)
 
 
 def refuse_show(options: "Options") -> None:
@@ -110,26 +104,24 @@ def ask_api(verb: str, arguments: Mapping[str, object], options: "Options") -> "
     Raises:
         UserError: It has no such verb, refuses the token, or does not answer.
     """
-    from msgspec import DecodeError, json
-
     from access.operators.verbs import VERBS
-    from admin.api import Refused
-    from conf.errors import ExitCode, UserError
+    from admin.api import Refused, read_answer
+    from conf.errors import ExitCode
     from wire.messages.operators import AdminReply
 
     call, api = call_of_verb(verb, arguments), api_of(options)
     headers = {"Idempotency-Key": secrets.token_hex(16)} if VERBS[verb].changes else {}
     try:
         status, data = api.ask(call, ASK_S, headers)
-        result: Any = json.decode(data) if data else None
+        result: Any = read_answer(api.address, data, object) if data else None
     except Refused as refused:
         if refused.status in (401, 403):
             raise
         return AdminReply(0, False, refused.result, refused.message, refused.exit_code)
-    except DecodeError as error:
-        raise UserError(f"{api.address} is no service of this release: {error}") from None
-    if status == 202 and "operation" in result:  # begun: the router's own answer does not name it
+    if (
+        status == 202 and isinstance(result, dict) and "operation" in result
+    ):  # begun: the router's own answer does not name it
         return AdminReply(0, True, {name: value for name, value in result.items() if name != "operation"})
-    if status == 202:
+    if status == 202 and isinstance(result, dict):
         return AdminReply(0, False, result, str(result.pop("detail", "")), ExitCode.PARTIAL)
     return AdminReply(0, True, result)

@@ -59,6 +59,6 @@ def ask_process(path: Path, who: str, question: dict[str, str] | None = None) ->
             while (data := connection.recv(65_536)) and len(received) < ANSWER_BYTES_MAX:
                 received += data
         return json.loads(received)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         text = f"no {who} answers at {path}: {getattr(error, 'strerror', None) or error}"
         raise UserError(text, ExitCode.NOT_READY) from None

@@ -116,16 +116,15 @@ def cancel(
 
 
 def _cancel_by_api(options: Options, name: str, *, dry_run: bool) -> None:
-    from msgspec import json
-
-    from admin.api import Call
+    from admin.api import Call, read_answer
     from stratamq.cli.api_asking import ASK_S, api_of
 
     call = Call.of("DELETE", "operations", name, **({"dry_run": "true"} if dry_run else {}))
     if options.show_api:
         typer.echo(printable(call.line()))
         return
-    print_result(json.decode(api_of(options).ask(call, ASK_S)[1]), options.output)
+    api = api_of(options)
+    print_result(read_answer(api.address, api.ask(call, ASK_S)[1], object), options.output)
 
 
 def _found(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":

@@ -247,7 +247,7 @@ def parse_history(data: bytes) -> History:
         raise HistoryError("no header line")
     try:
         header = msgspec.json.decode(lines[0], type=Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise HistoryError(f"line 1: {error}") from error
     if header.format != FORMAT_NAME or header.version != FORMAT_VERSION:
         raise HistoryError(f"line 1: {header.format} version {header.version}, expected {FORMAT_VERSION}")
@@ -259,7 +259,7 @@ def _decode_records(lines: list[bytes]) -> Iterator[Record]:
     for number, line in enumerate(lines[1:], start=2):
         try:
             record = decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise HistoryError(f"line {number}: {error}") from error
         record.line = number
         yield record

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from access.operators.verbs import VERBS, Role
-from admin.api import Api, Call, read_token
+from admin.api import Api, Call, read_answer, read_token
 from admin.gather import Answered, LinkFailed
 from admin.http.verb_paths import BODIES, PATHS, call_of
 from admin.one_look import OneLook, event_of, one_look
@@ -139,3 +139,10 @@ def test_an_address_that_is_too_long_says_what_to_do() -> None:
             with pytest.raises(UserError, match=r"answered 431; .* without --api"):
                 api.ask(Call.of("GET", "clients", "c"), PATIENCE_S)
             answered.result()
+
+
+@pytest.mark.parametrize("answer", [b"[" * 20_000, b'{"rows":' * 20_000, b'{"rows": "\xff"}', b"", b"9" * 5_000])
+def test_an_answer_that_is_none_is_one_line(answer: bytes) -> None:
+    """Another program may answer at that address; the command line ended with a traceback."""
+    with pytest.raises(UserError, match="no service of this release"):
+        read_answer("http://x", answer, dict[str, int])

@@ -261,6 +261,17 @@ def test_a_router_that_answers_by_an_older_policy_tells_nothing() -> None:
     assert codes(session) == [0x87]
 
 
+@pytest.mark.parametrize("record", [b"\x91" * 20_000, b"\x93\xa2\xff\xfe\xa0\xa0", b"", b"\x81\xa1a" * 9_000])
+def test_a_record_that_is_none_is_counted_and_asked_for_again(record: bytes) -> None:
+    """Bytes that are no UTF-8 raised what nobody caught."""
+    cluster = Cluster(ANN)
+    session = cluster.edge.accept(CLOSED)
+    session.connect("c", username="ann", password=b"good")
+    (asked,) = cluster.edge.take(AskUsers)
+    cluster.edge.router(Users(asked.request, cluster.machine.epoch, ["ann"], [record]))
+    assert cluster.core.counts["users_unreadable"] == 1 and not session.closed
+
+
 def test_nobody_is_let_in_where_no_router_answers() -> None:
     """0x88 before the time for CONNECT is over, and the login leaves no trace."""
     cluster = Cluster(ANN)

@@ -116,6 +116,15 @@ def test_what_the_settings_allow_can_be_said() -> None:
     assert decode_connects(join_controls([encode_record(opening), encode_record(ending)])) == [opening, ending]
 
 
+def test_a_reason_says_what_is_wrong() -> None:
+    """The interpreter's own words about its stack say nothing of the frame that a peer sent."""
+    for payload in (nested(10_000), nested(100_000)):
+        with pytest.raises(Unreadable, match=r"^unreadable HELLO: nested too deep$"):
+            hello.decode_hello(payload)
+    with pytest.raises(Unreadable, match=r": text that is not UTF-8$"):
+        decode_control(msgspec.msgpack.encode({"type": "x"}).replace(b"x", b"\xff"))
+
+
 def test_a_reason_fits_one_line() -> None:
     """A peer's own words stand in it."""
     with pytest.raises(Unreadable) as caught:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from conf.synced_folder import sync_folder
-from wire.decoding import plain_text
+from wire.decoding import decoding_fault
 from wire.sstable.schema import COLUMNS
 
 __all__ = [
@@ -206,7 +206,7 @@ def decode_manifest(data: bytes) -> Manifest:
     except ManifestDamaged:
         raise
     except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
-        raise ManifestDamaged(plain_text(str(error))) from error
+        raise ManifestDamaged(decoding_fault(error)) from error
 
 
 def check_name(name: str) -> None:

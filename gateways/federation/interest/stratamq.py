@@ -68,7 +68,7 @@ class ClusterEvents:
             topic_filter = str(event.get("filter", ""))
             qos = int(event.get("qos", QOS_MAX))
             client.encode(), topic_filter.encode()  # JSON can hold what no text of MQTT can
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self.interest.counts["unreadable"] += 1
             return
         match topic.removeprefix(PREFIX):

@@ -273,3 +273,20 @@ def test_mistakes_of_the_settings(tmp_path: Path, flags: list[str], line: str) -
     with pytest.raises(UserError, match=line):
         settings = settings_of(tmp_path, "http://127.0.0.1:1", *flags)
         cluster_list(settings, Story().adapter, lambda: True, lambda: None)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[" * 100_000,
+        b'{"client":' * 20_000,
+        b'{"client": "c", "qos": 1e999}',
+        b'{"client": "\xff"}',
+        b'{"client": "\\ud800"}',
+    ],
+)
+def test_an_event_that_is_none_is_counted(payload: bytes) -> None:
+    """Deep nesting and an infinite QoS ended the agent."""
+    story = Story()
+    story.adapter.received(1.0, PREFIX + "subscribed", payload)
+    assert story.interest.counts["unreadable"] == 1
