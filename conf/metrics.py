@@ -150,6 +150,7 @@ class Metrics:
         self._walks: list[_Shared[Any]] = []  # before a page
         self.reading = 0  # of the page, or of some of its families
         self._read_at = -math.inf
+        self._pools: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._checks: dict[str, _Check] = {}
         self._started = False
         self.waits_for: Callable[[], str] = lambda: "the node starts"
@@ -190,6 +191,22 @@ class Metrics:
         made = _Shared(self, walk)
         self._walks.append(made)
         return made
+
+    def pool(self, name: str, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Expose what became of unauthenticated connections of a pool of ``conf/admission.py``."""
+        if not self._pools:
+            self.counter(
+                "admission_ended_total",
+                "Unauthenticated connections that were refused a place or lost it, by pool and reason.",
+                self._ended,
+                ("pool", "reason"),
+            )
+        self._pools[name] = counts
+
+    def _ended(self) -> Reading:
+        return {
+            (pool, reason): float(count) for pool, counts in self._pools.items() for reason, count in counts().items()
+        }
 
     def check(self, name: str, ready: Callable[[], bool], *, depends: bool = False) -> None:
         """Add a condition of ``/readyz``; one that depends on other nodes is missed when it failed for STEADY_S."""

@@ -109,6 +109,7 @@ class EdgeCore:
         rules: RuleBook | None,
         new_client_id: Callable[[], str] | None = None,
         accept: Callable[[object, int, str, int], None] = lambda *_: None,
+        has_received: Callable[[Conn], bool] = lambda _: True,
         relinked: Callable[[], None] = lambda: None,
     ) -> None:
         self.ledger: EdgeLedger | None = None
@@ -117,7 +118,7 @@ class EdgeCore:
         counts = Counts()
         hot = self.hot = Engine(self, identity.incarnation, hot_limits)
         hot.origin_prefix = f"{identity.node}/{identity.incarnation}/".encode()
-        peers = self.peers = PeerTable(hot, identity, certify, self._struck, counts.add)
+        peers = self.peers = PeerTable(hot, identity, certify, self._struck, counts.add, has_received)
         node = self.node = self.node_type(
             identity, entry, limits, hot, counts, peers.get, self._map_moved, ended_incarnation
         )

@@ -64,6 +64,9 @@ class Links:
     def hello(self, conn: Conn, payload: bytes) -> None:
         """Take a link's first frame."""
         key = self._peers.hello(conn, payload)
+        if key is not None:
+            name = f"{key.tier}/{key.node}" if conn.tls is not None else ""  # plaintext proves nothing
+            self._peers.pending.authenticated(conn, name, self._node.now)
         if key is None or key.tier == TIER_OPERATOR:
             return
         self._unreached.link_up(key)
@@ -77,7 +80,7 @@ class Links:
 
     def dropped(self, conn: Conn) -> None:
         """Note that a connection is gone that was no client's: perhaps a link that did not stand yet."""
-        self._peers.strangers.left(conn)
+        self._peers.pending.ended(conn)
         self._relinked()
 
     def over(self, key: PeerKey) -> None:
@@ -109,6 +112,8 @@ class Links:
 
     def tick(self, now: float) -> bool:
         """Keep links alive, and note for the routers which nodes cannot be reached; False: the next turn goes on."""
+        for conn in self._peers.pending.take_silent(now):
+            self._loop.close(conn, linger=False)
         if not self._peers.keep_alive():
             return False
         self._node.lease.unreachable = self._unreached.nodes(now, self._node.map)

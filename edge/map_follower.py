@@ -6,6 +6,7 @@ leave later, in slices: a shard's new owner answers nobody before it has them.
 
 from collections.abc import Iterator
 
+from conf.addresses import host_of
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
@@ -67,6 +68,8 @@ class MapFollower:
         """The map is at a new epoch."""
         gone = self._peers.retire_dead(cluster_map)
         self._peers.know(cluster_map)
+        hosts = (host_of(entry.address) for entry in cluster_map.nodes.values() if entry.alive)
+        self._peers.pending.known.fix("map", hosts)
         self._partitions_moved(cluster_map)
         if self._node.lease.active:
             self._shards_moved(cluster_map)

@@ -15,6 +15,7 @@ import trio
 from access.identity.peer_lists import read_peer_lists
 from access.identity.principal import GATEWAY
 from access.operators.audit_service import AuditService
+from conf.addresses import host_of
 from conf.errors import UserError
 from conf.events import say
 from conf.settings import EdgeConfig, NodeConfig
@@ -36,7 +37,15 @@ from edge.listeners.doors import LISTENER_VERBS, ListenerDoors
 from edge.listeners.hand_over import HandOverDesk
 from edge.listeners.hand_over_socket import HandOverSocket
 from edge.listeners.intake import Seat
-from edge.listeners.listeners import Listener, address_of, bind_socket, peer_name, peer_of, start_listening
+from edge.listeners.listeners import (
+    Listener,
+    address_of,
+    bind_socket,
+    has_received,
+    peer_name,
+    peer_of,
+    start_listening,
+)
 from edge.listeners.proxied_socket import ProxiedSocket
 from edge.live_limits import LiveLimits
 from edge.load import loaded_gossip
@@ -141,9 +150,9 @@ class EdgeService:
                 rules=rules.book,
                 utc=time.time,
                 accept=self.accept,
+                has_received=lambda conn: has_received(conn.fd),
                 relinked=self._look_whom_to_dial,
             )
-            self._dialling = Dialling(self.core.peers, lambda: self.core.map, node.seeds, self._rng)
             if settings.ledger is not None:
                 self._open_ledger(settings.ledger)
             audit = AuditService(node, self._process.folder.path)
@@ -293,7 +302,7 @@ class EdgeService:
     def accept(self, listener: object, fd: int, address: str, port: int = 0) -> None:
         """Take a connection that the kernel accepted, or close it; None as listener is that of the links."""
         if listener is None:
-            self._accept_link(fd, int(boot_time() * NS))
+            self._accept_link(fd, address)
         else:
             assert isinstance(listener, Listener)
             self._take_client(listener, fd, address, port)
@@ -360,16 +369,18 @@ class EdgeService:
         """Judge a client by its address, before its handshake."""
         return self.core.conduct.admit(listener.intake, address, secure=listener.context is not None)
 
-    def _accept_link(self, fd: int, now_ns: int) -> None:
-        strangers = self.core.peers.strangers
-        if strangers.full:
+    def _accept_link(self, fd: int, address: str) -> None:
+        pending, now = self.core.peers.pending, boot_time()
+        place, displaced = pending.admit(now, address)
+        if displaced is not None:
+            self.core.hot.close(displaced, linger=False)
+        if place is None:
             os.close(fd)
-            self.core.node.count("links_refused_strangers")
             return
         contexts = self._process.contexts
         tls = contexts.server if contexts is not None else None
         options = ConnOptions(tls=tls, connect_timeout_ns=int(HELLO_TIMEOUT_S * NS))
-        strangers.came(self.core.hot.attach(fd, LINK, options, now_ns))
+        pending.attached(place, self.core.hot.attach(fd, LINK, options, int(now * NS)), address)
 
     def _certify(self, conn: Conn) -> tuple[str, str, str] | None:
         if self._process.contexts is None:
@@ -426,7 +437,10 @@ class EdgeService:
 
     def _make_doors(self, loop: Loop, chains: Chains) -> None:
         """Make what lets clients in, stops letting them in, lets them go, and tries the way of a message."""
-        metrics, core = self._process.metrics, self.core
+        metrics, core, seeds = self._process.metrics, self.core, self._config.node.seeds
+        core.peers.pending.known.fix("seeds", map(host_of, seeds))
+        metrics.pool("edge_links", lambda: core.peers.pending.pool.counts)
+        self._dialling = Dialling(core.peers, lambda: core.map, seeds, self._rng)
         self._doors = ListenerDoors(core.node, self._listening, loop, self.accept)
         core.operators.desk.show("listeners", self._doors.look())
         drain_rate = self._config.edge.drain_rate

@@ -7,10 +7,12 @@ not proven the key, then those that have.
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
+from conf.admission import POOLS, AdmissionPool, KnownAddresses
+from conf.admitted import NotAdmitted, await_first_byte, place_for
 from membership.envelope import Envelope
 from membership.exchange import (
     CHALLENGE_BYTES,
@@ -26,12 +28,12 @@ from membership.exchange import (
 )
 from membership.keyring import KeyExhausted
 from membership.packets import Address
+from wire.links.connection import address_of
 
 __all__ = ["ExchangeFailure", "Exchanges"]
 
 RECEIVE_BYTES = 65536
-UNPROVEN_PER_SERVED = 4  # connections that have not proven the key yet, per exchange that may be served
-UNPROVEN_TIMEOUT_S = 2.0  # for the hello: a stranger holds a place no longer
+UNPROVEN_TIMEOUT_S = 2.0  # for the hello: an unproven peer holds a place no longer
 
 
 class ExchangeFailure(Exception):
@@ -84,7 +86,11 @@ class Exchanges:
     timeout_s: float
     served_max: int
     served: int = 0
-    unproven: int = 0
+    known: KnownAddresses = field(default_factory=KnownAddresses)
+    unproven: AdmissionPool[trio.CancelScope] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unproven = AdmissionPool(POOLS["gossip_exchanges"], self.known.knows)
 
     async def ask(self, address: Address, purpose: Purpose, reply: Callable[[bytes], Awaitable[bytes]]) -> bytes:
         """Run one exchange as the asker.
@@ -139,23 +145,30 @@ class Exchanges:
                     stream, seal.seal_answer(self.random_bytes(CHALLENGE_BYTES), await answer(hello.purpose))
                 )
                 request = seal.open("request", await _receive_frame(stream, FRAME_BYTES_MAX))
+            self._proven(stream)
             with _step("result", self.timeout_s):
                 await _send_frame(stream, seal.seal("result", await result(hello.purpose, request)))
         finally:
             self.served -= 1
 
     async def _hello(self, stream: trio.SocketStream) -> Hello:
-        if self.unproven >= UNPROVEN_PER_SERVED * self.served_max:
-            raise ExchangeFailure("too many strangers")
-        self.unproven += 1
         try:
-            with _step("hello", UNPROVEN_TIMEOUT_S):
+            with (
+                place_for(self.unproven, trio.current_time(), address_of(stream)) as place,
+                _step("hello", UNPROVEN_TIMEOUT_S),
+            ):
+                await await_first_byte(self.unproven, place, stream.socket)
                 hello = open_hello(self.envelope, await _receive_frame(stream, HELLO_BYTES_MAX))
-        finally:
-            self.unproven -= 1
+        except NotAdmitted as error:
+            raise ExchangeFailure(f"hello: {error}") from None
         if hello.session == self.session:
             raise ExchangeFailure("hello: ourselves")
         return hello
+
+    def _proven(self, stream: trio.SocketStream) -> None:
+        """Know the address of a peer that sealed our challenge: a recorded hello proves nothing."""
+        address = address_of(stream)
+        self.known.add(address, address, trio.current_time())
 
 
 async def _connect(address: Address) -> trio.socket.SocketType:

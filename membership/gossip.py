@@ -16,7 +16,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -137,6 +137,11 @@ class Gossip:
     def states(self) -> dict[str, int]:
         """How many members have each state, ourselves included; ``members`` takes ten times as long."""
         return self._swim.states()
+
+    @property
+    def exchanges_ended(self) -> Mapping[str, int]:
+        """Connections for exchanges that were refused a place or lost it, by reason."""
+        return self._exchanges.unproven.counts
 
     def counters(self) -> dict[str, int]:
         """Counts of events so far; ``dropped_<reason>`` for every reason to drop a packet, unseen ones too."""

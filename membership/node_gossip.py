@@ -76,6 +76,7 @@ class NodeGossip:
         self._figures = figures
         self.gossip: Gossip | None = None
         process.metrics.gauge("gossip_members", "Members by state, as gossip sees them.", self._states, ("state",))
+        process.metrics.pool("gossip_exchanges", lambda: {} if self.gossip is None else self.gossip.exchanges_ended)
         process.metrics.counter("gossip_events_total", "Events of gossip by name.", self._counters, ("event",))
 
     @property

@@ -481,6 +481,7 @@ class RouterService:
         )
         metrics.explain(self._waits_for)
         self._audit.register(metrics)
+        metrics.pool("node_links", lambda: self._hub.handshakes.counts)
         metrics.counter(
             "links_refused_total",
             "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",

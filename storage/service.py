@@ -471,6 +471,7 @@ class StorageService:
         )
         metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
         metrics.explain(lambda: self._progress.waits_for(boot_time()))
+        metrics.pool("node_links", lambda: self._hub.handshakes.counts)
         metrics.counter(
             "links_refused_total",
             "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",

@@ -136,6 +136,7 @@ SHELLS = {
     "admin.otlp",
     "admin.trace_export",
     "admin.trace_tail",
+    "conf.admitted",
     "conf.metrics",
     "conf.http_doors",
     "conf.page_server",

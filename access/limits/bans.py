@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from access.limits.addresses import Networks, parse_address, parse_network
+from conf.addresses import Networks, parse_address, parse_network
 
 __all__ = ["BAN_KINDS", "Ban", "BanKind", "BanTable", "normal_value"]
 

@@ -11,7 +11,7 @@ begins each with a full bucket; the limits of the listener, which have one key, 
 import math
 from collections.abc import Hashable
 
-from access.limits.addresses import TrustedNetworks, address_key
+from conf.addresses import TrustedNetworks, address_key
 
 __all__ = ["KEYS_MAX", "AddressBuckets", "Buckets"]
 

@@ -8,8 +8,8 @@ no other edge learns of them.
 
 from hashlib import blake2b
 
-from access.limits.addresses import TrustedNetworks, address_key
 from access.limits.strikes import Strikes
+from conf.addresses import TrustedNetworks, address_key
 
 __all__ = ["FailedLogins", "Flapping"]
 

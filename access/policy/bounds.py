@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from access.limits.addresses import parse_network
 from access.limits.bans import Ban, normal_value
 from access.policy import commands as c
 from access.policy.records import Revoked, Rule, Token
 from access.policy.role_tiers import role_fault
+from conf.addresses import parse_network
 
 __all__ = [
     "BANS_MAX",

@@ -9,10 +9,10 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from access.limits.addresses import address_key
 from access.limits.buckets import Buckets
 from access.operators.tokens import digest_of
 from access.operators.verbs import Role
+from conf.addresses import address_key
 
 __all__ = ["CODE_S", "Login", "Logins", "is_genuine"]
 

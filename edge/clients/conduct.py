@@ -18,11 +18,11 @@ them.
 from collections import Counter
 from collections.abc import Callable
 
-from access.limits.addresses import TrustedNetworks
 from access.limits.buckets import Buckets
 from access.limits.flapping import FailedLogins, Flapping
 from access.limits.quotas import DailyBytes
 from access.limits.takeovers import Takeovers
+from conf.addresses import TrustedNetworks
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.hot.state import Conn

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from conf.events import say
-from edge.cluster.strangers import Strangers
+from edge.cluster.pending_links import PendingLinks
 from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
 from wire.links.admission import Told, admit, check_certificate, check_hello, check_room, expect, resume
@@ -54,6 +54,7 @@ class PeerTable:
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
         retired: A peer's incarnation is over: whoever waits for it must ask somebody else.
         count: Counts what was refused.
+        has_received: Says of a connection whether a byte came.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class PeerTable:
         certify: Callable[[Conn], tuple[str, str, str] | None],
         retired: Callable[[PeerKey], None],
         count: Callable[[str], None] = lambda _: None,
+        has_received: Callable[[Conn], bool] = lambda _: True,
     ) -> None:
         self.identity = identity
         self._loop = loop
@@ -74,7 +76,7 @@ class PeerTable:
         self._unheeded: list[str] = []  # nodes whose links this sweep has not looked at
         self._count = count
         self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
-        self.strangers = Strangers()
+        self.pending = PendingLinks(has_received)
 
     def get(self, node: str) -> Peer | None:
         """Return the peer of a node, connected or not."""
@@ -154,7 +156,6 @@ class PeerTable:
             answer = isinstance(error, OtherVersion) and not isinstance(conn.context, Dialled)
             self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
             return None
-        self.strangers.left(conn)
         return key
 
     def _admit(self, key: PeerKey) -> None:

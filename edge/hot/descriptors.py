@@ -38,7 +38,7 @@ __all__ = ["boot_ns", "connections_allowed"]
 if not cython.compiled:  # compiled, this is a C constant: descriptors.pxd
     NONE_WAITS = -2  # of accept_one
 
-RESERVED_FILES = 192  # links, strangers at their port (edge/cluster/strangers.py), logs, listeners, trio
+RESERVED_FILES = 320  # links, those that are pending (conf/admission.py), logs, listeners, trio
 
 
 def boot_ns() -> cython.longlong:

@@ -8,8 +8,8 @@ the one that the PROXY header names. Where such a header is expected, addresses 
 
 from collections.abc import Callable, Sequence
 
-from access.limits.addresses import TrustedNetworks, address_key
 from access.limits.buckets import AddressBuckets, Buckets
+from conf.addresses import TrustedNetworks, address_key
 from conf.limit_settings import ListenerLimits
 from edge.hot.purses import Purse
 

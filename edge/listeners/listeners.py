@@ -22,12 +22,17 @@ __all__ = [
     "Listener",
     "address_of",
     "bind_socket",
+    "has_received",
     "listener_context",
     "peer_name",
     "peer_of",
     "policy_of",
     "start_listening",
 ]
+
+
+TCP_INFO_BYTES = 136
+BYTES_RECEIVED = slice(128, 136)  # tcpi_bytes_received of struct tcp_info, Linux 4.1
 
 
 class Listener:
@@ -140,6 +145,19 @@ def _unmetered(settings: ListenerSettings) -> tuple[str, ...]:
     None where no PROXY header is expected: an address alone does not make a proxy.
     """
     return settings.proxy_trusted if settings.proxy_protocol != "none" else ()
+
+
+def has_received(fd: int) -> bool:
+    """Return whether a byte came on a TCP connection, whether or not it was read; True where the kernel cannot say."""
+    try:
+        borrowed = socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, 0, fd)
+        try:
+            told = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        finally:
+            borrowed.detach()
+    except (OSError, ValueError):
+        return True
+    return len(told) < TCP_INFO_BYTES or any(told[BYTES_RECEIVED])
 
 
 def peer_of(fd: int) -> str:

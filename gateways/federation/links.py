@@ -15,11 +15,14 @@ from random import Random
 
 import trio
 
+from conf.addresses import host_of
+from conf.admission import POOLS, AdmissionPool, KnownAddresses
+from conf.admitted import NotAdmitted, await_first_byte, place_for
 from conf.events import say
 from gateways.federation.events import Event, LinkDown, LinkUp, NeighbourPolicy, Received, Send
 from gateways.retry_delay import RetryDelay
 from wire.clock import boot_time
-from wire.links.connection import close_quietly, open_stream, read_hello, wrap_tls
+from wire.links.connection import address_of, close_quietly, open_stream, read_hello, wrap_tls
 from wire.links.link import LinkCore, LinkFull
 from wire.links.tls import LinkContexts, peer_identity
 from wire.links.tls_stream import TlsStream
@@ -36,7 +39,6 @@ RESUME_S = 60.0  # after which a link whose connection is away begins anew
 READ_BYTES = 256 * 1024
 SILENCE_HELLOS = 6  # intervals of hello without a byte, after which a connection is cut
 SILENCE_S_MIN = 5.0
-ACCEPTED_MAX = 64  # handshakes at once
 LOOK_S = 0.25
 DELAY_S_MAX = 2.0  # between attempts: a federation waits for its links
 
@@ -84,6 +86,7 @@ class Links:
 
     Attributes:
         counts: Of what happened, by name.
+        handshakes: Accepted connections whose HELLO was not accepted yet.
     """
 
     def __init__(
@@ -99,7 +102,9 @@ class Links:
         self._peers: dict[str, _Peer] = {}
         self._dialled: dict[str, str] = {}  # address -> agent that answers there
         self._last_link = 0
-        self._handshakes = trio.Semaphore(ACCEPTED_MAX)
+        self._known = KnownAddresses()
+        self._known.fix("neighbours", map(host_of, options.neighbours))
+        self.handshakes: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["federation_links"], self._known.knows)
         self.room = room
         self.reasons: dict[str, str] = {}  # address -> why there is no link
 
@@ -181,6 +186,7 @@ class Links:
                 stream = await wrap_tls(plain, self._options.contexts.client, server_side=False)
                 name = self._certified(stream)
                 self._dialled[address] = name
+                self._known.add(name, address_of(stream), boot_time())
                 peer = self._peers.get(name)
                 if peer is not None and peer.connection is not None and not self._stands(name, is_dialled=True):
                     return "the neighbour has dialled"
@@ -200,20 +206,23 @@ class Links:
     async def _accept(self, plain: trio.SocketStream) -> None:
         stream: TlsStream | None = None
         try:
-            async with self._handshakes:
-                with trio.fail_after(HANDSHAKE_S):
-                    stream = await wrap_tls(plain, self._options.contexts.server, server_side=True)
-                    name = self._certified(stream)
-                    hello, rest = await read_hello(stream)
-                    peer = self._peers.get(name)
-                    if peer is not None and peer.connection is not None and not self._stands(name, is_dialled=False):
-                        return
-                    self._check_hello(name, hello)
-                    is_known = peer is not None and peer.incarnation == hello.incarnation
-                    resumes = is_known and hello.peer_incarnation == self._options.identity.incarnation
-                    knows = (peer.incarnation, peer.core.taken) if peer is not None and resumes else (0, 0)
-                    await stream.send_all(encode_hello(self._options.identity, *knows))
+            with place_for(self.handshakes, boot_time(), address_of(plain)) as place, trio.fail_after(HANDSHAKE_S):
+                await await_first_byte(self.handshakes, place, plain.socket)
+                stream = await wrap_tls(plain, self._options.contexts.server, server_side=True)
+                name = self._certified(stream)
+                hello, rest = await read_hello(stream)
+                peer = self._peers.get(name)
+                if peer is not None and peer.connection is not None and not self._stands(name, is_dialled=False):
+                    return
+                self._check_hello(name, hello)
+                is_known = peer is not None and peer.incarnation == hello.incarnation
+                resumes = is_known and hello.peer_incarnation == self._options.identity.incarnation
+                knows = (peer.incarnation, peer.core.taken) if peer is not None and resumes else (0, 0)
+                await stream.send_all(encode_hello(self._options.identity, *knows))
+            self._known.add(name, address_of(stream), boot_time())
             await self._run(name, hello, stream, rest, is_dialled=False, asked=knows[0])
+        except NotAdmitted:
+            pass  # the pool has counted it; not logged: there may be very many
         except trio.TooSlowError:
             self.counts["refused_slow"] += 1
         except (OSError, LinkError, ValueError, trio.BrokenResourceError) as error:

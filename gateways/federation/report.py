@@ -49,6 +49,7 @@ def register(
         lambda: {(name,): float(count) for name, count in links.counts.items()},
         ("event",),
     )
+    metrics.pool("federation_links", lambda: links.handshakes.counts)
     metrics.gauge("federate_interests", "Filters that clients of the broker want.", lambda: len(host.adapter.interest))
     metrics.gauge(
         "federate_neighbour_up",

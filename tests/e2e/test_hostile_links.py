@@ -14,6 +14,7 @@ from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Subscribe, SubscriptionRequest
 from tests.e2e.extra_edge import extra_edge
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.idle_connections import idle_connections
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles, link_contexts
@@ -123,34 +124,41 @@ def test_nested_control_of_a_node(cluster: LocalCluster, node: str) -> None:
     assert pids(cluster) == before
 
 
-def test_strangers_have_bounds_of_their_own(cluster: LocalCluster) -> None:
-    """Beyond so many, further ones are closed at once and counted; those that are held lose their place soon."""
+ENDED = "stratamq_admission_ended_total"
+BEGUN = b"\x16\x03\x01"  # of a ClientHello
+ELSEWHERE = tuple(f"127.0.7.{number}" for number in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        pytest.param(("127.0.0.1",), b"", id="of the nodes' own address, silent"),
+        pytest.param(ELSEWHERE, b"", id="of four others, silent", marks=pytest.mark.slow),
+        pytest.param(("127.0.0.1",), BEGUN, id="of the nodes' own address, begun", marks=pytest.mark.slow),
+        pytest.param(ELSEWHERE, BEGUN, id="of four others, begun", marks=pytest.mark.slow),
+    ],
+)
+def test_operators_and_nodes_get_in_beside_idle_connections(
+    cluster: LocalCluster, sources: tuple[str, ...], said: bytes
+) -> None:
+    """NIST: protect. 400 connections at each port of links, again when they are closed: status, and a restart."""
     with contextlib.ExitStack() as stack:
-        held = []
         for node in NODES:
             host, port = cluster.state["nodes"][node]["addresses"]["link"].rsplit(":", 1)
-            came = [
-                stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S)) for _ in range(STRANGERS)
-            ]
-            cluster.wait_for(lambda node=node: refused(cluster, node) > 0, f"strangers refused by {node}", 10)  # type: ignore[misc]
-            places = came
-
-            def are_few() -> bool:
-                nonlocal places
-                places = [stranger for stranger in places if not is_closed(stranger, 0.001)]
-                return len(places) <= 256
-
-            cluster.wait_for(are_few, "the others closed", 5)  # sooner than those that are held lose their place
-            assert places
-            held += places
-        cluster.wait_for(lambda: all(is_closed(stranger, 0.001) for stranger in held), "strangers closed", 20)
+            stack.enter_context(idle_connections((host, int(port)), STRANGERS, sources, said))
+            cluster.wait_for(lambda node=node: refused(cluster, node) > 50, f"strangers refused by {node}", 20)  # type: ignore[misc]
+        for _ in range(3):
+            cluster.admin("cluster", "status")
+        before = cluster.pid("edge-0")
+        cluster.kill("edge-0")
+        cluster.wait_for(lambda: cluster.is_started_again("edge-0", before), "the edge is back", 30)
     for node in NODES:
         alive(cluster, node)
 
 
 def refused(cluster: LocalCluster, node: str) -> float:
-    """Return how many strangers a node refused for want of a place."""
-    lines = [line for line in cluster.metrics(node).splitlines() if "strangers" in line and line[0] != "#"]
+    """Return how many connections a node refused a place, or displaced."""
+    lines = [line for line in cluster.metrics(node).splitlines() if line.startswith(f"{ENDED}{{")]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 

@@ -35,6 +35,7 @@ from membership.packets import (
     join_messages,
 )
 from membership.settings import MembershipSettings
+from tests.idle_connections import idle_connections
 from tests.patience import PATIENCE_S
 
 KEY = generate_key()
@@ -177,6 +178,19 @@ async def test_tcp_stranger_gets_nothing(data: bytes) -> None:
     async with gossiping("a") as first:
         assert await answer_to(address_of(first), data) == b""
         assert first.counters()["exchanges_refused"] == 1
+
+
+async def test_member_joins_beside_idle_connections() -> None:
+    """NIST: protect. 100 connections of the member's own address, opened again when they are closed."""
+    async with gossiping("a") as first:
+        idle = idle_connections(address_of(first), 100)
+        await trio.to_thread.run_sync(idle.__enter__)
+        try:
+            async with gossiping("b", address_of(first)):
+                await next_event(first, NodeJoin)
+            assert sum(first.exchanges_ended.values()) > 50
+        finally:
+            await trio.to_thread.run_sync(idle.__exit__, None, None, None)
 
 
 async def test_recorded_exchange_is_worth_nothing() -> None:

@@ -380,7 +380,7 @@ async def test_another_protocol_version_is_one_line_on_both_sides(
                 answer = bytes(await stream.receive_some(4096))
                 assert await stream.receive_some() == b""
             assert HEADER.unpack_from(answer)[1:4] == (FrameKind.HELLO, 0, PROTOCOL_VERSION)
-            assert router.hub.refusals == {"strangers": 0, "certificate": 0, "hello": 1}
+            assert router.hub.refusals == {"certificate": 0, "hello": 1}
             nursery.cancel_scope.cancel()
     (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert line == "refused a link: the peer speaks link protocol version 2, this node 7"

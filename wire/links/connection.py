@@ -24,6 +24,7 @@ __all__ = [
     "HELLO_TIMEOUT_S",
     "Connection",
     "Stream",
+    "address_of",
     "certificate_of",
     "certified_identity",
     "close_quietly",
@@ -82,6 +83,9 @@ async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server
     secured = TlsStream(stream, context, server_side=server_side)
     try:
         await secured.do_handshake()
+    except trio.Cancelled:
+        await close_quietly(secured)
+        raise
     except trio.BrokenResourceError as error:
         await close_quietly(secured)
         why = f"TLS handshake failed: {error.__cause__ or error or 'connection closed'}"
@@ -109,7 +113,8 @@ def certificate_of(stream: Stream) -> bytes | None:
     return found
 
 
-def _address_of(stream: Stream) -> str:
+def address_of(stream: Stream) -> str:
+    """Return the peer's IP address, "" for a broken connection or one without."""
     named = stream.socket if isinstance(stream, trio.SocketStream) else stream
     try:
         return str(named.getpeername()[0])
@@ -211,7 +216,7 @@ class Connection:
         """(address, serial number of the certificate in hexadecimal) of the peer; "" for what is not known."""
         stream = self._stream
         found = {} if isinstance(stream, trio.SocketStream) else stream.getpeercert() or {}
-        return _address_of(stream), str(found.get("serialNumber", ""))
+        return address_of(stream), str(found.get("serialNumber", ""))
 
     def pause(self) -> None:
         """Read nothing more until ``go_on``; what there is to write is written.

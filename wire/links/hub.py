@@ -13,9 +13,12 @@ from functools import partial
 
 import trio
 
+from conf.addresses import host_of
+from conf.admission import POOLS, AdmissionPool, KnownAddresses
+from conf.admitted import NotAdmitted, await_first_byte, place_for
 from conf.errors import UserError
 from conf.events import say
-from wire.clock import tier_phase
+from wire.clock import boot_time, tier_phase
 from wire.decoding import plain_text
 from wire.giving_way import GiveWay, stay
 from wire.links.admission import Told, check_certificate
@@ -24,6 +27,7 @@ from wire.links.connection import (
     HELLO_TIMEOUT_S,
     Connection,
     Stream,
+    address_of,
     certificate_of,
     certified_identity,
     close_quietly,
@@ -53,7 +57,6 @@ __all__ = ["LinkHub"]
 
 logger = logging.getLogger(__name__)
 
-STRANGERS_MAX = 256  # connections between accept and an accepted HELLO; more are closed at once and try again
 DRAIN_S = 0.5  # at this node's end, for what was queued
 DRAIN_LOOK_S = 0.01
 CONNECTION_FAILURES = (
@@ -95,6 +98,8 @@ class LinkHub:
         give_way: Between two pieces of an early read.
 
     Attributes:
+        known: Addresses of nodes of the map, of seeds, and of peers whose certificates were accepted.
+        handshakes: Accepted connections whose HELLO was not accepted yet.
         reads: Reads the links early, and what else the owner has; while ``run`` runs, if asked for and possible.
     """
 
@@ -133,8 +138,9 @@ class LinkHub:
         if contexts is not None:
             contexts.revoked.call_at_put(self._cut_revoked)
         self._nursery: trio.Nursery | None = None
-        self._strangers = 0
-        self.refusals = {"strangers": 0, "certificate": 0, "hello": 0}  # connections, by reason
+        self.known = KnownAddresses()
+        self.handshakes: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["node_links"], self.known.knows)
+        self.refusals = {"certificate": 0, "hello": 0}  # connections, by reason
 
     # -- what the owner calls
 
@@ -198,6 +204,7 @@ class LinkHub:
         nodes that are not named any more stay until ``forget``, or another incarnation.
         """
         wanted = self.table.learn(peers)
+        self.known.fix("map", (host_of(address) for _, address, _ in peers.values()))
         for key in [key for key in self._targets if key[0] and key not in wanted]:
             self._targets.pop(key).cancel.cancel()
         for (node, address), tier in wanted.items():
@@ -209,6 +216,7 @@ class LinkHub:
 
     def set_seeds(self, addresses: Sequence[str]) -> None:
         """Dial routers whose names are not known yet; HELLO tells them."""
+        self.known.fix("seeds", map(host_of, addresses))
         for key in [key for key in self._targets if not key[0] and key[1] not in addresses]:
             self._targets.pop(key).cancel.cancel()
         for address in addresses:
@@ -336,6 +344,7 @@ class LinkHub:
                 expected = "" if target.seed else target.node
                 key = self.table.dialled(hello, certified, target.tier, expected)
                 target.node = key.node
+                self._authenticated(certified, stream)
         except CONNECTION_FAILURES as error:
             where, why = plain_text(target.address), plain_text(str(error))  # of the map: another node said where it is
             say(logger, "link.not_dialled", tier=target.tier, peer=target.node, address=where, why=why, level=level)
@@ -371,13 +380,21 @@ class LinkHub:
                 connection.cut(why)
 
     async def _accept(self, stream: trio.SocketStream) -> None:
-        if self._strangers >= STRANGERS_MAX:
-            self.refusals["strangers"] += 1  # not said in the log: there may be very many
-            await close_quietly(stream)
+        try:
+            with place_for(self.handshakes, boot_time(), address_of(stream)) as place:
+                await await_first_byte(self.handshakes, place, stream.socket)
+                accepted = await self._shake_hands(stream)
+        except NotAdmitted:
+            await close_quietly(stream)  # the pool has counted it; not logged: there may be very many
             return
+        if accepted is not None:
+            secured, key, hello, rest, told = accepted
+            await self._serve(secured, key, hello, rest, told=told, dialled=False)
+
+    async def _shake_hands(self, stream: trio.SocketStream) -> tuple[Stream, PeerKey, Hello, bytes, Told] | None:
+        """Do the TLS handshake and exchange HELLOs; None if the peer was refused and the stream is closed."""
         secured: Stream = stream
         refusal = "certificate"
-        self._strangers += 1
         try:
             with trio.fail_after(HELLO_TIMEOUT_S):
                 if self._contexts is not None:
@@ -395,10 +412,17 @@ class LinkHub:
             self.refusals[refusal] += 1
             say(logger, "link.refused", why=error)
             await close_quietly(secured)
-            return
-        finally:
-            self._strangers -= 1
-        await self._serve(secured, key, hello, rest, told=told, dialled=False)
+            return None
+        except trio.Cancelled:
+            await close_quietly(secured)  # displaced, or this node ends: the socket may belong to the TLS stream
+            raise
+        self._authenticated(certified, secured)
+        return secured, key, hello, rest, told
+
+    def _authenticated(self, certified: tuple[str, str, str] | None, stream: Stream) -> None:
+        """Know the address of a peer whose certificate was accepted; plaintext links prove nothing."""
+        if certified is not None:
+            self.known.add("/".join(certified), address_of(stream), boot_time())
 
     async def _hello_of(self, stream: Stream) -> tuple[Hello, bytes]:
         """Read a HELLO; one of another version is answered, which lets the other side say what is wrong."""

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from access.limits.addresses import Networks, TrustedNetworks, address_key, parse_network
 from access.limits.buckets import AddressBuckets, Buckets
+from conf.addresses import Networks, TrustedNetworks, address_key, parse_network
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from access.limits.addresses import TrustedNetworks
 from access.limits.flapping import FailedLogins, Flapping
 from access.limits.strikes import Strikes
 from access.limits.takeovers import Takeovers
+from conf.addresses import TrustedNetworks
 
 NOBODY = TrustedNetworks()
 

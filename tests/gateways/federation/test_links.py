@@ -13,6 +13,7 @@ import trio
 
 from gateways.federation.events import Event, LinkDown, LinkUp, Received, Send
 from gateways.federation.links import TIER_FEDERATE, Links, LinksOptions
+from tests.idle_connections import idle_connections
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
 from wire.links.connection import open_stream, wrap_tls
@@ -78,6 +79,27 @@ async def knock(port: int, files: CertificateFiles, hello: bytes) -> bytes:
 
 def hello_of(name: str, federation: str = "f", tier: str = TIER_FEDERATE, incarnation: int = 5) -> bytes:
     return encode_hello(NodeIdentity(federation, name, tier, incarnation), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("127.0.0.1", b""), ("127.0.7.1", b"\x16\x03\x01")],
+    ids=["silent, of its own address", "begun, of another"],
+)
+async def test_neighbour_gets_in_beside_idle_connections(
+    authorities: dict[str, DevelopmentAuthority], source: str, said: bytes
+) -> None:
+    """NIST: protect. 200 connections, opened again when they are closed."""
+    certificate = authorities["f"].node
+    async with running(Site(certificate(TIER_FEDERATE, "m"))) as site:
+        idle = idle_connections(("127.0.0.1", site.port), 200, (source,), said)
+        await trio.to_thread.run_sync(idle.__enter__)
+        try:
+            await until(lambda: site.links.handshakes.counts)
+            assert await knock(site.port, certificate(TIER_FEDERATE, "b"), hello_of("b"))
+            await until(lambda: site.named(LinkUp))
+        finally:
+            await trio.to_thread.run_sync(idle.__exit__, None, None, None)
 
 
 STRANGERS = [

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-__all__ = ["Networks", "Number", "TrustedNetworks", "address_key", "parse_address", "parse_network"]
+__all__ = ["Networks", "Number", "TrustedNetworks", "address_key", "host_of", "parse_address", "parse_network"]
 
 RECENT_MAX = 4_096  # texts whose numbers are known: a CONNECT asks for its own some five times
 V6_PREFIX_BITS = 64  # of an IPv6 address that count: the smallest network that a provider gives
@@ -57,6 +57,11 @@ def address_key(text: str) -> str:
         return str(ipaddress.IPv4Address(value))
     host_bits = 128 - V6_PREFIX_BITS
     return f"{ipaddress.IPv6Address(value >> host_bits << host_bits)}/{V6_PREFIX_BITS}"
+
+
+def host_of(address: str) -> str:
+    """Return the host of ``host:port``, without the brackets of IPv6."""
+    return address.rpartition(":")[0].strip("[]")
 
 
 class Networks(Generic[V]):

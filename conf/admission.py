@@ -1,0 +1,285 @@
+"""Admission of unauthenticated connections: which of them a port keeps while the number of places is limited.
+
+Sans-IO, and the same for every port of the product. A connection holds a place from accept until it has authenticated,
+or has ended. Connections of known addresses (`KnownAddresses`) and those of all others have half of the places each,
+so that neither can fill the other half.
+
+Where an address has its whole share, its oldest silent connection makes room for a newcomer, or its oldest one beyond
+``patience_s``. Where a half is full, the first of these does: the oldest silent connection; the oldest one of the
+address with most places, if that has two more than the newcomer's address; the oldest one beyond ``patience_s``.
+
+A connection is silent until its first byte came. The newcomer is refused only where no rule finds a connection. An IPv4
+address counts alone, an IPv6 address with its /64 (``conf/addresses.py``). A known address has no share of its own: all
+nodes of a test cluster may have one address. Dropping from the longest queue: McKenney, "Stochastic Fairness Queueing",
+1990.
+
+`POOLS` lists every pool of the product; docs/security.md names the test that attacks each of them.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from conf.addresses import address_key, parse_address
+
+__all__ = [
+    "FIRST_BYTE_S",
+    "POOLS",
+    "Admission",
+    "AdmissionPool",
+    "KnownAddresses",
+    "Place",
+    "PoolBounds",
+]
+
+FIRST_BYTE_S = 1.0  # from accept to the first byte
+KNOWN_S = 86_400.0  # for which an address is known after an authentication
+KNOWN_MAX = 65_536  # addresses
+PER_NAME_MAX = 8  # addresses of one authenticated name: one user cannot displace those of all others
+
+T = TypeVar("T")
+
+
+class PoolBounds(NamedTuple):
+    """Bounds of one pool.
+
+    Attributes:
+        places_max: Connections; half of them for known addresses.
+        share_max: Connections of one address that is not known.
+        first_byte_s: A connection that is silent for longer is ended; 0: it may be silent until its deadline.
+        patience_s: Younger connections that have sent something are not displaced, except of the address with most.
+    """
+
+    places_max: int
+    share_max: int
+    first_byte_s: float = FIRST_BYTE_S
+    patience_s: float = 1.0
+
+
+POOLS: dict[str, PoolBounds] = {
+    "node_links": PoolBounds(512, 8),  # router, storage: before HELLO
+    "edge_links": PoolBounds(256, 8),  # edge: the same
+    "federation_links": PoolBounds(128, 8, patience_s=3.0),  # agents: TLS and HELLO, over satellites too
+    "gossip_exchanges": PoolBounds(64, 4),  # every node: TCP exchanges that have not proven the key
+}
+
+
+class KnownAddresses:
+    """Addresses of the cluster's own nodes, and those from which somebody authenticated within the last day.
+
+    Only a successful authentication adds an address, a name adds ``PER_NAME_MAX`` at most, and the table has a bound:
+    the name that authenticated longest ago is forgotten first.
+
+    Args:
+        seconds: For which an address is known.
+        addresses_max: Bound of the table.
+    """
+
+    def __init__(self, seconds: float = KNOWN_S, addresses_max: int = KNOWN_MAX) -> None:
+        self._seconds, self._max = seconds, addresses_max
+        self._fixed: dict[str, frozenset[str]] = {}  # source -> keys that configuration or the map names
+        self._by_name: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()  # the longest silent name first
+        self._at: dict[str, float] = {}  # key -> last authentication
+        self._names_of: Counter[str] = Counter()  # key -> names that have it
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def fix(self, source: str, hosts: Iterable[str]) -> None:
+        """Know these addresses until the next call with this source; names of hosts are passed over."""
+        self._fixed[source] = frozenset(address_key(host) for host in hosts if parse_address(host) is not None)
+
+    def add(self, name: str, address: str, now: float) -> None:
+        """Note that ``name`` authenticated from an address."""
+        if not name or parse_address(address) is None:
+            return
+        key = address_key(address)
+        keys = self._by_name.setdefault(name, OrderedDict())
+        self._by_name.move_to_end(name)
+        if key not in keys:
+            self._names_of[key] += 1
+        keys[key] = None
+        keys.move_to_end(key)
+        self._at[key] = now
+        if len(keys) > PER_NAME_MAX:
+            self._drop(keys)
+        while max(len(self._at), len(self._by_name)) > self._max:
+            oldest, keys = next(iter(self._by_name.items()))
+            self._drop(keys)
+            if not keys:
+                del self._by_name[oldest]
+
+    def knows(self, address: str, now: float) -> bool:
+        """Return whether an address is known."""
+        if not address:
+            return False
+        key = address_key(address)
+        at = self._at.get(key)
+        if at is not None and now - at <= self._seconds:
+            return True
+        return any(key in keys for keys in self._fixed.values())
+
+    def _drop(self, keys: OrderedDict[str, None]) -> None:
+        key, _ = keys.popitem(last=False)
+        self._names_of[key] -= 1
+        if not self._names_of[key]:
+            del self._names_of[key], self._at[key]
+
+
+class Place(Generic[T]):
+    """The place of one connection.
+
+    Attributes:
+        owner: The connection, as its shell knows it.
+        began: When it was accepted.
+        is_silent: Nothing was received yet.
+    """
+
+    __slots__ = ("_half", "began", "is_silent", "key", "owner")
+
+    def __init__(self, half: "_Half[T]", key: str, owner: T, began: float) -> None:
+        self._half: _Half[T] | None = half
+        self.key, self.owner, self.began = key, owner, began
+        self.is_silent = True
+
+    def heard(self) -> None:
+        """Note that the first byte came."""
+        if self.is_silent and self._half is not None:
+            self._half.heard(self)
+
+    def leave(self) -> None:
+        """Free the place: the connection authenticated or ended. A second call changes nothing."""
+        half, self._half = self._half, None
+        if half is not None:
+            half.remove(self)
+
+
+class Admission(NamedTuple, Generic[T]):
+    """The answer to a newcomer: its place, None for a refusal, and the place that was freed for it.
+
+    The shell ends the connection of ``displaced``.
+    """
+
+    place: Place[T] | None
+    displaced: Place[T] | None = None
+
+
+class AdmissionPool(Generic[T]):
+    """Places of unauthenticated connections of one port.
+
+    Invariant: each half has at most ``places_max // 2`` places in use, and an address that is not known ``share_max``.
+
+    Args:
+        bounds: Of this pool.
+        known: Says whether an address is known at a time.
+        has_received: Says of an owner whether a byte came, where the shell does not call ``Place.heard``.
+    Attributes:
+        counts: Refused and displaced connections, by reason.
+    """
+
+    def __init__(
+        self,
+        bounds: PoolBounds,
+        known: Callable[[str, float], bool],
+        has_received: Callable[[T], bool] | None = None,
+    ) -> None:
+        self.bounds = bounds
+        self.counts: Counter[str] = Counter()
+        self._known = known
+        half = max(1, bounds.places_max // 2)
+        self._halves: tuple[_Half[T], _Half[T]] = (
+            _Half(half, min(half, bounds.share_max), has_received),
+            _Half(half, half, has_received),
+        )
+
+    def __len__(self) -> int:
+        return sum(len(half) for half in self._halves)
+
+    def admit(self, now: float, address: str, owner: T) -> Admission[T]:
+        """Give a newcomer a place, or refuse it."""
+        half = self._halves[self._known(address, now)]
+        key = address_key(address)
+        displaced: Place[T] | None = None
+        if half.is_full(key):
+            displaced = half.victim(key, now - self.bounds.patience_s)
+            if displaced is None:
+                self.counts["refused"] += 1
+                return Admission(None)
+            self.counts["displaced_silent" if displaced.is_silent else "displaced_slow"] += 1
+            displaced.leave()
+        place = Place(half, key, owner, now)
+        half.add(place)
+        return Admission(place, displaced)
+
+    def take_silent(self, now: float) -> list[Place[T]]:
+        """Free the places of connections that were silent for too long; the shell ends them."""
+        late: list[Place[T]] = []
+        if self.bounds.first_byte_s:
+            for half in self._halves:
+                while (place := half.oldest_silent()) is not None and now - place.began >= self.bounds.first_byte_s:
+                    self.counts["silent"] += 1
+                    place.leave()
+                    late.append(place)
+        return late
+
+
+class _Half(Generic[T]):
+    """Places of one half of a pool."""
+
+    def __init__(self, places_max: int, share_max: int, has_received: Callable[[T], bool] | None) -> None:
+        self._places_max, self._share_max, self._has_received = places_max, share_max, has_received
+        self._places: OrderedDict[Place[T], None] = OrderedDict()  # oldest first
+        self._silent: OrderedDict[Place[T], None] = OrderedDict()
+        self._by_key: dict[str, OrderedDict[Place[T], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def is_full(self, key: str) -> bool:
+        return len(self._places) >= self._places_max or len(self._by_key.get(key, ())) >= self._share_max
+
+    def victim(self, key: str, patient_since: float) -> Place[T] | None:
+        """Return the connection that goes for a newcomer of ``key``, None if none does."""
+        mine = self._by_key.get(key, OrderedDict())
+        if len(mine) >= self._share_max:
+            silent = next((place for place in mine if self._is_silent(place)), None)
+            return silent or _older(next(iter(mine)), patient_since)
+        if (silent := self.oldest_silent()) is not None:
+            return silent
+        most = max(self._by_key.values(), key=len)
+        if len(most) >= len(mine) + 2:
+            return next(iter(most))
+        return _older(next(iter(self._places)), patient_since)
+
+    def oldest_silent(self) -> Place[T] | None:
+        """Return the connection that has sent nothing for longest."""
+        while self._silent:
+            place = next(iter(self._silent))
+            if self._is_silent(place):
+                return place
+        return None
+
+    def _is_silent(self, place: Place[T]) -> bool:
+        if place.is_silent and self._has_received is not None and self._has_received(place.owner):
+            place.heard()
+        return place.is_silent
+
+    def add(self, place: Place[T]) -> None:
+        self._places[place] = self._silent[place] = None
+        self._by_key.setdefault(place.key, OrderedDict())[place] = None
+
+    def heard(self, place: Place[T]) -> None:
+        place.is_silent = False
+        del self._silent[place]
+
+    def remove(self, place: Place[T]) -> None:
+        del self._places[place]
+        self._silent.pop(place, None)
+        mine = self._by_key[place.key]
+        del mine[place]
+        if not mine:
+            del self._by_key[place.key]
+
+
+def _older(place: Place[T], since: float) -> Place[T] | None:
+    return place if place.began <= since else None

@@ -1,0 +1,63 @@
+"""Connections to the edge's port of links whose HELLO was not accepted yet: places of one `AdmissionPool`.
+
+How long one may stay is the loop's business (``ConnOptions.connect_timeout_ns``); here is decided which of them stay.
+"""
+
+from collections.abc import Callable, Iterable
+
+from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from edge.hot.state import Conn
+
+__all__ = ["PendingLinks"]
+
+
+class PendingLinks:
+    """Accepted connections that have not authenticated.
+
+    Args:
+        has_received: Says of a connection whether a byte came.
+
+    Attributes:
+        pool: Their places.
+        known: Addresses of nodes of the map, of seeds, and of peers whose certificates were accepted.
+    """
+
+    def __init__(self, has_received: Callable[[Conn], bool]) -> None:
+        self.known = KnownAddresses()
+        self.pool: AdmissionPool[Conn | None] = AdmissionPool(
+            POOLS["edge_links"], self.known.knows, lambda conn: conn is not None and has_received(conn)
+        )
+        self._places: dict[int, tuple[Place[Conn | None], str]] = {}  # by number of the connection; and its address
+
+    def admit(self, now: float, address: str) -> tuple[Place[Conn | None] | None, Conn | None]:
+        """Return the place of a newcomer, None if it is refused, and the connection to close for it."""
+        place, displaced = self.pool.admit(now, address, None)
+        return place, displaced.owner if displaced is not None else None
+
+    def attached(self, place: Place[Conn | None], conn: Conn, address: str) -> None:
+        """Note which connection has a place."""
+        place.owner = conn
+        self._places[conn.number] = place, address
+
+    def authenticated(self, conn: Conn, name: str, now: float) -> None:
+        """Free the place of a connection that is a link from now on.
+
+        Args:
+            conn: It may have been dialled by this edge, and have no place.
+            name: Of its certificate, "" without one.
+            now: Seconds.
+        """
+        place, address = self._places.pop(conn.number, (None, ""))
+        if place is not None:
+            place.leave()
+            self.known.add(name, address, now)
+
+    def ended(self, conn: Conn) -> None:
+        """Free the place of a connection that is gone."""
+        place, _ = self._places.pop(conn.number, (None, ""))
+        if place is not None:
+            place.leave()
+
+    def take_silent(self, now: float) -> Iterable[Conn]:
+        """Return the connections that sent nothing in time; the caller closes them."""
+        return [place.owner for place in self.pool.take_silent(now) if place.owner is not None]
