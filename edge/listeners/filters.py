@@ -33,7 +33,7 @@ def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
 
 
 def listener_filter(
-    protocol: str, path: str = "", origins: tuple[str, ...] = ()
+    protocol: str, path: str = "", origins: tuple[str, ...] = (), *, joined: bool = False
 ) -> Callable[[int], StreamFilter | None]:
     """Return what makes a fresh filter for each connection, or None where MQTT comes as it is.
 
@@ -43,7 +43,7 @@ def listener_filter(
         return _none
     from edge.listeners.websocket import WebSocketServer
 
-    return lambda packet_bytes_max: WebSocketServer(path, origins, packet_bytes_max)
+    return lambda packet_bytes_max: WebSocketServer(path, origins, packet_bytes_max, joined)
 
 
 def _none(packet_bytes_max: int) -> None:

@@ -48,7 +48,9 @@ class Listener:
         self.policy = policy_of(settings)  # a reload of limits replaces it
         self.context = listener_context(settings, gateways)  # a reload replaces it, for the next handshakes
         self.intake = Intake(settings, self.policy.unmetered)
-        self.filter = listener_filter(settings.protocol, settings.path, settings.origins)
+        self.filter = listener_filter(
+            settings.protocol, settings.path, settings.origins, joined=settings.packets_per_frame == "many"
+        )
         self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
         what = f"listener {settings.name}"
         self.socket = bind_socket(settings.bind, settings.port, what)

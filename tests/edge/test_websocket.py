@@ -23,6 +23,7 @@ from wsproto.frame_protocol import FrameProtocol
 
 from edge.listeners.filters import listener_filter
 from edge.listeners.websocket import WebSocketServer
+from mqtt.data_types import encode_varint
 
 
 class Browser:
@@ -56,6 +57,34 @@ def test_packets_need_not_align_with_frames() -> None:
     assert received == b"abcdef"
     (event,) = browser.events(server.wrap(b"answer"))
     assert isinstance(event, BytesMessage) and event.data == b"answer"
+
+
+def packet(size: int) -> bytes:
+    """Return a PUBLISH of QoS 0 with ``size`` bytes behind its fixed header."""
+    return b"\x30" + encode_varint(size) + b"\0\1t" + bytes(size - 3)
+
+
+def test_each_packet_has_a_frame() -> None:
+    """paho C reads the second packet of a frame late; joined is a setting of the listener."""
+    sizes = (3, 123, 124, 125, 126, 127, 128, 16_383, 16_384, 65_535, 65_536, 2_097_152)
+    packets = [packet(size) for size in sizes] + [b"\xd0\0", b"\x40\2\0\1"]
+    server, browser = opened()
+    events = browser.events(server.wrap(b"".join(packets)))
+    assert [event.data for event in events if isinstance(event, BytesMessage)] == packets
+    joined = WebSocketServer(joined=True)
+    browser = Browser("mqtt")
+    joined.receive(browser.hello)
+    browser.events(joined.take_output())
+    (event,) = browser.events(joined.wrap(b"".join(packets[:3])))
+    assert isinstance(event, BytesMessage) and event.data == b"".join(packets[:3])
+
+
+@pytest.mark.parametrize("data", [b"\xd0", b"\x30\xff", b"\x30\xff\xff\xff\xff\xff", b"\xd0\0\x30\5a", b"\x30\5"])
+def test_bytes_that_are_no_whole_packets_are_sent_all_the_same(data: bytes) -> None:
+    server, browser = opened()
+    assert (
+        b"".join(event.data for event in browser.events(server.wrap(data)) if isinstance(event, BytesMessage)) == data
+    )
 
 
 def test_handshake_in_pieces_and_data_behind_it() -> None:
