@@ -417,6 +417,7 @@ class Connecting:
             announced_topic_alias_maximum=limits.topic_alias_maximum,
             receive_maximum=client.receive_maximum,
             fresh=packet.clean_start,
+            resumed=answer.session_present,
             session=client.session,
             owner_epoch=client.owner_epoch,
             retain_available=limits.retain_available,

@@ -1,7 +1,7 @@
 # C form of acks.py.
 from edge.hot.ack_rows cimport record_ack
 from edge.hot.buffers cimport get16, read_varint, varint_end
-from edge.hot.deliver cimport drain_pending, free_identifier, set_state, state_of
+from edge.hot.deliver cimport drain_pending, free_identifier, is_of_flow, set_state, state_of
 from edge.hot.durations cimport count_duration
 from edge.hot.encode cimport valid_text
 from edge.hot.excess cimport end_excess
@@ -10,13 +10,17 @@ from edge.hot.layout cimport (
     PACKET_IDENTIFIER_IN_USE, PACKET_IDENTIFIER_NOT_FOUND, PAYLOAD_FORMAT_INVALID, PROTOCOL_ERROR, QUOTA_EXCEEDED,
     SERVER_BUSY, TOPIC_NAME_INVALID, UNSPECIFIED_ERROR
 )
-from edge.hot.output cimport answer_unknown, pending_output, output_of, unpark, write_short
+from edge.hot.output cimport answer_unknown, mark_dirty, pending_output, output_of, unpark, write_short
 from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
 from edge.hot.round_trips cimport end_trip
-from edge.hot.state cimport Conn, HotState, PendingAck, Outbound, PARK_QUOTA, Peer
+from edge.hot.state cimport ANSWER_PENDING, Conn, HotState, PendingAck, Outbound, PARK_QUOTA, Peer, RELEASE_PENDING
 from edge.hot.told_origins cimport forget_origin, note_origin, write_told
 from edge.hot.traces cimport trace_acked, trace_answered
+
+
+cdef enum:
+    ACK_WAITS = 0x100
 
 
 cdef PendingAck new_message(HotState hot, int qos, Conn conn, int packet_identifier)
@@ -32,6 +36,6 @@ cdef int acknowledged(HotState hot, Conn conn, int first, unsigned char* data, P
 # private
 cdef bint _withhold(HotState hot, Conn conn, PendingAck message) except -1
 cdef int _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code) except -1
-cdef object _released(HotState hot, Conn conn, int identifier, int reason_code)
+cdef int _released(HotState hot, Conn conn, int identifier, int reason_code) except -1
 cdef bint _valid_code(int first, int code)
 cdef int _ack_properties(unsigned char* data, Py_ssize_t begin, Py_ssize_t end)

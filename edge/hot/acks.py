@@ -15,7 +15,7 @@ from edge.hot.state import Conn, HotState, Outbound, Peer, PendingAck
 if not cython.compiled:
     from edge.hot.ack_rows import record_ack
     from edge.hot.buffers import get16, read_varint, varint_end
-    from edge.hot.deliver import drain_pending, free_identifier, set_state, state_of
+    from edge.hot.deliver import drain_pending, free_identifier, is_of_flow, set_state, state_of
     from edge.hot.durations import count_duration
     from edge.hot.encode import valid_text
     from edge.hot.excess import end_excess
@@ -34,12 +34,14 @@ if not cython.compiled:
         TOPIC_NAME_INVALID,
         UNSPECIFIED_ERROR,
     )
-    from edge.hot.output import answer_unknown, unpark, write_short
+    from edge.hot.output import answer_unknown, mark_dirty, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.round_trips import end_trip
-    from edge.hot.state import PARK_QUOTA
+    from edge.hot.state import ANSWER_PENDING, PARK_QUOTA, RELEASE_PENDING
     from edge.hot.told_origins import forget_origin, note_origin, write_told
     from edge.hot.traces import trace_acked, trace_answered
+
+    ACK_WAITS = 0x100  # of acknowledged, beside reason codes
 
 __all__: list[str] = []
 
@@ -84,6 +86,8 @@ def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython
     if conn.received is not None and packet_identifier in conn.received:
         if reason_code < FAILURE:
             conn.received[packet_identifier] = reason_code
+            if conn.parked & PARK_QUOTA:
+                unpark(hot, conn, PARK_QUOTA)  # on a repeat, perhaps
         else:
             del conn.received[packet_identifier]  # the flow ends here [MQTT-4.3.3-9]
     if conn.version != 5 or reason_code >= FAILURE:
@@ -191,7 +195,7 @@ def acknowledged(
     """Handle PUBACK, PUBREC, PUBREL or PUBCOMP, ``data[at:end]`` behind the fixed header.
 
     Returns:
-        0, or the reason code of what is wrong with the packet.
+        0, the reason code of what is wrong with the packet, or ACK_WAITS: the connection is parked before it.
     """
     reason_code: cython.int = 0
     identifier: cython.int
@@ -212,14 +216,12 @@ def acknowledged(
         if wrong != 0:
             return wrong
     if first == 0x62:
-        _released(hot, conn, identifier, reason_code)
-    elif conn.session != 0:
-        push_acknowledged(hot, conn, first >> 4, identifier, reason_code)
-    elif conn.outbound is None:
+        return _released(hot, conn, identifier, reason_code)
+    if conn.session != 0:
+        return push_acknowledged(hot, conn, first >> 4, identifier, reason_code)
+    if conn.outbound is None:
         return answer_unknown(hot, conn, first, identifier, reason_code)
-    else:
-        return _ephemeral(hot, conn, first, identifier, reason_code)
-    return 0
+    return _ephemeral(hot, conn, first, identifier, reason_code)
 
 
 def _ephemeral(
@@ -228,8 +230,8 @@ def _ephemeral(
     """Take the acknowledgement of a message that was sent (state 1: QoS 1, 2: QoS 2, 3: released), or an error."""
     outbound: Outbound = conn.outbound  # type: ignore[assignment]  # the caller answers where there is none
     state: cython.int = state_of(outbound, identifier)
-    if (state == 1 and first != 0x40) or (state > 1 and first == 0x40) or (state == 2 and first == 0x70):
-        return PROTOCOL_ERROR  # [MQTT-4.3.2-2] [MQTT-4.3.3-4]: no packet of that flow
+    if not is_of_flow(state, first >> 4):
+        return PROTOCOL_ERROR
     if state == 0:
         return answer_unknown(hot, conn, first, identifier, reason_code)
     if outbound.traced is not None:
@@ -245,20 +247,32 @@ def _ephemeral(
     return 0
 
 
-def _released(hot: HotState, conn: Conn, identifier: cython.int, reason_code: cython.int) -> None:
-    """PUBREL: forget the identifier, answer PUBCOMP [MQTT-4.3.3-11]."""
+def _released(hot: HotState, conn: Conn, identifier: cython.int, reason_code: cython.int) -> cython.int:
+    """PUBREL: forget the identifier, answer PUBCOMP [MQTT-4.3.3-11].
+
+    It waits until the message has its PUBREC. 0x92 says that nothing is released; a stored session that was resumed may
+    have released it on an earlier connection (MQTT 5.0 section 3.7.2.1: no error during recovery).
+    """
+    code = conn.received.get(identifier) if conn.received is not None else None
+    if code == ANSWER_PENDING:
+        conn.parked |= PARK_QUOTA
+        hot.parked_quota += 1
+        mark_dirty(hot, conn)
+        return ACK_WAITS
+    if code is None and (conn.session == 0 or not conn.resumed):
+        return write_short(hot, conn, 0x70, identifier, PACKET_IDENTIFIER_NOT_FOUND)
     if conn.session != 0:
+        if code is not None:
+            conn.received[identifier] = RELEASE_PENDING  # type: ignore[index]  # it has this identifier
         hot.handler.pubrel(conn, identifier, reason_code)
-        return
-    if conn.received is None or conn.received.get(identifier, -1) < 0:
-        write_short(hot, conn, 0x70, identifier, PACKET_IDENTIFIER_NOT_FOUND)
-        return
-    del conn.received[identifier]
+        return 0
+    del conn.received[identifier]  # type: ignore[union-attr]  # likewise
     if conn.origins is not None:
         forget_origin(conn, identifier)
     write_short(hot, conn, 0x70, identifier, 0)
     if conn.version == 5:
         count_back(hot, conn)
+    return 0
 
 
 def _valid_code(first: cython.int, code: cython.int) -> cython.bint:

@@ -111,6 +111,7 @@ class Connections(HotState):
         conn.heard_ns = max(conn.heard_ns, self.now_ns)
         conn.quota_max = options.announced_receive_maximum
         conn.fresh = options.fresh
+        conn.resumed = options.resumed
         conn.packet_bytes_max = options.announced_maximum_packet_size
         conn.alias_max = options.announced_topic_alias_maximum if options.version == 5 else 0
         conn.aliases_told_max = options.topic_alias_maximum

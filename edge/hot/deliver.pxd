@@ -36,6 +36,7 @@ cdef Py_ssize_t _payload_at(bytes encoded, Py_ssize_t at, bint five) except -1
 cdef int take_identifier(Outbound outbound, int state, long long now_ns) except -1
 cdef bint free_identifier(Outbound outbound, int packet_identifier) except -1
 cdef int state_of(Outbound outbound, int packet_identifier) except -1
+cdef bint is_of_flow(int state, int packet_type) noexcept
 cdef object set_state(Outbound outbound, int packet_identifier, int state)
 cdef object drain_pending(HotState hot, Conn conn)
 cdef bint park_if_slow(HotState hot, Conn publisher, Route route) except -1

@@ -452,6 +452,18 @@ def state_of(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
     return states[slot]
 
 
+def is_of_flow(state: cython.int, packet_type: cython.int) -> cython.bint:
+    """Whether PUBACK (4), PUBREC (5) or PUBCOMP (7) answers a message in that state [MQTT-4.3.2-2] [MQTT-4.3.3-4].
+
+    0: no such message, 1: QoS 1, 2: QoS 2, 3: PUBREL was sent, 4: PUBREC came and PUBREL was not sent yet.
+    """
+    if state == 0:
+        return True
+    if state == 1 or packet_type == 4:
+        return state == 1 and packet_type == 4
+    return packet_type == 5 or state == 3
+
+
 def set_state(outbound: Outbound, packet_identifier: cython.int, state: cython.int) -> None:
     """Change the state of an identifier in use."""
     states: bytearray = outbound.states

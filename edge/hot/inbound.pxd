@@ -14,14 +14,16 @@ from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.outboxes cimport park_if_peers_full
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
-from edge.hot.state cimport Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
+from edge.hot.state cimport ANSWER_PENDING, Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 from edge.hot.traces cimport note_event, trace_refused
 from edge.hot.verdicts cimport allowed_route
 
 
 cdef enum:
-    ANSWERED_TWICE = 0x100
     INBOUND_BYTES = 65536
+    NEW_IDENTIFIER = 0
+    REPEAT_ANSWERED = 1
+    REPEAT_WAITS = 2
 
 
 cdef bint park_if_full(HotState hot, Conn conn, Route route) except -1
@@ -37,7 +39,7 @@ cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos, bint retain)
 cdef bint _is_allowed(HotState hot, Conn conn, Route route, bint retain) noexcept
 cdef Route _unless_refused(HotState hot, Conn conn, Route route, int qos)
 cdef int _load(HotState hot, Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
-cdef bint _answer_repeat(HotState hot, Conn conn, int packet_identifier)
+cdef int _answer_repeat(HotState hot, Conn conn, int packet_identifier) except -1
 cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)
 cdef object _accept(HotState hot, Conn conn, Route route, Packet packet)
 cdef bint _is_for_core(Conn conn, Route route, Packet packet)

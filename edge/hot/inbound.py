@@ -36,12 +36,12 @@ if not cython.compiled:
     from edge.hot.output import mark_dirty, pending_output
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
-    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
+    from edge.hot.state import ANSWER_PENDING, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
     from edge.hot.traces import note_event, trace_refused
     from edge.hot.verdicts import allowed_route
 
     INBOUND_BYTES = 64 * 1024  # of a turn's bound, for a message that the core takes
-    ANSWERED_TWICE = 0x100  # in Conn.received: PUBREC was repeated on this connection; compiled: inbound.pxd
+    NEW_IDENTIFIER, REPEAT_ANSWERED, REPEAT_WAITS = 0, 1, 2  # of _answer_repeat; compiled: inbound.pxd
 
 __all__: list[str] = []
 
@@ -155,11 +155,13 @@ def single(
             conn.parked |= PARK_HANDLER
         mark_dirty(hot, conn)
         return False
-    if packet.qos == 2 and _answer_repeat(hot, conn, packet.packet_identifier):
-        return True
     topic = _topic_of(hot, conn, packet, data[body + 2 : body + 2 + get16(data, body)])
     if topic is None:
         return True
+    if packet.qos == 2 and conn.received is not None:
+        wrong = _answer_repeat(hot, conn, packet.packet_identifier)
+        if wrong != NEW_IDENTIFIER:
+            return wrong == REPEAT_ANSWERED
     if packet.qos > 0 and conn.quota >= conn.quota_max:
         wrong = judge_excess(hot, conn)
         if wrong == EXCEEDED:
@@ -243,27 +245,25 @@ def _load(
     return 0
 
 
-def _answer_repeat(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cython.bint:
-    """Answer a QoS 2 identifier that an ephemeral session uses again before PUBREL by PUBREC [MQTT-4.3.3-10].
+def _answer_repeat(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cython.int:
+    """Answer a QoS 2 PUBLISH whose identifier is in use on this connection by PUBREC, however often [MQTT-4.3.3-10].
 
-    Returns:
-        Whether it was a repeat: it is done then.
+    It waits, unparsed, while the first one has no PUBREC yet, or while PUBREL is being recorded. An identifier of an
+    earlier connection of a durable session is not known here: its partition finds that it is a repeat.
     """
-    if conn.session != 0 or conn.received is None:
-        return False
-    code = conn.received.get(packet_identifier)
+    code = conn.received.get(packet_identifier)  # type: ignore[union-attr]  # the caller looked
     if code is None:
-        return False
+        return NEW_IDENTIFIER
+    if code < 0:
+        conn.parked |= PARK_QUOTA
+        hot.parked_quota += 1
+        mark_dirty(hot, conn)
+        return REPEAT_WAITS
     hot.packets_in += 1
     hot.dropped_repeated += 1
-    if code >= ANSWERED_TWICE and code >> 16 == hot.packet.payload_bytes:
-        # The same message a third time, after two PUBRECs: only a broken client goes on like that [MQTT-4.4.0-1].
-        fail(hot, conn, PROTOCOL_ERROR)
-    elif code >= 0:
-        conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
-        answer(hot, conn, 2, packet_identifier, 0 if code >= ANSWERED_TWICE else code)
-        conn.received[packet_identifier] = ANSWERED_TWICE | hot.packet.payload_bytes << 16
-    return True
+    conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
+    answer(hot, conn, 2, packet_identifier, code)
+    return REPEAT_ANSWERED
 
 
 def _topic_of(hot: HotState, conn: Conn, packet: Packet, topic: bytes) -> bytes | None:
@@ -317,10 +317,9 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
         hot.publish_in_qos1 += 1
     else:
         hot.publish_in_qos2 += 1
-        if conn.session == 0:
-            if conn.received is None:
-                conn.received = {}
-            conn.received[identifier] = -1
+        if conn.received is None:
+            conn.received = {}
+        conn.received[identifier] = ANSWER_PENDING
     if route.reason_code == 0 and _is_for_core(conn, route, packet):
         _give_to_core(hot, conn, route, packet)
         return

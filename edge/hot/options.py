@@ -111,6 +111,7 @@ class SessionOptions(msgspec.Struct):  # likewise
     announced_topic_alias_maximum: int = DEFAULT.topic_alias_maximum  # beyond it, or 0: error 0x94 [MQTT-3.3.2-9]
     fresh: bool = False  # Clean Start: the client has nothing to send again
     session: int = 0  # durable session number; 0: ephemeral
+    resumed: bool = False  # the session has state of earlier connections
     owner_epoch: int = 0
     retain_available: bool = DEFAULT.retain_available
     maximum_qos: int = DEFAULT.maximum_qos

@@ -1,5 +1,5 @@
 # C form of parse.py.
-from edge.hot.acks cimport acknowledged
+from edge.hot.acks cimport ACK_WAITS, acknowledged
 from edge.hot.buffers cimport Buffer, get16, read_varint, reserve, same_bytes, varint_end
 from edge.hot.encode cimport walk_properties
 from edge.hot.fanout cimport fan_out_run

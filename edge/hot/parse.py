@@ -12,7 +12,7 @@ from edge.hot.buffers import Buffer
 from edge.hot.state import Conn, HotState, Packet, Route
 
 if not cython.compiled:
-    from edge.hot.acks import acknowledged
+    from edge.hot.acks import ACK_WAITS, acknowledged
     from edge.hot.buffers import get16, read_varint, reserve, same_bytes, varint_end
     from edge.hot.encode import walk_properties
     from edge.hot.fanout import fan_out_run
@@ -278,8 +278,10 @@ def _other(
                 conn.parked |= PARK_OUTPUT  # each asks for an answer, and none is read
                 mark_dirty(hot, conn)
                 return False
-            hot.packets_in += 1
             wrong = acknowledged(hot, conn, first, data, body, stop)
+            if wrong == ACK_WAITS:
+                return False
+            hot.packets_in += 1
             if wrong != 0:
                 fail(hot, conn, wrong)
             return True

@@ -17,15 +17,17 @@ if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
     from edge.hot.deliver import deliver_to
     from edge.hot.fanout import fan_out, redispatch
-    from edge.hot.layout import FAILURE, NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
+    from edge.hot.layout import NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
     from edge.hot.notes import note_drop
     from edge.hot.origins import was_picked
     from edge.hot.outboxes import park_if_primary_full
-    from edge.hot.output import note_high, pending_output, write_short
+    from edge.hot.output import note_high, pending_output, unpark, write_short
     from edge.hot.picks import unfinished_picks
     from edge.hot.records import load_record, topic_of
     from edge.hot.refused_topics import ENDS, TAKES, judge_refused
     from edge.hot.routes import known_route
+    from edge.hot.state import PARK_QUOTA, RELEASE_PENDING
+    from edge.hot.told_origins import forget_origin
 
 __all__ = ["Publications"]
 
@@ -213,8 +215,15 @@ class Publications(Connections):
             return
         write_short(self, conn, 0x70, packet_identifier, reason_code)
         conn.has_acks = True
-        if conn.version == 5 and reason_code < FAILURE:
+        if conn.received is None or conn.received.get(packet_identifier) != RELEASE_PENDING:
+            return  # it came on an earlier connection, or PUBREL twice
+        del conn.received[packet_identifier]
+        if conn.origins is not None:
+            forget_origin(conn, packet_identifier)
+        if conn.version == 5:
             count_back(self, conn)
+        elif conn.parked & PARK_QUOTA:
+            unpark(self, conn, PARK_QUOTA)  # on the next message with this identifier, perhaps
 
     def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
         """Send one message to one ephemeral session outside any route, as retained copies are; RETAIN as given.

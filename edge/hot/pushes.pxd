@@ -1,10 +1,10 @@
 # C form of pushes.py.
 from edge.hot.buffers cimport Buffer, append_bytes, get16, get32, get64, put16, put32, put64, reserve
-from edge.hot.deliver cimport write_copy
+from edge.hot.deliver cimport is_of_flow, write_copy
 from edge.hot.encode cimport publish_bytes
 from edge.hot.layout cimport (
-    FAILURE, NOT_AUTHORIZED, PACKET_TOO_LARGE, PUSH, PUSH_ACK_BYTES, PUSH_ACK_CODE_AT, PUSH_ACK_OWNER_EPOCH_AT,
-    PUSH_ACK_PARTITION_EPOCH_AT, PUSH_ACK_SESSION_AT, PUSH_ACK_SESSION_SEQ_AT, PUSH_ACK_TYPE_AT, PUSH_DUP_FLAG,
+    FAILURE, NOT_AUTHORIZED, PACKET_TOO_LARGE, PROTOCOL_ERROR, PUSH, PUSH_ACK_BYTES, PUSH_ACK_CODE_AT,
+    PUSH_ACK_OWNER_EPOCH_AT, PUSH_ACK_PARTITION_EPOCH_AT, PUSH_ACK_SESSION_AT, PUSH_ACK_SESSION_SEQ_AT, PUSH_ACK_TYPE_AT, PUSH_DUP_FLAG,
     PUSH_EXPIRY_AT, PUSH_FLAGS_AT, PUSH_HEAD, PUSH_IDENTIFIER_AT, PUSH_OWNER_EPOCH_AT, PUSH_PARTITION_EPOCH_AT,
     PUSH_PAYLOAD_BYTES_AT, PUSH_PROPERTY_BYTES_AT, PUSH_PUBREL_FLAG, PUSH_SESSION_AT, PUSH_SESSION_SEQ_AT,
     PUSH_TOPIC_BYTES_AT, PUSH_TRACED_FLAG, QOS_BITS, RETAIN_FLAG
@@ -25,7 +25,7 @@ cdef enum:
 
 
 cdef object receive_pushes(HotState hot, Peer peer, bytes payload)
-cdef object push_acknowledged(HotState hot, Conn conn, int packet_type, int packet_identifier, int reason_code)
+cdef int push_acknowledged(HotState hot, Conn conn, int packet_type, int packet_identifier, int reason_code) except -1
 cdef object send_push_ack(
     HotState hot, Conn conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type,
     int reason_code

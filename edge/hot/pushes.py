@@ -16,12 +16,13 @@ from edge.hot.state import Conn, HotState, Outbound, Packet, Peer
 if not cython.compiled:
     from edge.hot.batches import push_acks_of
     from edge.hot.buffers import append_bytes, get16, get32, get64, put32, put64, reserve
-    from edge.hot.deliver import write_copy
+    from edge.hot.deliver import is_of_flow, write_copy
     from edge.hot.encode import publish_bytes
     from edge.hot.layout import (
         FAILURE,
         NOT_AUTHORIZED,
         PACKET_TOO_LARGE,
+        PROTOCOL_ERROR,
         PUSH_ACK_BYTES,
         PUSH_ACK_CODE_AT,
         PUSH_ACK_OWNER_EPOCH_AT,
@@ -56,7 +57,7 @@ __all__: list[str] = []
 if not cython.compiled:  # compiled, these are C constants: pushes.pxd
     # Acknowledgements that a new primary may not know of. Of older ones QoS 1 messages are sent again as repeats.
     ANSWERED_MAX = 512
-    # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written.
+    # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written (``is_of_flow``).
     WRITTEN, RECEIVED, RELEASED = 2, 4, 3
 
 
@@ -234,37 +235,36 @@ def _push_release(
 
 def push_acknowledged(
     hot: HotState, conn: Conn, packet_type: cython.int, packet_identifier: cython.int, reason_code: cython.int
-) -> None:
-    """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7): pass it on under what was really written here."""
+) -> cython.int:
+    """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7): pass it on under what was really written here.
+
+    Returns:
+        0, or PROTOCOL_ERROR where it answers no message of that kind, as of an ephemeral session.
+    """
     outbound: Outbound | None = conn.outbound
     known = outbound.pushes.get(packet_identifier) if outbound is not None and outbound.pushes is not None else None
     if known is None or outbound is None or outbound.pushes is None:
-        answer_unknown(hot, conn, packet_type << 4, packet_identifier, reason_code)
-        return
+        return answer_unknown(hot, conn, packet_type << 4, packet_identifier, reason_code)
     session_seq, partition_epoch, state = known
+    if not is_of_flow(state, packet_type):
+        return PROTOCOL_ERROR
     if outbound.trips.packet == packet_identifier:
         end_trip(outbound.trips, hot.now_ns)
     if outbound.traced is not None:
         trace_acked(hot, conn, packet_type, packet_identifier, reason_code)
-    if packet_type == 4:
-        if state != 1:
-            hot.acks_unknown += 1
-            return
-    elif packet_type == 5:
+    if packet_type == 5:
         if state == RELEASED:
             write_short(hot, conn, 0x62, packet_identifier, 0)
         if state != WRITTEN:
-            return
+            return 0
         if reason_code < FAILURE:
             outbound.pushes[packet_identifier] = (session_seq, partition_epoch, RECEIVED)
             send_push_ack(hot, conn, partition_epoch, session_seq, 5, reason_code)
-            return
-    elif state != RELEASED:
-        hot.acks_unknown += 1
-        return
+            return 0
     del outbound.pushes[packet_identifier]
     _remember(outbound, session_seq, packet_type)
     send_push_ack(hot, conn, partition_epoch, session_seq, packet_type, reason_code)
+    return 0
 
 
 def _remember(outbound: Outbound, session_seq: cython.ulonglong, packet_type: cython.int) -> None:

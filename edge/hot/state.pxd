@@ -14,6 +14,8 @@ cdef enum:
     PARK_OUTPUT = 16
     PARK_RATE = 32
     UNREGISTERED = 0x40000000
+    ANSWER_PENDING = -1
+    RELEASE_PENDING = -2
 
 
 cdef class Conn:
@@ -60,6 +62,7 @@ cdef class Conn:
     cdef Py_ssize_t excess_bytes
     cdef long long owes_since_ns
     cdef readonly dict received
+    cdef bint resumed
     cdef dict refused
     cdef readonly object ack_queue
     cdef dict origins

@@ -51,6 +51,8 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
     PARK_RATE = 32  # it published more than publish_rate_max allows
     PARK_OUTPUT = 16  # it does not read what it asked for
     UNREGISTERED = 0x40000000  # Conn.armed before the loop has seen it
+    # Conn.received: no PUBREC was sent yet; PUBREL came and its partition has not recorded it. Else PUBREC's code.
+    ANSWER_PENDING, RELEASE_PENDING = -1, -2
 
 
 class Conn:
@@ -76,9 +78,7 @@ class Conn:
         self.number = self.asks_as = number  # the latter: whose verdicts of its own stand at Routes
         self.slot = 0  # where it stands in HotState.conns
         self.session = self.owner_epoch = 0
-        self.parsing = False
-        self.ready = False  # stands in HotState.ready
-        self.dirty = False  # stands in the chain that HotState.dirty_first begins
+        self.parsing = self.ready = self.dirty = False  # ready: in HotState.ready; dirty: in the chain of dirty_first
         self.next_dirty: Conn | None = None
         self.hearing = True  # false after end of file
         self.half_closed = False
@@ -99,18 +99,17 @@ class Conn:
         self.alias_max = 0
         self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished
         self.quota_max = 0
-        self.fresh = False  # began a new session and has sent nothing again
-        self.excess = False  # was above quota_max when last looked at
+        self.fresh = self.excess = False  # a new session that has sent nothing again; was above quota_max lately
         self.excess_bytes = 0  # read above it and not answered by us
         self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 while it does not
-        self.received: dict[int, int] | None = None  # QoS 2 identifiers before PUBREL: -1, or PUBREC's reason code
+        self.received: dict[int, int] | None = None  # QoS 2 identifiers that came on this connection, before PUBCOMP
+        self.resumed = False  # a stored session: it may know identifiers that did not come on this connection
         self.refused: dict[bytes, tuple[int, int]] | None = None  # topics without room: when first, when last
         self.ack_queue: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
         self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not asked for
         self.retain_available, self.qos_max = True, 2
         self.out: Buffer | None = None
-        self.has_acks = self.lagging = False
-        self.high = False  # stands in HotState.high: its output is above the bound
+        self.has_acks = self.lagging = self.high = False  # high: stands in HotState.high, its output is above the bound
         self.waits = 0  # subscribers that this publisher waits for
         self.waiters: list[Conn] | None = None
         self.high_since_ns = 0

@@ -1,7 +1,7 @@
 """Origins in PUBACK and PUBREC, as user properties, for publishers that asked for them in CONNECT.
 
 ``Conn.origins`` is None for all others. An origin is noted when its message is finished, and taken along by the packet
-that answers it; of QoS 2 of an ephemeral session it stays until PUBREL, for the answer to a repeat.
+that answers it; of QoS 2 it stays until PUBREL, for the answer to a repeat.
 Source: MQTT 5.0 sections 3.4.2.2.3, 3.5.2.2.3; decision: docs/adr/0173-origins-in-acknowledgements.md.
 """
 
@@ -43,7 +43,7 @@ def write_told(
 ) -> cython.int:
     """Append PUBACK or PUBREC with the origin that was noted, or without where the client takes no such packet."""
     text: bytes | None = conn.origins.get(packet_identifier)  # type: ignore[union-attr]  # the caller looked
-    if first == 0x40 or conn.session != 0 or reason_code >= FAILURE:
+    if first == 0x40 or reason_code >= FAILURE:
         forget_origin(conn, packet_identifier)
     if text is None:
         return write_short(hot, conn, first, packet_identifier, reason_code)

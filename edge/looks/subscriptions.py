@@ -108,8 +108,9 @@ def _flights(client: Client) -> Iterator[_Flight]:
         yield _Flight(client, packet, state, seq, None)
     for message in list(conn.ack_queue or ()):
         yield _Flight(client, message.packet_identifier, "unfinished", None, message)
-    for packet in list(conn.received or ()):
-        yield _Flight(client, packet, "unreleased", None, None)
+    for packet, code in list((conn.received or {}).items()):
+        if code != -1:  # without PUBREC it stands in ack_queue: ANSWER_PENDING of edge/hot/state.pxd
+            yield _Flight(client, packet, "unreleased", None, None)
 
 
 def _age_s(flight: _Flight) -> float | None:

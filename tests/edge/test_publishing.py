@@ -200,6 +200,7 @@ def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
     assert recorded(1, here) == [here]
     assert [copy.payload for copy in publishes(member)] == [b"1"]
     assert len(said(publisher, Pubrec)) == 1
+    publisher = edge.client("d", clean_start=False, properties=DURABLE)
     publisher.publish("a", b"1", 2, 1, dup=True)  # it did not see PUBREC
     recorded(1, here)
     assert publishes(member) == []

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from tests.clients.packets import ack, connect, publish
-from tests.edge.hot.harness import Broker
+from tests.edge.hot.harness import Broker, forwarded
 
 SECOND = 1_000_000_000
 
@@ -70,17 +72,45 @@ def test_alias_that_would_make_the_packet_too_large_is_left_out(hot: Any) -> Non
     assert broker.take(conn) == [packet]
 
 
-def test_repeated_message_is_answered_once_more_and_then_ends_the_connection(hot: Any) -> None:
-    """[MQTT-4.3.3-10], and [MQTT-4.4.0-1]: who has read two PUBRECs for it and sends it again is broken."""
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("session", [0, 9])
+def test_repeated_message_is_answered_however_often(hot: Any, session: int, version: int) -> None:
+    """[MQTT-4.3.3-10]: PUBREC for each, and each message counts once, whatever is said under its identifier."""
     broker = Broker(hot)
-    publisher = broker.client()
-    message = publish(b"a", b"x", 2, 1)
-    broker.send(publisher, message + message)
-    assert broker.take(publisher) == [ack(0x50, 1)] * 2
-    broker.send(publisher, publish(b"a", b"", 2, 1))  # another one under the same identifier is only answered
-    assert broker.take(publisher) == [ack(0x50, 1)]
-    broker.send(publisher, publish(b"a", b"", 2, 1))
-    assert publisher.closed
+    broker.handler.session_options = {"session": session, "announced_receive_maximum": 3}
+    publisher, subscriber = broker.client(version), broker.subscriber(b"#")
+    for payload in (b"x", b"x", b"x", b"y", b"x"):
+        broker.send(publisher, publish(b"a", payload, 2, 1, version))
+        assert broker.take(publisher) == [ack(0x50, 1)]
+    broker.send(publisher, publish(b"a", b"x", 2, 1, version) * 20)
+    assert broker.take(publisher) == [ack(0x50, 1)] * 20
+    assert publisher.quota == (1 if version == 5 else 0) and len(broker.take(subscriber)) == 1
+    broker.send(publisher, ack(0x62, 1))
+    assert broker.take(publisher) == [ack(0x70, 1)] and publisher.quota == 0 and not publisher.received
+    broker.send(publisher, publish(b"a", b"z", 2, 1, version))
+    assert broker.take(publisher) == [ack(0x50, 1)] and len(broker.take(subscriber)) == 1
+
+
+def test_repeat_sets_its_alias(hot: Any) -> None:
+    """[MQTT-3.3.2-12]: a message that is not sent on says what the next ones mean all the same."""
+    broker = Broker(hot)
+    publisher, subscriber = broker.client(5), broker.subscriber(b"#")
+    broker.send(publisher, publish(b"a", b"x", 2, 1, 5) + publish(b"a", b"x", 2, 1, 5, alias(1)))
+    broker.send(publisher, publish(b"", b"y", 0, 0, 5, alias(1)))
+    assert broker.take(subscriber) == [publish(b"a", b"x"), publish(b"a", b"y")]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_repeat_and_release_wait_for_the_answer_to_the_first(hot: Any, version: int) -> None:
+    """PUBREC, PUBREC, PUBCOMP in this order, though all was read before the message was taken."""
+    broker, edge = forwarded(hot)
+    publisher = broker.client(version)
+    broker.send(publisher, publish(b"a", b"x", 2, 1, version) * 2 + ack(0x62, 1) + publish(b"a", b"y", 1, 2, version))
+    assert broker.take(publisher) == [] and len(edge.records()) == 1
+    edge.tell()
+    broker.turn()
+    assert broker.take(publisher) == [ack(0x50, 1)] * 2 + [ack(0x70, 1)]
+    assert len(edge.records()) == 1
 
 
 def test_bytes_before_connect_do_not_stop_the_clock(hot: Any) -> None:
