@@ -3,7 +3,7 @@
 Decides which PUBLISH is new, which comes again, and when PUBACK and PUBREC leave: after the caller has acknowledged the
 message, in the order in which the messages of that QoS came [MQTT-4.6.0-2] [MQTT-4.6.0-3]. A message that its caller
 still holds when the connection ends is not handed over a second time when the broker sends it again. Our Receive
-Maximum bounds what is kept (section 4.9).
+Maximum bounds the exchanges of one connection and begins anew with the next one (section 4.9).
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class ClientInbound:
     """Received messages of one session over all its connections.
 
     Attributes:
-        taken: QoS 2 identifiers handed over and not released. Bounded by Receive Maximum.
+        taken: QoS 2 identifiers handed over and not released, on whichever connection.
     """
 
     def __init__(self) -> None:
         self.taken: set[int] = set()
+        self._unreleased: set[int] = set()  # of those, taken on the present connection
         self._open: dict[int, _Delivery] = {}  # of the present connection, by packet identifier
         self._earlier: dict[int, _Delivery] = {}  # of connections that ended
         self._order: dict[int, deque[_Delivery]] = {1: deque(), 2: deque()}  # as they came, by QoS
@@ -56,6 +57,7 @@ class ClientInbound:
         """Note that the connection ended: the broker will send again what was not answered."""
         self._earlier |= self._open
         self._open.clear()
+        self._unreleased.clear()
         for order in self._order.values():
             order.clear()
         self._aliases.clear()
@@ -63,6 +65,7 @@ class ClientInbound:
     def forget(self) -> None:
         """Discard all that the session kept."""
         self.taken.clear()
+        self._unreleased.clear()
         self._earlier.clear()
 
     def receive(self, packet: Publish) -> tuple[Publish | None, list[Puback | Pubrec]]:
@@ -129,6 +132,7 @@ class ClientInbound:
         """Take a PUBREL; return whether its message was handed over."""
         known = identifier in self.taken
         self.taken.discard(identifier)
+        self._unreleased.discard(identifier)
         return known
 
     def restore(self, taken: Iterable[int], held: Iterable[Publish]) -> None:
@@ -139,10 +143,10 @@ class ClientInbound:
             self._earlier[packet.packet_identifier] = _Delivery(packet)
 
     def _is_full(self) -> bool:
-        """Whether as many messages are unanswered as Receive Maximum allows; counted one by one at the bound alone."""
-        if len(self._open) + len(self.taken) < self._receive_maximum:
+        """Whether this connection has as many exchanges as Receive Maximum allows; exact at the bound alone."""
+        if len(self._open) + len(self._unreleased) < self._receive_maximum:
             return False
-        return len(self._open) + sum(each not in self._open for each in self.taken) >= self._receive_maximum
+        return len(self._open) + sum(each not in self._open for each in self._unreleased) >= self._receive_maximum
 
     def _answers(self, qos: int) -> list[Puback | Pubrec]:
         """Answer the messages of a QoS that are done, up to the first that is not."""
@@ -156,6 +160,7 @@ class ClientInbound:
                 answers.append(Puback(identifier))
             else:
                 self.taken.add(identifier)
+                self._unreleased.add(identifier)
                 answers.append(Pubrec(identifier))
         return answers
 

@@ -149,6 +149,19 @@ def test_an_identifier_that_means_another_message_now(text: bytes, dup: bool) ->
     assert broker.hears() == [Puback(1)]
 
 
+def test_receive_maximum_begins_anew_with_each_connection() -> None:
+    """Section 4.9. A broker that lost PUBACKs in a crash sends their messages again, before it releases later ones."""
+    broker = peer()
+    first, *later = broker.gives(message(1), message(2, 2), message(3, 2))
+    for each in (first, *later):
+        broker.session.acknowledge(each)
+    broker.session.closed()
+    broker.connect()
+    again = broker.gives(message(1, dup=True), message(4), message(5))
+    assert [each.packet_identifier for each in again] == [1, 4, 5]
+    assert isinstance(broker.says(message(6))[-1], MustClose)
+
+
 def test_a_forgotten_session_has_nothing_to_answer() -> None:
     broker = peer()
     (held,) = broker.gives(message(1, 2, b"x"))
