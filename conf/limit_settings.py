@@ -186,7 +186,7 @@ class EdgeConduct(BaseModel, frozen=True, extra="forbid"):
         default=0.0,
         ge=0,
         le=1e6,
-        description="wills per second that this edge publishes, 0: no limit; more wait at their partition",
+        description="wills per second that this edge publishes, 0: no limit; more wait there",
     )
     packet_timeout_s: float = Field(
         default=30.0,

@@ -41,6 +41,7 @@ from edge.node.node import NS, Counts, EdgeNode
 from edge.node_messages import NodeMessages
 from edge.publishing.cluster_events import ClusterEvents
 from edge.publishing.operator_messages import OperatorMessages
+from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.picking import Picking
 from edge.publishing.publishing import Publishing
 from edge.publishing.recording import Recording
@@ -189,10 +190,10 @@ class EdgeCore:
         sending = Sending(node, hot, clients, routes)
         self._ordered_messages = OperatorMessages(node, routes, sending)
         self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
-        may_fire_will = self.conduct.may_fire_will
-        self.publishing = Publishing(node, hot, clients, routes, sending, self.recording, may_fire_will, self._absent)
+        answers, acting = OrderAnswers(node), (sending, self.recording, self.conduct, self._absent)
+        self.publishing = Publishing(node, hot, clients, routes, *acting, answers)
         self.given_up: Callable[[bytes, bytes, int], None] = self.publishing.given_up  # of Handler
-        self._redispatching = Redispatching(node, hot, routes, self.picking)
+        self._redispatching = Redispatching(node, hot, routes, self.picking, answers)
 
     def _join_messages(self) -> NodeMessages:
         hearing = (self.node, self.links, self.follower, self.policy, self.requests, self.routes, self.registrar)

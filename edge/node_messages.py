@@ -32,12 +32,12 @@ from wire.messages.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, TIER_STOR
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relay, Relayed
 from wire.messages.orders import NodeOrdered, OrderNode
-from wire.messages.redispatch import RedispatchOrder
+from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
 from wire.messages.running_traces import RunningTrace
 from wire.messages.sessions import KickSession, PollClaims, SessionExpired, SessionOpened
-from wire.messages.wills import FireWill
+from wire.messages.wills import FireWill, WillFired
 from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["NodeMessages"]
@@ -167,7 +167,7 @@ class NodeMessages:
         """Take a message of a storage node."""
         self._node.wake()
         if type(message) in OF_PRIMARIES and not self._is_primary(node, message):
-            self._misplaced(node, message)  # a primary repeats what this edge's map is too old for
+            self._misplaced(node, message)
             return
         take = self._orders.get(type(message))
         if take is None:
@@ -186,9 +186,14 @@ class NodeMessages:
         return standing(self._node.map, node, number, epoch, 0) is Standing.PRIMARY
 
     def _misplaced(self, node: str, message: Control) -> None:
+        """Refuse an order of a node that this edge's map does not name; the map may be too old, so it comes again."""
         peer = self._node.peer_of(node)
         if peer is not None:
             self._links.violated(peer, name_of(message), "placement")
+        if isinstance(message, FireWill):
+            self._node.tell(node, WillFired(message.request, message.partition, message.number, True))
+        elif isinstance(message, RedispatchOrder):
+            self._node.tell(node, RedispatchAnswer(message.request, message.partition, message.number, None, True))
 
     def _answer(self, node: str, message: Control) -> None:
         if not self._requests.answered(getattr(message, "request", 0), message, node):

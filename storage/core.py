@@ -114,6 +114,7 @@ class StorageCore:
         self._sweep_at = float("-inf")  # when partitions whose time has come are looked at
         self._others_at = float("-inf")  # when something else than messages is to be looked at
         self._others_due = float("-inf")  # the same without what may wait for a turn that something else makes
+        self.frames_lost: set[str] = set()  # nodes that frames did not reach, as the shell finds them
         self.copies_max = 1 << 60  # of messages in one go; what is left of the events goes back
 
     @property
@@ -257,6 +258,9 @@ class StorageCore:
         self.lease.sizes = self.placements.sizes()
         if not self._turn.fenced:
             self.placements.discard(now)
+            for node in [node for node in self.frames_lost if self._unreached.is_linked(node)]:
+                self.frames_lost.discard(node)
+                self._partitions.order_again(node)
 
     @property
     def _over(self) -> bool:
@@ -473,16 +477,19 @@ class StorageCore:
 
     def _tell_partitions(self, cluster_map: ClusterMap) -> None:
         """Tell those that serve which shards have other owners, and which edges are dead."""
-        changed, gone = self._changes.follow(cluster_map)
+        changed, gone, came = self._changes.follow(cluster_map)
         if changed:
             self._reports.add([hosted for hosted in self.partitions.values() if hosted.serving], changed)
-        if not (changed or gone):
+        if not (changed or gone or came):
             return
         for number, hosted in self.partitions.items():
             if not hosted.serving:
                 continue
-            self._partitions.touch(number, hosted)
+            if changed or gone or hosted.orders.lack_edge:
+                self._partitions.touch(number, hosted)
             if changed:
                 hosted.subscriptions.placement_changed(changed)
+            if came:
+                hosted.orders.edge_came()
             for edge, incarnation in gone:
                 hosted.owners.edge_dead(edge, incarnation)

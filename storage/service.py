@@ -119,13 +119,14 @@ class StorageService:
             on_frame=self._on_frame,
             on_up=lambda peer: self._push(LinkUp(peer)),
             on_down=lambda peer: self._push(LinkDown(peer)),
-            on_reset=lambda peer: self._push(LinkDown(peer)),
+            on_reset=self._on_reset,
             rng=random.Random(process.folder.incarnation),
             on_read=self._turn_at_once,
             early=process.turns.note,
             give_way=process.give_way,
         )
         self._events = TurnEvents(self._hub)
+        self._frames_lost: set[str] = set()  # nodes that frames did not reach, until the core knows
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
         self._peers: dict[str, tuple[str, str, int]] = {}
@@ -291,6 +292,10 @@ class StorageService:
             return
         self._events.append(FrameArrived(peer, kind, payload))  # ``_turn_at_once`` follows
 
+    def _on_reset(self, peer: PeerKey) -> None:
+        self._frames_lost.add(peer.node)
+        self._push(LinkDown(peer))
+
     def _reply(self, node: str, reply: AdminReply) -> None:
         self._hub.send(node, FrameKind.CONTROL, encode_control(reply))
 
@@ -353,6 +358,8 @@ class StorageService:
         self._process.give_way()
         self._look_for_room()
         _tend_garbage(loading=self.core.loading)
+        self.core.frames_lost |= self._frames_lost
+        self._frames_lost.clear()
         ready = self._take_some()
         if not self._whole and self.core.lease.active:
             self._created.remove()
@@ -409,7 +416,7 @@ class StorageService:
             self._hub.condemn(peer, why)
         for router, order in ready.orders:
             self._ordered.take(router, order)
-        self._hub.send_all(ready.sends)
+        self._frames_lost |= self._hub.send_all(ready.sends)
         self._process.give_way()
         if ready.batch:  # last: backups write while this node does
             self._submitted = self._committer.submit(ready.writes, more=bool(self._events))

@@ -175,11 +175,13 @@ class Conduct:
             self._takeovers.taken(client_id, self._node.now)
 
     def may_fire_will(self) -> bool:
-        """Take one of a second's wills; a primary hands one that is not taken over again, and none is lost."""
-        if self._wills is None or self._wills.take("", self._node.now):
-            return True
-        self._node.count("wills_deferred")
-        return False
+        """Take one of a second's wills; return False, and take none, where they are used up."""
+        return self._wills is None or self._wills.take("", self._node.now)
+
+    def will_at(self) -> float:
+        """Return when one more will may go out."""
+        now = self._node.now
+        return now if self._wills is None else now + self._wills.wait_s("", now)
 
     # --- a part of edge/access.py
 

@@ -40,5 +40,6 @@ cdef class Counters:
     cdef readonly unsigned long long dropped_no_pick
     cdef readonly unsigned long long dropped_peer
     cdef readonly unsigned long long dropped_repeated
+    cdef readonly unsigned long long origins_forgotten
     cdef readonly unsigned long long picks_not_kept
     cdef readonly unsigned long long notes_left_out

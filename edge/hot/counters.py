@@ -47,6 +47,7 @@ COUNTERS = (
     "dropped_no_pick",
     "dropped_peer",
     "dropped_repeated",
+    "origins_forgotten",
     "picks_not_kept",
     "notes_left_out",
 )
@@ -96,6 +97,7 @@ class Counters:
         self.dropped_no_pick = 0
         self.dropped_peer = 0
         self.dropped_repeated = 0
+        self.origins_forgotten = 0
         self.picks_not_kept = 0
         self.notes_left_out = 0
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from conf.edge_settings import EdgeSettings
+from wire.messages.wills import WILL_WINDOW
 
 __all__ = ["ConnOptions", "FirstBytes", "HotLimits", "SessionOptions", "StreamFilter"]
 
@@ -70,9 +71,10 @@ class HotLimits:
     partitions: int = 256  # to begin with; ``set_partitions`` takes the map's. A Route that names another one raises
     outbox_bytes_max: int = DEFAULT.outbox_bytes_max
     peer_low_bytes: int = 2 * 1024 * 1024  # room of a link to an edge below which publishers wait
-    will_origins_max: int = 4_096  # remembered origins of wills
-    session_origins_max: int = 100_000  # durable publishers of QoS 2 whose latest message is remembered
-    picked_origins_max: int = 16_384  # remembered QoS 2 messages that a member of a shared group got here
+    will_window: int = WILL_WINDOW  # numbers of wills that are told apart; nodes of one cluster must agree
+    will_partitions_max: int = 65_536  # whose wills are remembered
+    session_origins_max: int = 100_000  # durable publishers of QoS 2 whose latest messages are remembered
+    picked_origins_max: int = 16_384  # those whose messages a member of a shared group got here, for each group
     accepts_per_turn: int = 64
     handshakes_per_turn: int = 4
     publish_rate_max: float = DEFAULT.publish_rate_max

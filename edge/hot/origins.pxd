@@ -12,3 +12,6 @@ cdef bint was_picked(
     HotState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b
 ) except -1
 cdef object note_pick(HotState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b)
+cdef bint _remember(
+    HotState hot, object table, object sender, unsigned long long counter, int size, Py_ssize_t most
+) except -1

@@ -2,9 +2,12 @@
 
 A link delivers a frame once, but a QoS 2 message of a durable publisher is fanned out again when the publisher comes
 back before PUBREC, and a will when the edge that fired it dies. They may come out of the order of their counters, and
-are remembered one by one, a session's in a window. All of it bounded, the oldest is forgotten first: an ephemeral
-session has exactly once while its connection and edge live. Source: docs/protocol.md rule 4.9; MQTT 5.0 section 4.3.3.
+are remembered one by one, those of a session and of a partition's wills in a window. A partition has no more wills in
+flight than its window tells apart. Publishing sessions have no such bound: the one that was silent for longest is
+forgotten first, and counted. Source: docs/protocol.md rule 4.9; MQTT 5.0 section 4.3.3.
 """
+
+from typing import Any
 
 import cython
 
@@ -23,25 +26,30 @@ if not cython.compiled:  # compiled, these are C constants: origins.pxd
 def take_origin(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
     """Remember the origin of an ordinary copy; false, counted, if one with this origin was delivered here before."""
     if kind == SESSION:
-        window = hot.session_origins.get(origin_a)
-        if window is None:
-            if len(hot.session_origins) >= hot.limits.session_origins_max:
-                del hot.session_origins[next(iter(hot.session_origins))]
-            window = hot.session_origins[origin_a] = OriginWindow(SESSION_WINDOW)
-        elif window.has(origin_b):
-            hot.dropped_repeated += 1
-            return False
-        window.add(origin_b)
-        return True
+        return _remember(hot, hot.session_origins, origin_a, origin_b, SESSION_WINDOW, hot.limits.session_origins_max)
     if kind != WILL:
         return True
-    key = (origin_a, origin_b)
-    if key in hot.will_origins:
+    partition: cython.ulonglong = origin_a >> 32  # under any epoch
+    most: cython.Py_ssize_t = hot.limits.will_partitions_max
+    return _remember(hot, hot.will_origins, partition, origin_b, hot.limits.will_window, most)
+
+
+def _remember(
+    hot: HotState, table: Any, sender: object, counter: cython.ulonglong, size: cython.int, most: cython.Py_ssize_t
+) -> cython.bint:
+    """Remember a counter of a sender; false, counted, if it was remembered before."""
+    window = table.get(sender)
+    if window is None:
+        if len(table) >= most:
+            table.popitem(False)
+            hot.origins_forgotten += 1
+        window = table[sender] = OriginWindow(size)
+    elif window.has(counter):
         hot.dropped_repeated += 1
         return False
-    if len(hot.will_origins) >= hot.limits.will_origins_max:
-        del hot.will_origins[next(iter(hot.will_origins))]
-    hot.will_origins[key] = None
+    else:
+        table.move_to_end(sender)
+    window.add(counter)
     return True
 
 
@@ -49,15 +57,16 @@ def was_picked(
     hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
 ) -> cython.bint:
     """Whether a member here got this message as its group's pick before."""
-    return kind == SESSION and (share, origin_a, origin_b) in hot.picked_origins
+    if kind != SESSION:
+        return False
+    window = hot.picked_origins.get((share, origin_a))
+    return window is not None and window.has(origin_b)
 
 
 def note_pick(
     hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
 ) -> None:
     """A member here got this message as its group's pick."""
-    if kind != SESSION:
-        return
-    if len(hot.picked_origins) >= hot.limits.picked_origins_max:
-        del hot.picked_origins[next(iter(hot.picked_origins))]
-    hot.picked_origins[share, origin_a, origin_b] = None
+    if kind == SESSION:
+        most: cython.Py_ssize_t = hot.limits.picked_origins_max
+        _remember(hot, hot.picked_origins, (share, origin_a), origin_b, SESSION_WINDOW, most)

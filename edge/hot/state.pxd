@@ -344,9 +344,9 @@ cdef class HotState(Counters):
     cdef Py_ssize_t outbox_bytes_max
     cdef list outbox_waiters
     cdef Py_ssize_t peer_low_bytes
-    cdef dict will_origins
-    cdef dict session_origins
-    cdef dict picked_origins
+    cdef object will_origins
+    cdef object session_origins
+    cdef object picked_origins
     # bounds
     cdef readonly Py_ssize_t output_high
     cdef Py_ssize_t output_low

@@ -6,7 +6,7 @@ attribute says otherwise.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -471,9 +471,9 @@ class HotState(Counters):
         self.outbox_bytes = 0
         self.outbox_waiters: list[Conn] = []
         self.peer_low_bytes = limits.peer_low_bytes
-        self.will_origins: dict[tuple[int, int], None] = {}
-        self.session_origins: dict[int, OriginWindow] = {}  # publishing session: inbound counters delivered here
-        self.picked_origins: dict[tuple[bytes, int, int], None] = {}  # share, session, counter
+        self.will_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # partition: wills delivered here
+        self.session_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # publishing session: counters likewise
+        self.picked_origins: OrderedDict[tuple[bytes, int], OriginWindow] = OrderedDict()  # share, session: likewise
         self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
         self.held_bytes_max = 1 << 62
         self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``

@@ -6,15 +6,18 @@ Source: MQTT 5.0 sections 3.3, 4.3, 4.8.2; docs/protocol.md sections 4, 5, 7.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
+from edge.clients.conduct import Conduct
 from edge.hot.state import Conn, Inbound, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
+from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.recording import Recording
 from edge.publishing.sending import Outgoing, Sending
 from edge.rights.absent import AbsentUsers, Left
@@ -27,6 +30,10 @@ from wire.messages.batches import OriginKind, encode_owner
 from wire.messages.wills import FireWill, WillFired
 
 __all__ = ["Publishing"]
+
+WILLS_MAX = 65_536  # ordered and not answered; beyond, and beyond these bytes of payloads, one is refused for a while
+WILLS_BYTES_MAX = 64 * 1024 * 1024
+JUDGED_S = 5.0  # that a router has to say who the user of a will is
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,11 +50,17 @@ class _Missed:
 
 @dataclass(slots=True, kw_only=True)
 class _Will(Outgoing):
-    """A will that a partition ordered."""
+    """A will that a partition ordered.
+
+    Attributes:
+        node: The primary that ordered it last.
+        judged: Its user may leave it there.
+    """
 
     publishing: "Publishing"
     node: str
     order: FireWill
+    judged: bool = False
 
     @property
     def owner(self) -> bytes:
@@ -62,7 +75,7 @@ class _Will(Outgoing):
 
     def finished(self, reason_code: int) -> bool:
         """Report it to its partition."""
-        self.publishing.will_sent(self.node, self.order, reason_code)
+        self.publishing.will_sent(self, reason_code)
         return False
 
 
@@ -89,8 +102,9 @@ class Publishing:
         routes: Where topics go.
         sending: Sends a message everywhere.
         recording: Records QoS 2 of durable publishers before.
-        may_fire_will: Whether one more will may go out in this second; its partition hands it over again if not.
+        conduct: Says how many wills may go out in a second.
         absent: Judges the users of wills.
+        answers: Takes answers to partitions.
     """
 
     def __init__(
@@ -101,8 +115,9 @@ class Publishing:
         routes: TopicRoutes,
         sending: Sending,
         recording: Recording,
-        may_fire_will: Callable[[], bool],
+        conduct: Conduct,
         absent: AbsentUsers,
+        answers: OrderAnswers,
     ) -> None:
         self._node = node
         self._loop = loop
@@ -110,10 +125,14 @@ class Publishing:
         self._routes = routes
         self._sending = sending
         self._recording = recording
-        self._may_fire_will = may_fire_will
+        self._conduct = conduct
         self._absent = absent
+        self._answers = answers
         self._given_up: list[tuple[bytes, bytes, int]] = []  # group, record, since when
-        self._wills: set[tuple[int, int, int]] = set()  # fan-outs under way: (partition, partition_epoch, op_index)
+        self._wills: dict[tuple[int, int], _Will] = {}  # ordered and not answered: by partition and number
+        self._will_bytes = 0
+        self._deferred: deque[_Will] = deque()  # of those, above the rate
+        self._judging: deque[tuple[float, _Will]] = deque()  # of those, until when a router is waited for
 
     # --- misses
 
@@ -163,8 +182,14 @@ class Publishing:
         self._node.wake()
 
     def step(self, now: float) -> None:
-        """Send copies that were given up to other members."""
-        del now
+        """Send copies that were given up to other members, and wills that were deferred."""
+        self._answers.step(now)
+        while self._judging and (self._judging[0][0] <= now or self._judging[0][1].judged):
+            _, will = self._judging.popleft()
+            if not will.judged and self._is_current(will):  # no router said who its user is
+                self._end_will(will, again=True)
+        while self._deferred and self._conduct.may_fire_will():
+            self._judge_will(self._deferred.popleft())
         if not self._given_up:
             return
         given_up, self._given_up = self._given_up, []
@@ -174,8 +199,11 @@ class Publishing:
                 self.redispatch(share, publish)
 
     def next_deadline(self) -> float:
-        """Return 0 while copies are to be sent to other members."""
-        return 0.0 if self._given_up else math.inf
+        """Return when ``step`` has something to do; 0 while copies are to be sent to other members."""
+        if self._given_up:
+            return 0.0
+        due = min(self._answers.next_deadline(), self._judging[0][0] if self._judging else math.inf)
+        return min(due, self._conduct.will_at()) if self._deferred else due
 
     def redispatch_routed(self, share: bytes, publish: Inbound, route: Route) -> None:
         """Send it to the group alone, if there still is one."""
@@ -189,36 +217,68 @@ class Publishing:
     # --- wills
 
     def fire_will(self, node: str, order: FireWill) -> None:
-        """Fan a will out; its origin makes repeats harmless, here and at every destination."""
-        if (order.partition, order.partition_epoch, order.op_index) in self._wills or not self._may_fire_will():
+        """Fan a will out, in its turn where wills have a rate; its origin makes repeats harmless at all destinations.
+
+        One that is in flight here already is answered to the primary that ordered it last.
+        """
+        key = (order.partition, order.number)
+        known = self._wills.get(key)
+        if known is not None:
+            known.node = node
             return
         will = order.will
-        left = Left(order.owner, order.owner_made, will.topic, will.qos, will.address, will.fingerprint)
-        self._absent.judge_will(left, order.client_id, will.retain, partial(self._will_judged, node, order))
+        if len(self._wills) >= WILLS_MAX or self._will_bytes + len(will.payload) > WILLS_BYTES_MAX:
+            self._node.count("wills_refused")
+            self._answers.send(node, WillFired(order.request, order.partition, order.number, True))
+            return
+        publish = Inbound(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s)
+        origin = (OriginKind.WILL, order.partition << 32 | order.partition_epoch, order.number)
+        ordered = _Will(self._sending, publish, origin, publishing=self, node=node, order=order)
+        self._wills[key] = ordered
+        self._will_bytes += len(will.payload)
+        if not self._deferred and self._conduct.may_fire_will():
+            self._judge_will(ordered)
+        else:
+            self._node.count("wills_deferred")
+            self._deferred.append(ordered)
+            self._node.wake()
 
-    def _will_judged(self, node: str, order: FireWill, allowed: bool) -> None:
-        key = (order.partition, order.partition_epoch, order.op_index)
+    def _judge_will(self, ordered: _Will) -> None:
+        order, will = ordered.order, ordered.order.will
+        left = Left(order.owner, order.owner_made, will.topic, will.qos, will.address, will.fingerprint)
+        judged = partial(self._will_judged, ordered)
+        if not self._absent.judge_will(left, order.client_id, will.retain, judged):
+            self._end_will(ordered, again=True)
+        elif not ordered.judged and self._is_current(ordered):
+            self._judging.append((self._node.now + JUDGED_S, ordered))
+
+    def _is_current(self, ordered: _Will) -> bool:
+        return self._wills.get((ordered.order.partition, ordered.order.number)) is ordered
+
+    def _will_judged(self, ordered: _Will, allowed: bool) -> None:
+        if not self._is_current(ordered):
+            return
+        order, will = ordered.order, ordered.order.will
+        ordered.judged = True
         if not allowed:
             self._node.count("refused_will_fired")
-            self._node.journal.note("will", "not_authorized", order.client_id, order.will.topic)
-            self._node.tell(node, WillFired(order.request, order.partition, order.op_index))
+            self._node.journal.note("will", "not_authorized", order.client_id, will.topic)
+            self._end_will(ordered)
             return
-        if key in self._wills:
-            return
-        self._wills.add(key)
-        will = order.will
-        publish = Inbound(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s)
         if self._routes.named.has(will.topic):
-            name_publisher(publish, order.client_id, order.owner)
-        origin = (OriginKind.WILL, order.partition << 32 | order.partition_epoch, order.op_index)
-        self._routes.need(
-            will.topic, _Will(self._sending, publish, origin, publishing=self, node=node, order=order).routed
-        )
+            name_publisher(ordered.publish, order.client_id, order.owner)
+        self._routes.need(will.topic, ordered.routed)
 
-    def will_sent(self, node: str, order: FireWill, reason_code: int) -> None:
-        """Tell a partition that its will went out."""
-        self._wills.discard((order.partition, order.partition_epoch, order.op_index))
-        if reason_code == ReasonCode.SERVER_BUSY:
-            self._node.count("wills_refused")  # a disk is full: its partition hands the will over again
-            return
-        self._node.tell(node, WillFired(order.request, order.partition, order.op_index))
+    def will_sent(self, ordered: _Will, reason_code: int) -> None:
+        """Answer an order whose will went out, or was refused by a destination whose disk is full."""
+        is_refused = reason_code == ReasonCode.SERVER_BUSY
+        if is_refused:
+            self._node.count("wills_refused")
+        self._end_will(ordered, again=is_refused)
+
+    def _end_will(self, ordered: _Will, *, again: bool = False) -> None:
+        """Answer an order; with ``again``, its partition orders it again later."""
+        order = ordered.order
+        del self._wills[order.partition, order.number]
+        self._will_bytes -= len(order.will.payload)
+        self._answers.send(ordered.node, WillFired(order.request, order.partition, order.number, again))

@@ -2,13 +2,14 @@
 
 A partition hands the message over. Where it goes is said to the partition first, which records it; the answer names the
 recorded pick, and only then anything is sent. A pick that refuses, or was an edge that died, is replaced by one with a
-higher ``attempt``, recorded again. While nobody has room the partition keeps the message and asks later.
+higher ``attempt``, recorded again. While nobody has room the partition keeps the message and orders it again later.
 Source: MQTT 5.0 section 4.8.2; docs/adr/0016.
 """
 
 from edge.hot.state import Inbound, Remote, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
+from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.picking import Picking
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
@@ -19,7 +20,7 @@ from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, handed_s
 __all__ = ["Redispatch", "Redispatching"]
 
 ATTEMPTS_MAX = 64  # at destinations that have members, none of which took it: they may not receive it
-UNDER_WAY_MAX = 8_192  # the oldest is forgotten; its partition orders it again
+IN_FLIGHT_MAX = 8_192  # one more is refused; its partition orders it again later
 
 
 class _Copy:
@@ -68,13 +69,17 @@ class Redispatching:
         loop: Where messages are published.
         routes: Where topics go.
         picking: Chooses destinations of groups.
+        answers: Takes answers to partitions.
     """
 
-    def __init__(self, node: EdgeNode, loop: Publisher, routes: TopicRoutes, picking: Picking) -> None:
+    def __init__(
+        self, node: EdgeNode, loop: Publisher, routes: TopicRoutes, picking: Picking, answers: OrderAnswers
+    ) -> None:
         self._node = node
         self._loop = loop
         self._routes = routes
         self._picking = picking
+        self._answers = answers
         self._copies: dict[tuple[int, int], _Copy] = {}  # by partition and number
 
     def order(self, node: str, order: RedispatchOrder) -> None:
@@ -82,9 +87,10 @@ class Redispatching:
         key = (order.partition, order.number)
         copy = self._copies.get(key)
         if copy is None:
-            if len(self._copies) >= UNDER_WAY_MAX:
-                self._node.count("handed_on_forgotten")
-                del self._copies[next(iter(self._copies))]
+            if len(self._copies) >= IN_FLIGHT_MAX:
+                self._node.count("redispatches_refused")
+                self._answers.send(node, RedispatchAnswer(order.request, order.partition, order.number, None, True))
+                return
             copy = self._copies[key] = _Copy(self, node, order)
         elif not copy.asked:
             copy.node = node
@@ -103,7 +109,7 @@ class Redispatching:
         group = next((group for group in route.groups if group.share == order.share), None)
         if not isinstance(group, SharedGroup):
             node.count("shares_ended")
-            self._done(copy)
+            self._end(copy)
             return
         pick = order.pick
         if pick is None:
@@ -112,7 +118,7 @@ class Redispatching:
         choice = group.read(pick, node.incarnation, node.peer_of(pick.edge))
         if choice == HERE and not self._picking.has_member(group.share, order.message.topic.encode()):
             if self._loop.knows_pick(group.share, _sender(order), order.number):
-                self._done(copy)
+                self._end(copy)
                 return
             choice = None
         if choice is None:
@@ -129,14 +135,14 @@ class Redispatching:
             if self._picking.refuses(group.share, topic) or attempt >= ATTEMPTS_MAX:
                 node.count("shares_not_authorized")
                 node.journal.note("drop", "not_authorized", topic=order.message.topic, detail="of a group")
-                self._done(copy)
+                self._end(copy)
                 return
             node.count("handed_on_without_room")
-            self._forget(copy)
+            self._end(copy, again=True)
             return
         copy.asked = True
         pick = group.written(choice, node.incarnation, attempt)
-        node.tell(copy.node, RedispatchAnswer(order.request, order.partition, order.number, pick))
+        self._answers.send(copy.node, RedispatchAnswer(order.request, order.partition, order.number, pick))
 
     def _send(self, copy: _Copy, group: SharedGroup, choice: Remote | int) -> None:
         order, message = copy.order, copy.order.message
@@ -162,18 +168,16 @@ class Redispatching:
             pick = copy.order.pick
             self._choose(copy, sent.group, pick.attempt + 1 if pick is not None else 0)
         elif reason_code >= FAILURE:
-            self._forget(copy)
+            self._end(copy, again=True)
         else:
             self._node.count("shares_redispatched")
-            self._done(copy)
+            self._end(copy)
 
-    def _done(self, copy: _Copy) -> None:
+    def _end(self, copy: _Copy, *, again: bool = False) -> None:
+        """Answer an order; with ``again``, its partition orders it again later."""
         order = copy.order
-        self._forget(copy)
-        self._node.tell(copy.node, RedispatchAnswer(order.request, order.partition, order.number))
-
-    def _forget(self, copy: _Copy) -> None:
-        self._copies.pop((copy.order.partition, copy.order.number), None)
+        self._copies.pop((order.partition, order.number), None)
+        self._answers.send(copy.node, RedispatchAnswer(order.request, order.partition, order.number, None, again))
 
 
 def _sender(order: RedispatchOrder) -> int:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from conf.metrics import Histogram
 from mqtt.reasons import ReasonCode
+from storage.hosting.edge_orders import EdgeOrders
 from storage.hosting.loading import load
 from storage.hosting.waiting import UntilServing, Waiting, WaitingBytes
 from storage.messages.delivery import COPIES_ALL, Delivery
@@ -64,7 +65,7 @@ __all__ = ["HostedPartition", "Phase", "TakeUp", "Tally", "Told"]
 POLL_AGAIN_S = 0.2  # the first time; each time twice as long, for many partitions ask at once
 POLL_AGAIN_MAX_S = 1.6
 SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
-HANDED_PER_EPOCH_BITS = 32
+ORDERS_PER_EPOCH_BITS = 32
 INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
 CLAIMS_MAX = 1_000_000  # of one edge: as many as it can hold of one partition, and more
 DUE_MAX = 500  # of those taken from the clock at once: a million sessions may expire together
@@ -135,6 +136,7 @@ class HostedPartition:
         self.delivery = Delivery(self.partition, self._live)
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
+        self.orders = EdgeOrders(self.owners.wills, self.delivery.redispatches)
         self.plain_claims = PlainClaims(self.partition, self.owners)
         self.away = AwaySessions(self.partition, self.subscriptions)
         self.held_filters = HeldFilters(self.partition)
@@ -192,7 +194,9 @@ class HostedPartition:
         """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
         partition = self.partition
         partition.meta.next_session = first
-        partition.meta.next_handed = max(partition.meta.next_handed, partition.local.accepted << HANDED_PER_EPOCH_BITS)
+        ordered = partition.local.accepted << ORDERS_PER_EPOCH_BITS
+        partition.meta.next_handed = max(partition.meta.next_handed, ordered)
+        partition.meta.next_will = max(partition.meta.next_will, ordered)
         for passed, session in enumerate(partition.sessions.values(), 1):
             if not session.made("inbound"):  # else its lowest counter stays, and no other may be far above it
                 session.next_inbound += INBOUND_SKIPPED
@@ -358,7 +362,7 @@ class HostedPartition:
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
         self.delivery.origins.forget_dead_edges(live)
         self.subscriptions.serve()
-        self.delivery.redispatches.send_some()
+        self.orders.serve()
         self.waiting.begin()
 
     def run_timers(self, steps_max: int = TIMER_STEPS) -> int:
@@ -464,9 +468,9 @@ class HostedPartition:
         elif isinstance(timer, WillDelayOver):
             self.owners.wills.due(timer.client_id)
         elif isinstance(timer, FireWillAgain):
-            self.owners.wills.fire_again(timer.op_index)
+            self.owners.wills.fire_again(timer.number)
         elif isinstance(timer, RedispatchAgain):
-            self.delivery.redispatches.again(timer.number)
+            self.delivery.redispatches.send_again(timer.number)
         elif isinstance(timer, ExpireRetained):
             self.retained.expire(timer.topic)
         elif isinstance(timer, EndHold):

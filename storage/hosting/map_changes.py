@@ -13,6 +13,7 @@ class MapDifference(NamedTuple):
 
     shards: set[int]
     edges_gone: list[tuple[str, int]]  # edge, incarnation
+    edges_came: bool  # some incarnation is alive that was not
 
 
 class MapChanges:
@@ -32,5 +33,6 @@ class MapChanges:
         self._shards = list(cluster_map.shards)
         edges = {entry.node: entry.incarnation for entry in cluster_map.live(TIER_EDGE)}
         gone = [(edge, incarnation) for edge, incarnation in self._edges.items() if edges.get(edge) != incarnation]
+        came = any(self._edges.get(edge) != incarnation for edge, incarnation in edges.items())
         self._edges = edges
-        return MapDifference(shards, gone)
+        return MapDifference(shards, gone, came)

@@ -86,6 +86,13 @@ class Partitions:
         self.touch(number, hosted)
         return hosted.subscriptions
 
+    def order_again(self, edge: str) -> None:
+        """Let every partition order again, of an edge that is reached now, what lost frames had ordered."""
+        for number, hosted in self.hosted.items():
+            if hosted.serving and hosted.orders:
+                self.touch(number, hosted)
+                hosted.orders.frames_lost(edge)
+
     # --- time and touch
 
     def tick(self, hosted: HostedPartition) -> None:

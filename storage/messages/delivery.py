@@ -13,7 +13,7 @@ from mqtt.reasons import ReasonCode
 from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
 from storage.messages.given_up import GivenUpCopies
-from storage.messages.origins import Origins
+from storage.messages.origins import Origins, is_remembered
 from storage.messages.outbound import Outbound
 from storage.messages.plain_acks import AckLane
 from storage.messages.purges import Purges
@@ -103,7 +103,7 @@ class Delivery:
             partition.note("refused", reason, topic=message.topic, origin=origin)
             self.acknowledge(message, node, refusal)
             return 0
-        if message.qos:
+        if is_remembered(message):
             self.origins.remember(message, node, incarnation)
         self._told = self._traced(message, incarnation)
         deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)

@@ -1,11 +1,10 @@
 """Which messages of each sender a partition has taken: repeats are known by their origin.
 
 An edge's messages reach a partition in the order of their counters, so one number per edge tells old from new; those
-of publishing sessions, shared picks and wills may not, and are remembered one by one. Bounded: the longest silent
-sender is forgotten. Source: docs/protocol.md rules 4.7 to 4.10.
+of publishing sessions, shared picks and the wills of a partition may not, and are remembered one by one in a window.
+Bounded: the longest silent sender is forgotten. Source: docs/protocol.md rules 4.7 to 4.10.
 """
 
-from collections import deque
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -14,11 +13,10 @@ from storage.state.partition import Partition
 from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.origin_window import OriginWindow
 
-__all__ = ["Origins", "edge_sender"]
+__all__ = ["Origins", "edge_sender", "is_remembered"]
 
 SESSION_ORIGINS_MAX = 100_000  # per partition: nobody tells it that a publishing session elsewhere has ended
 PICKED = 3  # in the key of an origin row, beside OriginKind: a session's picks
-WILL_ORIGINS_MAX = 4_096  # wills reach a partition in any order, so each origin is kept, the newest ones
 
 
 class Origins:
@@ -27,18 +25,20 @@ class Origins:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._origins: dict[tuple[int, int], int] = {}
-        self._will_origins: deque[int] = deque()
-        # Of publishing sessions of any partition, by the key's kind, the longest silent first; picks by group as well.
-        self._windows: dict[int, dict[int, OriginWindow]] = {OriginKind.SESSION: {}, PICKED: {}}
+        # Of publishing sessions and of partitions whose wills they are, by the key's kind, the longest silent first;
+        # those of picks by group as well.
+        self._windows: dict[int, dict[int, OriginWindow]] = {OriginKind.SESSION: {}, PICKED: {}, OriginKind.WILL: {}}
 
     def restore(self, kind: int, sender: int, value: bytes) -> None:
         """Take over a sender's highest counter, or which of them came, from disk."""
         if kind in self._windows:
-            self._windows[kind][sender] = OriginWindow(self._partition.settings.inbound_unreleased_max, value)
+            self._windows[kind][sender] = OriginWindow(self._window_of(kind), value)
             return
         self._origins[kind, sender] = int.from_bytes(value, "big")
-        if kind == OriginKind.WILL:
-            self._will_origins.append(sender)
+
+    def _window_of(self, kind: int) -> int:
+        settings = self._partition.settings
+        return settings.will_window if kind == OriginKind.WILL else settings.inbound_unreleased_max
 
     def forget_sender(self, kind: int, sender: int) -> None:
         """The sender can never speak again: an edge's incarnation is dead, a session is deleted."""
@@ -61,28 +61,22 @@ class Origins:
         return {**self._origins, **exact}
 
     def is_repeat(self, message: PublishMessage, node: str, incarnation: int) -> bool:
-        """True if a message of this origin was taken before (never at QoS 0, which is sent once)."""
-        if not message.qos:
+        """True if a message of this origin was taken before (at QoS 0 a will alone: another one is sent once)."""
+        if not is_remembered(message):
             return False
         sender, counter = origin_of(message, node, incarnation)
-        if message.origin_kind == OriginKind.SESSION:
-            window = self._windows[_window_kind(message)].get(sender)
-            return window is not None and window.has(counter)
-        return counter <= self._origins.get((message.origin_kind, sender), 0)
+        if message.origin_kind == OriginKind.EDGE:
+            return counter <= self.highest(sender)
+        window = self._windows[_window_kind(message)].get(sender)
+        return window is not None and window.has(counter)
 
     def remember(self, message: PublishMessage, node: str, incarnation: int) -> None:
         """Take a message's origin with the operation being built; the next one of it is a repeat."""
-        partition, kind = self._partition, message.origin_kind
         sender, counter = origin_of(message, node, incarnation)
-        if kind == OriginKind.SESSION:
+        if message.origin_kind == OriginKind.EDGE:
+            self.remember_edge(sender, counter)
+        else:
             self._remember_exactly(_window_kind(message), sender, counter)
-            return
-        self._origins[kind, sender] = counter
-        partition.put(keys.origin_key(partition.number, kind, sender), counter.to_bytes(8, "big"))
-        if kind == OriginKind.WILL:
-            self._will_origins.append(sender)
-            if len(self._will_origins) > WILL_ORIGINS_MAX:
-                self.forget_sender(kind, self._will_origins.popleft())
 
     def highest(self, sender: int) -> int:
         """Return the highest counter that was taken of an edge's incarnation (``edge_sender``), 0 for none."""
@@ -96,7 +90,7 @@ class Origins:
 
     def _remember_exactly(self, kind: int, sender: int, counter: int) -> None:
         partition, windows = self._partition, self._windows[kind]
-        window = windows.pop(sender, None) or OriginWindow(partition.settings.inbound_unreleased_max)
+        window = windows.pop(sender, None) or OriginWindow(self._window_of(kind))
         windows[sender] = window
         window.add(counter)
         partition.put(keys.origin_key(partition.number, kind, sender), window.value())
@@ -107,7 +101,7 @@ class Origins:
 
 @lru_cache(maxsize=4096)
 def _sender(name: str, number: int) -> int:
-    """Return 64 bits that stand for an edge's incarnation (unique only with its name), or for one will."""
+    """Return 64 bits that stand for a number and a name: an edge's incarnation is unique only with its name."""
     return int.from_bytes(blake2b(f"{number} {name}".encode(), digest_size=8).digest(), "big")
 
 
@@ -115,17 +109,23 @@ def origin_of(message: PublishMessage, node: str, incarnation: int) -> tuple[int
     """Return (sender, counter) of a message."""
     if message.origin_kind == OriginKind.EDGE:
         return _sender(node, incarnation), message.tag
-    # A shared group's pick may meet the ordinary copy of the same message here: each has its own memory.
-    if message.origin_kind == OriginKind.WILL:
-        return _sender(f"{message.origin_a} {message.share.decode()}", message.origin_b), 1
-    if message.share:
-        return _sender(message.share.decode(), message.origin_a), message.origin_b
-    return message.origin_a, message.origin_b
+    is_will = message.origin_kind == OriginKind.WILL
+    sender = message.origin_a >> 32 if is_will else message.origin_a  # a will's: the partition, under any epoch
+    if message.share:  # a pick may meet the ordinary copy of the same message here: each has its own memory
+        sender = _sender(f"{'will ' if is_will else ''}{message.share.decode()}", sender)
+    return sender, message.origin_b
+
+
+def is_remembered(message: PublishMessage) -> bool:
+    """Return whether a repeat of a message may come: nobody sends QoS 0 again but a partition its wills."""
+    return message.qos > 0 or message.origin_kind == OriginKind.WILL
 
 
 def _window_kind(message: PublishMessage) -> int:
-    """Return where a QoS 2 message's origin is remembered: a shared group's copy apart from the ordinary one."""
-    return PICKED if message.share else OriginKind.SESSION
+    """Return where an origin is remembered: a shared group's copy apart from the ordinary one."""
+    if message.share:
+        return PICKED
+    return OriginKind.WILL if message.origin_kind == OriginKind.WILL else OriginKind.SESSION
 
 
 def edge_sender(edge: str, incarnation: int) -> int:

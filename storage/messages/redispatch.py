@@ -8,13 +8,13 @@ Left to others: who the other members are (``edge/publishing/redispatch.py``). S
 docs/adr/0016.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from storage.messages.bodies import Bodies
 from storage.messages.groups import group_words
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
+from storage.state.order_window import REFUSED_AGAIN_S, OrderBounds, OrderWindow
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, STATE_RELEASED, Entry, HandedRow, decode_entry, pack, unpack
 from storage.state.session_window import InFlight
@@ -28,10 +28,9 @@ __all__ = ["RedispatchQueue"]
 MESSAGES_MAX = 20_000  # that wait, per partition
 BYTES_MAX = 64 * 1024 * 1024  # of their rows
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # it travels to an edge in one frame
-OUT_MAX = 32  # sent at once
-OUT_BYTES_MAX = 4 * 1024 * 1024  # of them, beside one
+IN_FLIGHT_MAX = 32
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024  # of them, beside one
 SPAN_MAX = 256  # between the numbers of those, below what a destination tells apart
-REPEAT_S = 1.0
 
 
 class RedispatchQueue:
@@ -50,17 +49,14 @@ class RedispatchQueue:
         self._partition = partition
         self._left = left
         self._bodies = bodies
-        self._live = live
-        self._edge = ""  # to which they are sent: one, so that they stay in order
-        self._sizes: dict[int, int] = {}  # of all rows, by number
-        self._bytes = 0
-        self._waiting: deque[int] = deque()
         self._picks: dict[int, SharePick] = {}
-        self._out: dict[int, None] = {}  # sent, ascending
-        self._out_bytes = 0
+        span = min(SPAN_MAX, partition.settings.inbound_unreleased_max)
+        self._orders = OrderWindow(
+            OrderBounds(IN_FLIGHT_MAX, IN_FLIGHT_BYTES_MAX, span), lambda: live("edge", partition.number), self._send
+        )
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self._orders)
 
     # --- in
 
@@ -99,7 +95,7 @@ class RedispatchQueue:
             partition.count("shares_dropped_large")
             partition.note("drop", "too_large", topic=entry.topic, detail=group_words(entry.share))
             return
-        if len(self._sizes) >= MESSAGES_MAX or self._bytes + size > BYTES_MAX:
+        if len(self._orders) >= MESSAGES_MAX or self._orders.octets + size > BYTES_MAX:
             partition.count("shares_dropped_full")
             partition.note("drop", "queue_full", topic=entry.topic, detail=group_words(entry.share))
             return
@@ -115,12 +111,7 @@ class RedispatchQueue:
         partition.meta.next_handed += 1
         partition.put(keys.handed_key(partition.number, number), pack(row))
         self._left(entry.share)
-        self._add(number, size)
-
-    def _add(self, number: int, size: int) -> None:
-        self._sizes[number] = size
-        self._bytes += size
-        self._waiting.append(number)
+        self._orders.add(number, size)
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Take over a message, or where it goes, from disk, in key order."""
@@ -131,35 +122,23 @@ class RedispatchQueue:
         row = unpack(HandedRow, value)
         if row.body:
             partition.body_references[row.body] = partition.body_references.get(row.body, 0) + 1
-        self._add(number, len(value) + self._bodies.size(row.body))
+        self._orders.restore(number, len(value) + self._bodies.size(row.body))
 
     # --- out
 
+    def serve(self) -> None:
+        """Begin to send: this node serves the partition from now on."""
+        self._orders.begin()
+
     def send_some(self) -> None:
-        """Send what may be under way; each repeats until it is answered."""
-        span = min(SPAN_MAX, self._partition.settings.inbound_unreleased_max)
-        while self._waiting and len(self._out) < OUT_MAX and self._out_bytes < OUT_BYTES_MAX:
-            number = self._waiting[0]
-            if self._out and number - next(iter(self._out)) >= span:
-                return
-            self._waiting.popleft()
-            self._out[number] = None
-            self._out_bytes += self._sizes[number]
-            self._send(number)
+        """Send what may be in flight."""
+        self._orders.send_some()
 
-    def _send(self, number: int) -> bool:
-        if not self._tell(number):
-            return False
-        partition = self._partition
-        partition.set_timer(partition.deadline_in(REPEAT_S), RedispatchAgain(number))
-        return True
+    def send_again(self, number: int) -> None:
+        """Send a message again that no edge could redispatch; where one expired, the next has its place."""
+        self._orders.send_again(number)
 
-    def again(self, number: int) -> None:
-        """A message was not redispatched yet: say it again, same origin; where one expired, the next has its place."""
-        if number in self._out and not self._send(number):
-            self.send_some()
-
-    def _tell(self, number: int) -> bool:
+    def _send(self, number: int, edge: str) -> bool:
         partition = self._partition
         value = partition.get(keys.handed_key(partition.number, number))
         row = unpack(HandedRow, value) if value is not None else None
@@ -172,36 +151,45 @@ class RedispatchQueue:
         payload = self._bodies.read(row.body) if row.body else row.payload
         message = Will(row.topic.decode(), payload, row.qos, row.retain, row.properties, 0, expiry_s)
         pick = self._picks.get(number)
-        self._edge = self._edge or self._live("edge", partition.number)
         order = RedispatchOrder(0, partition.number, partition.epoch, number, row.share, message, pick, row.hops)
-        partition.tell(self._edge, order)
+        partition.tell(edge, order)
         return True
 
-    def edge_dead(self, edge: str) -> None:
-        """Another edge takes over what this one was handed."""
-        if edge != self._edge:
-            return
-        self._edge = ""
-        for number in list(self._out):
-            self._tell(number)
-        self.send_some()
+    def edge_dead(self, edge: str) -> Iterator[None]:
+        """Return the steps in which another edge takes over what this one was handed."""
+        return self._orders.edge_dead(edge)
+
+    def frames_lost(self, edge: str) -> None:
+        """Send again what was on its way to an edge."""
+        self._orders.frames_lost(edge)
+
+    @property
+    def lacks_edge(self) -> bool:
+        """Whether orders wait because no edge was alive."""
+        return self._orders.lacks_edge
+
+    def edge_came(self) -> None:
+        """Go on if no edge was alive."""
+        self._orders.edge_came()
 
     def answered(self, answer: RedispatchAnswer, node: str) -> None:
-        """Record where a message goes, or forget it: a member has it."""
-        number, pick = answer.number, answer.pick
-        if number not in self._out or node != self._edge:
+        """Record where a message goes, or forget it: a member has it; or send it again later."""
+        number, pick, partition = answer.number, answer.pick, self._partition
+        if not self._orders.is_at(number, node):
+            return
+        if answer.again:
+            partition.set_timer(partition.deadline_in(REFUSED_AGAIN_S), RedispatchAgain(number))
             return
         if pick is None:
-            self._partition.count("shares_settled")
+            partition.count("shares_settled")
             self._finish(number)
             self.send_some()
             return
         known = self._picks.get(number)
         if known is None or pick.attempt > known.attempt:
             self._picks[number] = pick
-            self._partition.put(keys.handed_pick_key(self._partition.number, number), pack(pick))
-        if not self._tell(number):
-            self.send_some()
+            partition.put(keys.handed_pick_key(partition.number, number), pack(pick))
+        self._orders.send_again(number)
 
     def _finish(self, number: int) -> None:
         partition = self._partition
@@ -212,7 +200,4 @@ class RedispatchQueue:
             partition.delete(key)
         if self._picks.pop(number, None) is not None:
             partition.delete(keys.handed_pick_key(partition.number, number))
-        size = self._sizes.pop(number)
-        self._bytes -= size
-        del self._out[number]
-        self._out_bytes -= size
+        self._orders.finish(number)

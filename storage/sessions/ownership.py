@@ -8,6 +8,7 @@ stay in memory; a new primary asks all edges for them before it opens anything.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from storage.messages.delivery import Delivery
 from storage.messages.origins import edge_sender
@@ -405,8 +406,8 @@ class Owners:
         for client_id in sorted(self.openings):
             self._give_up_dead(client_id, edge, incarnation)
         self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
-        self._delivery.redispatches.edge_dead(edge)
-        self.dead_edges.add(self._end_of(edge, incarnation))
+        orders = self._delivery.redispatches.edge_dead(edge), self.wills.edge_dead(edge)
+        self.dead_edges.add(self._end_of(edge, incarnation, chain(*orders)))
 
     def _give_up_dead(self, client_id: str, edge: str, incarnation: int) -> None:
         """Let no CONNECT of a dead edge wait in front; who waited behind one for a session's end is taken up anew."""
@@ -421,8 +422,11 @@ class Owners:
             for opening in waiting:
                 self.open(opening.request, opening.edge, opening.incarnation)
 
-    def _end_of(self, edge: str, incarnation: int) -> Iterator[int]:
-        """End the connections of a dead edge, on which no CONNECT waits; yields the steps that it takes."""
+    def _end_of(self, edge: str, incarnation: int, orders: Iterator[None]) -> Iterator[int]:
+        """End the connections of a dead edge, on which no CONNECT waits; yields the steps that it takes.
+
+        ``orders`` sends to other edges what that one was ordered to publish.
+        """
         for passed, client_id in enumerate(list(self.holders), 1):
             holder = self.holders.get(client_id)
             if holder is not None and holder.edge == edge and holder.incarnation == incarnation:
@@ -431,7 +435,7 @@ class Owners:
             elif passed % 100 == 0:
                 yield 1
         yield from self.opened.forget(edge, incarnation)
-        for _ in self.wills.leave(edge):
+        for _ in orders:
             yield STEPS_PER_END
 
     def absent(self, is_alive: Callable[[str, int], bool]) -> Iterator[int]:

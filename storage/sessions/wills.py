@@ -4,15 +4,17 @@
 |---|---|---|
 | open | its connection stands; the row has no deadline | delayed, firing; gone after DISCONNECT 0x00 |
 | delayed | the connection ended; the row has a deadline of the served clock | firing; gone if the session is resumed |
-| firing | the row has a number; an edge was told, and is told again, another one when it is dead | gone |
+| firing | the row has a number; an edge is ordered to publish it, another one when that is dead | gone |
 
-A will fires with the operation that decides so, and an edge is told when that is committed. Every telling has the same
-origin, so that the will is published once. Rules: docs/protocol.md section 6; MQTT 5.0 section 3.1.2.5.
+A will fires with the operation that decides so, and the order leaves when that is committed. Every order of a will has
+the same origin, and the wills in flight have numbers that all receivers tell apart, so that each is published once.
+Rules: docs/protocol.md section 8; MQTT 5.0 section 3.1.2.5.
 """
 
 from collections.abc import Callable, Iterator
 
 from storage.state import keys
+from storage.state.order_window import REFUSED_AGAIN_S, OrderBounds, OrderWindow
 from storage.state.partition import Partition
 from storage.state.rows import NEVER, WillRow, pack
 from storage.state.timers import FireWillAgain, WillDelayOver
@@ -21,7 +23,9 @@ from wire.messages.wills import FireWill, Will, WillFired
 
 __all__ = ["Wills"]
 
-REPEAT_S = 1.0  # a will whose fan-out is not confirmed is sent again this often
+IN_FLIGHT_MAX = 256
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024  # of them, beside one
+ROW_BYTES = 256  # of a will without topic, properties and payload, roughly
 
 
 class Wills:
@@ -34,18 +38,22 @@ class Wills:
 
     def __init__(self, partition: Partition, live: Callable[[str, int], str]) -> None:
         self._partition = partition
-        self._live = live
         self._wills: dict[str, WillRow] = {}  # by client ID; not firing
-        self._firing: dict[int, tuple[bytes, WillRow, str]] = {}  # by op_index: key, row, edge it was sent to
-        self._numbered = (0, 0)  # op_index of the operation that fired last, number of its last will
+        self._firing: dict[int, tuple[bytes, WillRow]] = {}  # by number: key, row
+        window = partition.settings.will_window
+        self._orders = OrderWindow(
+            OrderBounds(min(IN_FLIGHT_MAX, window), IN_FLIGHT_BYTES_MAX, window),
+            lambda: live("edge", partition.number),
+            self._send,
+        )
 
     # --- a connection's will
 
     def restore(self, key: bytes, row: WillRow) -> bool:
         """Take over a will from disk; return whether its connection may still stand."""
         if row.firing:
-            self._firing[row.firing] = (key, row, "")
-            self._partition.set_timer(self._partition.served_ms, FireWillAgain(row.firing))
+            self._firing[row.firing] = (key, row)
+            self._orders.restore(row.firing, _size_of(row))
             return False
         self._wills[row.client_id] = row
         if row.deadline != NEVER:
@@ -129,57 +137,77 @@ class Wills:
         partition = self._partition
         partition.note_claims()
         del self._wills[will.client_id]
-        op_index = self._number()
-        will.firing = op_index
+        number = partition.meta.next_will
+        partition.meta.next_will += 1
+        will.firing = number
         will.firing_epoch = partition.epoch
-        key = keys.will_key(partition.number, will.client_id) + op_index.to_bytes(8, "big")
+        key = keys.will_key(partition.number, will.client_id) + number.to_bytes(8, "big")
         partition.delete(keys.will_key(partition.number, will.client_id))
         partition.put(key, pack(will))
         partition.count("wills_fired")
-        origin = OriginKind.WILL, partition.number << 32 | partition.epoch, op_index
+        origin = OriginKind.WILL, partition.number << 32 | partition.epoch, number
         partition.note("will", "fired", will.client_id, will.will.topic.encode(), origin)
-        self._firing[op_index] = (key, will, "")
-        self._send(op_index)
+        self._firing[number] = (key, will)
+        self._orders.add(number, _size_of(will))
+        self._orders.send_some()
 
-    def _number(self) -> int:
-        """Return the op_index, or where an operation fires several wills a number that differs in its upper bits."""
-        operation = self._partition.meta.op_index + 1
-        number = self._numbered[1] + (1 << 32) if self._numbered[0] == operation else operation
-        while number in self._firing:
-            number += 1 << 32
-        self._numbered = operation, number
-        return number
+    def serve(self) -> None:
+        """Begin to order wills that fire: this node serves the partition from now on."""
+        self._orders.begin()
 
-    def _send(self, op_index: int) -> None:
-        key, will, _ = self._firing[op_index]
+    def _send(self, number: int, edge: str) -> bool:
+        _, will = self._firing[number]
         partition = self._partition
-        edge = self._live("edge", op_index)
-        self._firing[op_index] = (key, will, edge)
-        partition.set_timer(partition.deadline_in(REPEAT_S), FireWillAgain(op_index))
-        order = FireWill(0, partition.number, will.firing_epoch, op_index, will.will, will.client_id)
+        order = FireWill(0, partition.number, will.firing_epoch, number, will.will, will.client_id)
         order.owner, order.owner_made = will.owner, will.owner_made
         partition.tell(edge, order)
+        return True
 
-    def fire_again(self, op_index: int) -> None:
-        """Send again a will whose fan-out was not confirmed yet, with the same origin."""
-        if op_index in self._firing:
-            self._send(op_index)
+    def fire_again(self, number: int) -> None:
+        """Order a will again that an edge could not publish to all, with the same origin."""
+        self._orders.send_again(number)
 
-    def leave(self, edge: str) -> Iterator[None]:
-        """Send the wills that a dead edge was publishing to other edges; yields after each."""
-        for op_index in sorted(self._firing):
-            firing = self._firing.get(op_index)
-            if firing is not None and firing[2] == edge:
-                self._send(op_index)
-                yield
+    def edge_dead(self, edge: str) -> Iterator[None]:
+        """Return the steps in which another edge takes over the wills that a dead one was ordered to publish."""
+        return self._orders.edge_dead(edge)
+
+    def frames_lost(self, edge: str) -> None:
+        """Send again what was on its way to an edge."""
+        self._orders.frames_lost(edge)
+
+    @property
+    def lacks_edge(self) -> bool:
+        """Whether orders wait because no edge was alive."""
+        return self._orders.lacks_edge
+
+    def edge_came(self) -> None:
+        """Go on if no edge was alive."""
+        self._orders.edge_came()
 
     def fired(self, answer: WillFired, edge: str) -> None:
-        """Forget a will whose fan-out is complete, by the word of the edge that it was sent to last."""
-        firing = self._firing.get(answer.op_index)
-        if firing is not None and firing[2] == edge:
-            del self._firing[answer.op_index]
-            self._partition.delete(firing[0])
+        """Forget a will whose fan-out is complete, by the word of the edge that has the order."""
+        partition = self._partition
+        if not self._orders.is_at(answer.number, edge):
+            return
+        if answer.again:
+            partition.count("wills_ordered_again")
+            partition.set_timer(partition.deadline_in(REFUSED_AGAIN_S), FireWillAgain(answer.number))
+            return
+        key, _ = self._firing.pop(answer.number)
+        partition.delete(key)
+        self._orders.finish(answer.number)
+        self._orders.send_some()
+
+    @property
+    def firing(self) -> int:
+        """Number of wills that were not published to all yet."""
+        return len(self._firing)
 
     def waiting(self) -> dict[str, tuple[int, int]]:
         """Return owner_epoch and deadline of each will that does not fire yet, by client ID."""
         return {client_id: (will.owner_epoch, will.deadline) for client_id, will in self._wills.items()}
+
+
+def _size_of(row: WillRow) -> int:
+    will = row.will
+    return len(will.topic) + len(will.payload) + len(will.properties) + ROW_BYTES

@@ -59,6 +59,7 @@ class MetaRow(msgspec.Struct, array_like=True):
     next_session: int = 1  # counter part of session numbers, never used again
     next_body: int = 1
     next_handed: int = 1  # of messages that a group's ended members leave to others, never used again
+    next_will: int = 1  # of wills that fire, never used again
 
 
 class LocalRow(msgspec.Struct, array_like=True):
@@ -141,8 +142,8 @@ class WillRow(msgspec.Struct, array_like=True):
     edge: str
     incarnation: int
     deadline: int = NEVER
-    firing: int = 0  # op_index of the firing; 0: not yet
-    firing_epoch: int = 0  # partition_epoch of the firing: with the op_index, the origin for ever
+    firing: int = 0  # number of the firing among those of its partition; 0: not yet
+    firing_epoch: int = 0  # partition_epoch of the firing: with the number, the origin for ever
     connection: int = 0  # the edge's number of it; 0: a row of an older version
     owner: str = ""  # user whose will it is
     owner_made: int = 0  # policy_epoch at which that user was made

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from conf.storage_settings import StorageSettings
+from wire.messages.wills import WILL_WINDOW
 
 __all__ = ["PartitionSettings"]
 
@@ -18,6 +19,7 @@ class PartitionSettings:
     queue_full: str = DEFAULT.queue_full  # or "refuse": 0x97 and nothing is kept
     message_expiry_max_s: int = DEFAULT.message_expiry_max_s  # of an entry of a queue; 0: no ceiling
     outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
+    will_window: int = WILL_WINDOW  # numbers of wills that are told apart; nodes of one cluster must agree
     inbound_unreleased_max: int = DEFAULT.inbound_unreleased_max  # QoS 2 counters above the lowest unreleased one
     sessions_max: int = DEFAULT.sessions_max  # stored ones; CONNECTs for more get 0x97
     sessions_per_user_max: int = DEFAULT.sessions_per_user_max  # of them, of one user

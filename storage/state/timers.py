@@ -49,13 +49,13 @@ class WillDelayOver(msgspec.Struct, frozen=True, gc=False):
 
 
 class FireWillAgain(msgspec.Struct, frozen=True, gc=False):
-    """An edge has not confirmed the fan-out of a will."""
+    """An edge could not complete the fan-out of a will."""
 
-    op_index: int
+    number: int
 
 
 class RedispatchAgain(msgspec.Struct, frozen=True, gc=False):
-    """An edge has not confirmed a message of a shared group that it was given."""
+    """An edge found no member for a message of a shared group."""
 
     number: int
 

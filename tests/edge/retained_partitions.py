@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from access.policy.view import PolicyView
 from edge.node.ports import Publisher
+from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.publishing import Publishing
 from edge.publishing.recording import Recording
 from edge.publishing.sending import Sending
@@ -31,7 +32,15 @@ class RetainedPartitions:
         )
         absent = AbsentUsers(core.rights, lambda *_: False, PolicyView, lambda: 0.0)
         core.publishing = Publishing(
-            core.node, loop, core.clients, core.routes, sending, recording, lambda: True, absent
+            core.node,
+            loop,
+            core.clients,
+            core.routes,
+            sending,
+            recording,
+            core.conduct,
+            absent,
+            OrderAnswers(core.node),
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,18 @@
 """Wills that an edge's own partition fires."""
 
-from tests.edge.edge_harness import Edge
+import pytest
+
+from edge.publishing import publishing
+from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.session_answers import publishes
+from wire.messages.map_pages import map_pages
+from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
+from wire.messages.routes import Destinations, Resolve, Resolved
 from wire.messages.wills import FireWill, Will, WillFired
+
+
+def answers(edge: Edge) -> list[tuple[int, bool]]:
+    return [(answer.number, answer.again) for answer in edge.take(WillFired)]
 
 
 def test_will_is_fanned_out_and_reported() -> None:
@@ -16,4 +26,63 @@ def test_will_is_fanned_out_and_reported() -> None:
     edge.turn()
     (copy,) = publishes(session)
     assert (copy.payload, copy.qos) == (b"bye", 1)
-    assert [(m.request, m.partition, m.op_index) for m in edge.take(WillFired)] == [(3, 1, 17)]
+    assert [(m.request, m.partition, m.number) for m in edge.take(WillFired)] == [(3, 1, 17)]
+
+
+def test_a_will_that_is_ordered_again_while_it_waits_is_answered_once_to_the_new_primary() -> None:
+    """The topic is not resolved yet when the partition moves to another node."""
+    edge = Edge()
+    edge.held = {WillFired, Resolve}
+    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)))
+    edge.turn()
+    edge.router(map_pages(cluster_map(2, "s1", 2))[0])
+    edge.turn()
+    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)), "s1")
+    edge.turn()
+    (asked,) = edge.take(Resolve)
+    edge.router(Resolved(asked.request, asked.shard_epoch, [Destinations()], [0]))
+    edge.turn()
+    assert [(node, type(message)) for node, message in edge.core.told if isinstance(message, WillFired)] == [
+        ("s1", WillFired)
+    ]
+
+
+def test_an_order_of_a_later_map_is_answered_so_that_it_comes_again() -> None:
+    edge = Edge()
+    edge.held = {WillFired, RedispatchAnswer}
+    edge.storage(FireWill(0, 1, 9, 17, Will("w", b"bye", 1)))
+    edge.storage(RedispatchOrder(0, 1, 9, 4, b"g/w", Will("w", b"bye", 1)))
+    edge.turn()
+    assert answers(edge) == [(17, True)]
+    assert [(answer.number, answer.again) for answer in edge.take(RedispatchAnswer)] == [(4, True)]
+
+
+def test_wills_above_the_bound_are_refused_and_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edge keeps so many that no destination has acknowledged."""
+    monkeypatch.setattr(publishing, "WILLS_MAX", 2)
+    edge = Edge()
+    edge.held = {WillFired, Resolve}
+    for number in (1, 2, 3):
+        edge.storage(FireWill(0, 1, 1, number, Will("w", b"bye", 1)))
+    edge.turn()
+    assert answers(edge) == [(3, True)] and edge.core.counts["wills_refused"] == 1
+
+
+def test_an_answer_for_which_the_link_has_no_room_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = Edge()
+    edge.held = {WillFired}
+    full = [True]
+    tell = edge.core.node.tell
+
+    def no_room(node: str, message: object) -> bool:
+        return False if full[0] and isinstance(message, WillFired) else tell(node, message)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(edge.core.node, "tell", no_room)
+    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)))
+    edge.turn(1.0)
+    assert answers(edge) == []
+    full[0] = False
+    edge.turn(0.2)
+    assert answers(edge) == [(17, False)]
+    edge.turn(1.0)
+    assert answers(edge) == []

@@ -83,7 +83,7 @@ class LinkProcess(Process):
             on_frame=self.on_frame,
             on_up=self.on_up,
             on_down=self.on_down,
-            on_reset=self.on_down,
+            on_reset=self.on_reset,
         )
         self._connections: list[LinkConnection] = []
         self._targets: dict[tuple[str, str], Target] = {}
@@ -105,6 +105,10 @@ class LinkProcess(Process):
     def on_down(self, peer: PeerKey) -> None:
         """A link is gone."""
         raise NotImplementedError
+
+    def on_reset(self, peer: PeerKey) -> None:
+        """A link is gone, and what was not taken with it."""
+        self.on_down(peer)
 
     def set_peers(self, peers: dict[str, tuple[str, str, int]]) -> None:
         """Take who else there is, and dial those that are ours to dial."""

@@ -140,6 +140,10 @@ class StorageProcess(LinkProcess):
     def on_down(self, peer: PeerKey) -> None:
         self._events.append(LinkDown(peer))
 
+    def on_reset(self, peer: PeerKey) -> None:
+        self.core.frames_lost.add(peer.node)
+        self.on_down(peer)
+
     # -- the loop
 
     def turn(self) -> None:
@@ -208,7 +212,7 @@ class StorageProcess(LinkProcess):
         """Put what a turn sends on its links."""
         for peer, why in ready.condemned:
             self.table.condemn(peer, why)
-        self.table.send_all(ready.sends)
+        self.core.frames_lost |= self.table.send_all(ready.sends)
 
     def _follow_map(self) -> None:
         cluster_map = self.core.map

@@ -32,7 +32,7 @@ def fired(cluster: Cluster) -> list[bytes]:
     seen = {}
     for edge in cluster.edges.values():
         for will in edge.wills:
-            seen[will.partition, will.partition_epoch, will.op_index] = will.will.payload
+            seen[will.partition, will.partition_epoch, will.number] = will.will.payload
     return list(seen.values())
 
 

@@ -80,6 +80,7 @@ class Edge:
         self.answer_wills = True
         self.clean_kicks = False
         self.wills: list[FireWill] = []
+        self.unanswered: list[tuple[PeerKey, FireWill]] = []  # while it does not answer wills
         self.unfinished: dict[int, tuple[int, PublishMessage]] = {}  # tag -> partition, message
         self.asked: dict[int, tuple[int, Any]] = {}  # request -> partition, message
         self.tags = itertools.count(1)
@@ -217,8 +218,9 @@ class Edge:
             self.polled(message, source)
         elif isinstance(message, FireWill):
             self.wills.append(message)
+            self.unanswered.append((source, message))
             if self.answer_wills:
-                self.answer(source, WillFired(message.request, message.partition, message.op_index))
+                self.end_wills()
         elif hasattr(message, "request"):
             if not isinstance(message, Moved):
                 self.asked.pop(message.request, None)
@@ -239,6 +241,12 @@ class Edge:
         connection.session = message.session
         if message.session:
             self.by_session[message.session] = connection
+
+    def end_wills(self, *, again: bool = False) -> None:
+        """Answer the orders of wills that were not answered."""
+        unanswered, self.unanswered = self.unanswered, []
+        for source, order in unanswered:
+            self.answer(source, WillFired(order.request, order.partition, order.number, again))
 
     def answer(self, source: PeerKey, message: Control) -> None:
         """Answer a question of a storage node."""

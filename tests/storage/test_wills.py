@@ -3,8 +3,8 @@
 import pytest
 
 from tests.storage.requests import WILL, fired
-from tests.storage.storage_cluster import Cluster, with_edge
-from wire.messages.batches import PublishMessage
+from tests.storage.storage_cluster import Cluster, with_edge, with_settings
+from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.wills import Will
 
 DELAYED = Will("w", b"gone", 1, delay_s=3)
@@ -63,32 +63,131 @@ def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
     assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 0, "absent": 2}
 
 
-def test_many_wills_of_one_operation_get_their_numbers_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dead edge fires hundreds of wills with one operation: each is numbered behind the one before it."""
-    cluster, edge = with_edge(partitions=1)
-    for number in range(40):
-        edge.open(f"c{number}", expiry_s=0, will=Will("w", b"%d" % number, 1))
-    looked: list[int] = []
+def fleet(cluster: Cluster, count: int, edge: str = "e1") -> None:
+    """Open connections with wills, all at one edge."""
+    for number in range(count):
+        cluster.edges[edge].open(f"c{number}", expiry_s=0, will=Will("w", b"%d" % number, 1), settle=False)
+    cluster.settle()
 
-    class Firing(dict[int, object]):
-        def __contains__(self, number: object) -> bool:
-            looked.append(0)
-            return super().__contains__(number)
 
-    wills = cluster.primary(0).core.partitions[0].owners.wills
-    monkeypatch.setattr(wills, "_firing", Firing())
+def ordered(cluster: Cluster) -> list[int]:
+    """Return the numbers of the wills that the second edge was ordered to publish, in order."""
+    return [order.number for order in cluster.edges["e2"].wills]
+
+
+def test_wills_of_one_operation_are_numbered_and_ordered_in_sequence() -> None:
+    """A dead edge fires hundreds of wills with one operation."""
+    cluster, _ = with_edge(partitions=1)
+    fleet(cluster, 100)
     cluster.kill_edge("e1")
     cluster.run(0.5)
-    assert sorted(fired(cluster), key=int) == [b"%d" % number for number in range(40)]
-    assert len(looked) <= 3 * 40
+    assert sorted(fired(cluster), key=int) == [b"%d" % number for number in range(100)]
+    assert ordered(cluster) == list(range(1, 101))
 
 
-def test_wills_of_one_operation_reach_a_partition_in_any_order() -> None:
+def test_wills_of_a_dead_fleet_are_ordered_once_each_below_what_receivers_tell_apart() -> None:
+    """An edge that is slow for seconds gets no order twice, and no more at once than anybody remembers."""
+    cluster, _ = with_edge(partitions=1, settings=with_settings(will_window=8))
+    fleet(cluster, 50)
+    edge = cluster.edges["e2"]
+    edge.answer_wills = False
+    cluster.kill_edge("e1")
+    cluster.run(20.0)
+    assert ordered(cluster) == list(range(1, 9))
+    slow = edge.unanswered.pop(0)  # the first of them takes longer than all others
+    edge.end_wills()
+    edge.unanswered.append(slow)
+    cluster.run(5.0)
+    assert ordered(cluster) == list(range(1, 9))
+    edge.end_wills()
+    edge.answer_wills = True
+    cluster.run(5.0)
+    assert ordered(cluster) == list(range(1, 51))
+    assert len(fired(cluster)) == 50
+
+
+def test_a_will_that_could_not_go_out_is_ordered_again_after_a_pause() -> None:
+    """A destination's disk is full, say: its edge answers so, and gets the same order in a second."""
+    cluster, _ = with_edge(partitions=1)
+    fleet(cluster, 2)
+    edge = cluster.edges["e2"]
+    edge.answer_wills = False
+    cluster.kill_edge("e1")
+    cluster.run(0.5)
+    edge.end_wills(again=True)
+    cluster.run(0.5)
+    assert ordered(cluster) == [1, 2]
+    cluster.run(1.0)
+    assert ordered(cluster) == [1, 2, 1, 2]
+    edge.end_wills()
+    cluster.run(5.0)
+    assert ordered(cluster) == [1, 2, 1, 2]
+    assert cluster.nodes["s1"].core.event_counts()["wills_ordered_again"] == 2
+
+
+def test_orders_whose_frames_were_lost_are_sent_again_when_the_link_stands() -> None:
+    """Nothing repeats meanwhile: the shell says which node a frame did not reach."""
+    cluster, _ = with_edge(partitions=1)
+    fleet(cluster, 3)
+    edge, node = cluster.edges["e2"], cluster.nodes["s1"]
+    edge.answer_wills = False
+    cluster.filter = lambda *frame: frame[1] != "e2"
+    cluster.kill_edge("e1")
+    cluster.run(3.0)
+    assert ordered(cluster) == []
+    cluster.filter = lambda *_: True
+    cluster.run(3.0)
+    assert ordered(cluster) == []
+    node.core.frames_lost.add("e2")
+    node.linked(edge.key, up=True)
+    cluster.run(1.0)
+    assert ordered(cluster) == [1, 2, 3]
+    edge.end_wills()
+    cluster.run(3.0)
+    assert ordered(cluster) == [1, 2, 3]
+
+
+def test_wills_wait_while_no_edge_is_alive() -> None:
+    """A whole tier died: the first edge that comes gets their orders."""
+    cluster, _ = with_edge(partitions=1)
+    fleet(cluster, 3)
+    cluster.kill_edge("e2")
+    cluster.kill_edge("e1")
+    cluster.run(3.0)
+    assert fired(cluster) == []
+    cluster.start_edge("e3")
+    cluster.run(1.0)
+    assert len(cluster.edges["e3"].wills) == 3
+
+
+def will_copy(number: int, qos: int = 1, partition: int = 7, epoch: int = 1) -> PublishMessage:
+    copy = PublishMessage(0, b"w", b"%d" % number, qos, origin_kind=OriginKind.WILL)
+    copy.origin_a, copy.origin_b = partition << 32 | epoch, number
+    return copy
+
+
+def test_wills_of_one_partition_reach_another_in_any_order() -> None:
     """Each will has an origin of its own; a later one does not make the earlier one a repeat."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "w")
-    for number in (2, 1, 2, 1 << 33):
-        edge.publish(PublishMessage(0, b"w", str(number).encode(), 1, origin_kind=2, origin_a=7, origin_b=number), 0)
+    for number in (2, 1, 2, 1_000):
+        edge.publish(will_copy(number), 0)
     cluster.settle()
-    assert [push.payload for push in alice.received] == [b"2", b"1", str(1 << 33).encode()]
+    assert [push.payload for push in alice.received] == [b"2", b"1", b"1000"]
+    assert cluster.nodes["s1"].core.event_counts()["repeats"] == 1
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_will_is_known_again_though_other_partitions_fired_thousands_since(qos: int) -> None:
+    """Also under a later epoch, by another edge, after a crash, and at QoS 0: no other memory is shared with it."""
+    cluster, edge = with_edge(partitions=1)
+    edge.open("alice", "w")
+    edge.publish(will_copy(5, qos), 0)
+    cluster.settle()
+    for number in range(1, 5_001):
+        edge.publish(will_copy(number, 0, partition=8), 0)
+    cluster.settle(30.0)
+    cluster.crash_all()
+    cluster.edges["e2"].publish(will_copy(5, qos), 0)
+    cluster.settle()
     assert cluster.nodes["s1"].core.event_counts()["repeats"] == 1

@@ -231,9 +231,13 @@ class LinkHub:
         """
         return self.table.send(node, kind, payload)
 
-    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
-        """Queue what a turn of the owner sends, as (node, kind, payload); it leaves at once, in one write per link."""
-        self.table.send_all(frames)
+    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> set[str]:
+        """Queue what a turn of the owner sends, as (node, kind, payload); it leaves at once, in one write per link.
+
+        Returns:
+            Nodes of which a frame was not queued.
+        """
+        return self.table.send_all(frames)
 
     async def drain(self) -> None:
         """Wait, a moment at most, until sockets have taken everything that was queued: this node ends."""

@@ -114,16 +114,24 @@ class LinkTable:
             peer.connection.wake()
         return peer is not None
 
-    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> None:
-        """Queue what one turn sends, as (node, kind, payload), and write it: each connection is woken once, or not."""
+    def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> set[str]:
+        """Queue what one turn sends, as (node, kind, payload), and write it: each connection is woken once, or not.
+
+        Returns:
+            Nodes of which a frame was not queued, as ``send`` says.
+        """
         peers: dict[str, LinkPeer] = {}
+        refused: set[str] = set()
         for node, kind, payload in frames:
             peer = self._queue(node, kind, payload)
-            if peer is not None:
+            if peer is None:
+                refused.add(node)
+            else:
                 peers[node] = peer
         for peer in peers.values():
             if peer.connection is not None:
                 peer.connection.flush()
+        return refused
 
     def _queue(self, node: str, kind: int, payload: bytes) -> LinkPeer | None:
         peer = self._peers.get(node)

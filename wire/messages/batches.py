@@ -19,7 +19,7 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          Message Expiry Interval), 4 when empty. expiry_s: seconds left, NO_EXPIRY for none.
          tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
          origin kind 0: (sending edge's incarnation, tag); 1: (session number, inbound counter); 2: will
-         (partition << 32 | partition_epoch, op_index). (session, owner_epoch): the publisher's, 0 where it has none.
+         (partition << 32 | partition_epoch, number). (session, owner_epoch): the publisher's, 0 where it has none.
          partition_epoch: of the sender's map. A primary takes no message that was meant for an earlier time of its; one
          that was meant for a later epoch waits for its map.
          share: u16 length + "share name/filter" follow the partitions when bit 3 is set, else absent.

@@ -13,7 +13,7 @@ import struct
 
 __all__ = ["FRAME_BYTES_MAX", "HEADER", "HEADER_BYTES", "PROTOCOL_VERSION", "FrameKind"]
 
-PROTOCOL_VERSION = 7  # of frames and of what they carry; a peer with another major version is refused at HELLO
+PROTOCOL_VERSION = 8  # of frames and of what they carry; a peer with another major version is refused at HELLO
 HEADER = struct.Struct(">IBBHQ")
 HEADER_BYTES = HEADER.size
 FRAME_BYTES_MAX = 8 * 1024 * 1024  # a longer declared length closes the link before anything is buffered

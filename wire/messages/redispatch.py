@@ -30,7 +30,8 @@ class RedispatchOrder(Message, tag="HandOn"):
     """Primary to one live edge: what an ended member of a group did not acknowledge goes to another member.
 
     Without ``pick`` the edge answers where it would go; that is recorded and comes back, and then the edge sends it
-    there. Repeated, with the same origin, until RedispatchAnswer says that it is done.
+    there. The primary sends it again, with the same origin, to another edge, after frames were lost, or when the edge
+    answers ``again``.
     """
 
     request: U64
@@ -44,12 +45,16 @@ class RedispatchOrder(Message, tag="HandOn"):
 
 
 class RedispatchAnswer(Message, tag="HandedOn"):
-    """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended."""
+    """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended.
+
+    With ``again``: no member could take it now; the primary sends the order again later.
+    """
 
     request: U64
     partition: PartitionNumber
     number: U64
     pick: SharePick | None = None
+    again: bool = False
 
 
 def handed_sender(partition: int, hops: int) -> int:

@@ -12,14 +12,15 @@ from wire.messages.ranges import (
     ClientId,
     Counted,
     Epoch,
-    OpIndex,
     PartitionNumber,
     Qos,
     TopicName,
     UserText,
 )
 
-__all__ = ["ADDRESS_CHARS_MAX", "FireWill", "Will", "WillFired"]
+__all__ = ["ADDRESS_CHARS_MAX", "WILL_WINDOW", "FireWill", "Will", "WillFired"]
+
+WILL_WINDOW = 1_024  # numbers of one partition's wills that each receiver tells apart; those in flight span less
 
 ADDRESS_CHARS_MAX = 128  # of an IP address, its zone included; what is longer is cut
 FINGERPRINT_CHARS = 64
@@ -43,12 +44,16 @@ class Will(msgspec.Struct, array_like=True):
 
 
 class FireWill(Message, tag="FireWill"):
-    """Primary to one live edge: fan this out; repeated to another edge until one says WillFired."""
+    """Primary to one live edge: fan this out.
+
+    Sent again, with the same origin, to another edge when that one is dead, after frames to it were lost, by a new
+    primary, or when the edge answers ``again``.
+    """
 
     request: U64
     partition: PartitionNumber
     partition_epoch: Epoch
-    op_index: OpIndex
+    number: U64  # of the partition's wills, ascending over all its primaries; part of the origin
     will: Will
     client_id: ClientId = ""
     owner: UserText = ""  # user of the connection whose will it was; the edge that publishes judges by it
@@ -56,8 +61,9 @@ class FireWill(Message, tag="FireWill"):
 
 
 class WillFired(Message, tag="WillFired"):
-    """The fan-out is complete."""
+    """The fan-out is complete; with ``again`` it could not be completed now, and the primary orders it again later."""
 
     request: U64
     partition: PartitionNumber
-    op_index: OpIndex
+    number: U64
+    again: bool = False

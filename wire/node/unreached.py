@@ -32,6 +32,10 @@ class Unreached:
             del self._up[peer.node]
             self._walked = None
 
+    def is_linked(self, node: str) -> bool:
+        """Return whether a link to some incarnation of a node stands."""
+        return node in self._up
+
     def nodes(self, now: float, cluster_map: ClusterMap) -> list[str]:
         """Return the live nodes without a link for a lease, by name; call it at least some times per lease.
 

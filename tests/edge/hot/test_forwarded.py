@@ -40,6 +40,43 @@ def test_repeated_wills_are_dropped(hot: Any) -> None:
     assert len(broker.take(sub)) == 1
 
 
+def test_a_will_is_known_again_though_other_partitions_fired_thousands_since(hot: Any) -> None:
+    """Each partition has a window of its own, under whatever epoch and through whichever edge its wills come."""
+    broker = Broker(hot)
+    one, other = Node(broker, 2, "edge"), Node(broker, 3, "edge")
+    sub = broker.subscriber(b"w")
+
+    def sent(edge: Node, partition: int, epoch: int, numbers: range) -> int:
+        wills = [
+            PublishMessage(0, b"w", b"", 0, origin_kind=OriginKind.WILL, origin_a=partition << 32 | epoch, origin_b=n)
+            for n in numbers
+        ]
+        edge.send(FrameKind.PUBLISH, b"".join(encode_message(will) for will in wills))
+        return len(broker.take(sub))
+
+    assert sent(one, 1, 1, range(500, 508)) == 8
+    assert sent(one, 2, 1, range(1, 5_001)) == 5_000
+    assert sent(other, 1, 2, range(500, 510)) == 2
+    assert sent(other, 1, 2, range(490, 500)) == 10  # those that another edge was ordered to publish before
+    assert sent(other, 1, 2, range(490, 510)) == 0
+
+
+def test_publishers_that_were_heard_lately_are_remembered(hot: Any) -> None:
+    """The one that was silent for longest is forgotten, and that is counted."""
+    broker = Broker(hot, session_origins_max=3)
+    edge = Node(broker, 2, "edge")
+    sub = broker.subscriber(b"w", 2)
+
+    def sent(session: int, counter: int) -> int:
+        message = PublishMessage(7, b"w", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=session, origin_b=counter)
+        edge.send(FrameKind.PUBLISH, encode_message(message))
+        return len(broker.take(sub))
+
+    assert [sent(1, 1), sent(2, 1), sent(3, 1), sent(1, 2), sent(4, 1)] == [1] * 5
+    assert [sent(1, 1), sent(1, 2), sent(3, 1)] == [0] * 3
+    assert broker.hot.counters()["origins_forgotten"] == 1
+
+
 def test_what_another_edge_fanned_out_before_is_dropped(hot: Any) -> None:
     """A durable publisher repeats QoS 2 through another edge: our subscribers get what came first, and no more."""
     broker = Broker(hot)

@@ -1,0 +1,41 @@
+"""Answers to orders of partitions: sent when there is room, for a partition orders nothing again that is in flight."""
+
+import math
+
+from edge.node.node import EdgeNode
+from wire.messages.redispatch import RedispatchAnswer
+from wire.messages.wills import WillFired
+
+__all__ = ["OrderAnswers"]
+
+AGAIN_S = 0.1
+
+
+class OrderAnswers:
+    """Answers of one edge. A partition bounds its orders in flight, and so those that wait here."""
+
+    def __init__(self, node: EdgeNode) -> None:
+        self._node = node
+        self._unsent: list[tuple[str, RedispatchAnswer | WillFired]] = []
+        self._next_at = math.inf
+
+    def send(self, node: str, answer: RedispatchAnswer | WillFired) -> None:
+        """Send an answer to a primary, or keep it until its link has room."""
+        if not self._node.tell(node, answer):
+            self._unsent.append((node, answer))
+            self._next_at = min(self._next_at, self._node.now + AGAIN_S)
+            self._node.wake()
+
+    def step(self, now: float) -> None:
+        """Send what found no room; a node that is no primary any more is answered nothing."""
+        if now < self._next_at:
+            return
+        unsent, self._unsent, self._next_at = self._unsent, [], math.inf
+        placements = self._node.map.partitions
+        for node, answer in unsent:
+            if answer.partition < len(placements) and placements[answer.partition].primary == node:
+                self.send(node, answer)
+
+    def next_deadline(self) -> float:
+        """Return when answers are sent again."""
+        return self._next_at
