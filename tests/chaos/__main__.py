@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import io
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from stratamq.history.run import Run
 from tests.chaos import namespaces, probes
 from tests.chaos.chaos_result import RESULTS, Result, fault_table, points_line, read_results, result_of, wait_table
 from tests.chaos.chaos_run import run_schedule
+from tests.chaos.fleet import OPEN_FILES, run_fleet
 from tests.chaos.node_disk import can_mount, can_preload
 from tests.chaos.real_cluster import RealCluster, Shape, real_cluster
 from tests.chaos.schedule import ROWS, Schedule, draw
@@ -71,6 +73,8 @@ async def run_one(
         seconds: The work lasts at least so long.
         every_fault: Faults begin after that too, until the schedule is at its end.
     """
+    if schedule.row == "fleet":
+        return await run_fleet(cluster, schedule)
     slow: list[str] = []
 
     async def break_things(run: Run) -> None:
@@ -108,7 +112,9 @@ async def run_one(
 
 def shape_for(row: str, rng: random.Random, options: argparse.Namespace) -> Shape:
     """Choose the cluster for a row."""
-    if options.shape:
+    if row == "fleet":
+        routers, storages, edges = 3, 3, 4
+    elif options.shape:
         routers, storages, edges = (int(count) for count in options.shape.split("/"))
     elif row in DAMAGE or row in LINKS or rng.random() < 0.6:
         routers, storages, edges = 3, 3, rng.choice((2, 3))
@@ -125,12 +131,17 @@ def shape_for(row: str, rng: random.Random, options: argparse.Namespace) -> Shap
 
 
 def _rows(options: argparse.Namespace) -> list[str]:
-    wanted = options.rows.split(",") if options.rows else [row for row in ROWS if row not in LEFT_OUT]
+    wanted = options.rows.split(",") if options.rows else [row for row in ROWS if row not in {*LEFT_OUT, "fleet"}]
     reasons = dict(LEFT_OUT)
     if not options.namespaces:
         reasons |= dict.fromkeys(LINKS, "cutting links between processes needs root and `ip`")
     if not can_preload():
         reasons |= dict.fromkeys(SHIMMED, "the shim needs gcc")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < OPEN_FILES:
+        reasons |= {"fleet": f"it needs {OPEN_FILES} open files of a process"}
+    elif soft < OPEN_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, hard))
     if not can_mount():
         reasons |= {"F19": "a small disk needs root"}
     for row in wanted:
@@ -216,7 +227,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
-    parser.add_argument("--rows", default="", help="of the fault catalogue, such as F01,F07; default: all that can run")
+    parser.add_argument(
+        "--rows", default="", help="of the fault catalogue, such as F01,F07; default: all that can run, but fleet"
+    )
     parser.add_argument("--shape", default="", help="routers/storages/edges, such as 1/1/2; default: drawn")
     parser.add_argument("--workload", default="", help=f"one of {', '.join(WORKLOADS)}; default: drawn")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of faults per schedule")

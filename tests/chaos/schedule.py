@@ -171,6 +171,8 @@ ROWS: Final[dict[str, Draw]] = {
     # Rows of one fault and a workload of their own: what is new in them is what the clients do meanwhile.
     "F34": lambda r, n: Fault(Verb.STOP, _one(r, n, "edge"), _calm(r), r.uniform(0.5, 12)),
     "F35": lambda r, n: Fault(Verb.KILL, _one(r, n, "edge"), _calm(r), r.uniform(0, 3)),
+    # Of tests/chaos/fleet.py: in every other run both are killed behind the clients.
+    "fleet": lambda r, n: Fault(Verb.KILL, (*_one(r, n, "edge"), *_one(r, n, "storage")), 0.0, 60.0),
     "F24": lambda r, n: Fault(
         Verb.SHIFT_CLOCK, _one(r, n, *ALL), _calm(r), r.uniform(3, 10), r.choice((-3600, 3600, -31_536_000, 31_536_000))
     ),

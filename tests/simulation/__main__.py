@@ -44,6 +44,7 @@ def main() -> int:
     )
     parser.add_argument("--stops", action="store_true", help="also SIGTERM for nodes and whole tiers")
     parser.add_argument("--drains", action="store_true", help="also drains of edges")
+    parser.add_argument("--fleet", action="store_true", help="also many clients with wills that die at once")
     parser.add_argument("--freezes", action="store_true", help="also SIGSTOP, also within a turn")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
@@ -89,6 +90,7 @@ def _ordinary(arguments: argparse.Namespace, first: int) -> Iterator[tuple[int, 
             hostile=arguments.hostile,
             stops=arguments.stops,
             drains=arguments.drains,
+            fleet=arguments.fleet,
             freezes=arguments.freezes,
             looks=arguments.looks,
             policy=arguments.policy,
@@ -201,6 +203,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
     replay += " --hardware" if options.hardware else " --no-hardware"
     replay += " --stops" if options.stops else ""
     replay += " --drains" if options.drains else ""
+    replay += " --fleet" if options.fleet else ""
     replay += " --freezes" if options.freezes else ""
     replay += " --heedless" if options.heedless else ""
     replay += " --hostile" if options.hostile else ""

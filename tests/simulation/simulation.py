@@ -56,6 +56,7 @@ class Options:
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
     drains: bool = False  # also drains of edges
+    fleet: bool = False  # also many clients with wills that die in one moment, and short memories of wills
     freezes: bool = False  # also SIGSTOP in the middle of a turn, and clients that each wait at one edge
     looks: bool = False  # also an operator that lists, explains and traces
     policy: bool = False  # also users of the cluster, and operators that take their rights
@@ -150,6 +151,8 @@ def run_seed(seed: int, options: Options | None = None) -> Result:
         fence_close_s = random.Random(f"fence/{seed}").choice((1.0, 3.0, 10.0))
         edge = replace(result.knobs.edge, fence_close_s=fence_close_s)
         result.knobs = replace(result.knobs, users=True, edge=edge)
+    if options.fleet:
+        result.knobs = _with_short_memories(seed, result.knobs)
     started = time.monotonic()
     scheduler = Scheduler(real_time_max_s=options.real_time_max_s)
     if options.log:
@@ -166,6 +169,12 @@ def run_seed(seed: int, options: Options | None = None) -> Result:
     result.digest = scheduler.digest
     result.history = cluster.history()
     return result
+
+
+def _with_short_memories(seed: int, knobs: Knobs) -> Knobs:
+    window = random.Random(f"fleet/{seed}").choice((1, 2, 4, 16))
+    hot = replace(knobs.hot, will_window=window)
+    return replace(knobs, hot=hot, partition=replace(knobs.partition, will_window=window))
 
 
 def _where(error: BaseException) -> str:
@@ -188,6 +197,8 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         works = (*works, "backlog")
     if options.freezes:
         works = (*works, "pinned")
+    if options.fleet:
+        works = (*works, "fleet")
     result.works = works
     workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
     policy = PolicyWork(cluster) if options.policy else None
@@ -231,7 +242,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     while received != (now := sum(len(client.received) for client in cluster.clients.values())):
         received = now  # queues drain as fast as windows of one allow
         cluster.run(IDLE_S)
-    cluster.run(IDLE_S + 2 * cluster.knobs.lease_s + (25.0 if "wills" in works else 0.0))
+    cluster.run(IDLE_S + 2 * cluster.knobs.lease_s + (25.0 if {"wills", "fleet"} & set(works) else 0.0))
     if looks is not None:
         _look_at_rest(cluster, looks, result)
     programs = workload.read_final_state()

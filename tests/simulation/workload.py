@@ -25,6 +25,7 @@ EPHEMERAL = ClientOptions(clean_start=True, session_expiry_interval_s=0)
 BACKLOG_WINDOW = 40  # above any Receive Maximum of a seed, below its bounds of unreleased identifiers
 BURST = 60
 PINNED, PINNED_PACE_S = 4, 0.05
+FLEET = 24  # above what receivers tell apart in such a seed
 WORKS = ("queue", "routes", "takeover", "wills", "retained", "shared", "qos0")
 
 
@@ -328,6 +329,41 @@ class Workload:
                 elif death < 0.85:
                     mortal.drop()
             await self._pace(rng, 4.0)
+
+    # -- fleet: many clients with wills that die in one moment; only where it is asked for
+
+    def _fleet(self) -> None:
+        for number in range(2):
+            watcher = self._client(f"fw{number}", ClientOptions(protocol_version=4 + number))
+            self._member(watcher, {"fleet/+": 1 + number})
+        for qos in range(2):
+            self._member(self._client(f"fx{qos}", EPHEMERAL), {"fleet/+": qos})
+        fleet = [self._client(f"fm{number}", ClientOptions(protocol_version=4 + number % 2)) for number in range(FLEET)]
+        self._mortals += fleet
+        self._run(self._die_together(fleet))
+
+    async def _die_together(self, fleet: list[WorkingClient]) -> None:
+        rng = self.cluster.rng("fleet")
+        starts = 0
+        await sleep(2.0)  # the watchers first
+        while True:
+            starts += 1
+            for number, client in enumerate(fleet):
+                v5 = client.options.protocol_version == 5
+                options = replace(
+                    client.options,
+                    will_topic=f"fleet/{client.process}",
+                    will_payload=f"{client.process}-{starts}",
+                    will_qos=number % 3,
+                    will_delay_interval_s=WILL_DELAY_S if v5 and rng.random() < 0.2 else 0,
+                )
+                client.connect(self._address(rng), options)
+            for client in fleet:
+                await client.change.until(lambda client=client: client.connected or not client.trying, ANSWER_S)  # type: ignore[misc]
+            await sleep(rng.uniform(*HOLD_S))
+            for client in fleet:
+                client.drop()
+            await self._pace(rng, 20.0)
 
     # -- retained: messages that are written and read
 
