@@ -8,7 +8,7 @@ Source: MQTT 5.0 sections 3.3, 4.3, 4.8.2; docs/protocol.md sections 4, 5, 7.
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from edge.clients.client import Client
@@ -27,7 +27,7 @@ from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
 from mqtt.topics import is_reserved, validate_topic_name
 from wire.messages.batches import OriginKind, encode_owner
-from wire.messages.wills import FireWill, WillFired
+from wire.messages.wills import WILL_SHARES_MAX, FireWill, WillFired
 
 __all__ = ["Publishing"]
 
@@ -55,12 +55,29 @@ class _Will(Outgoing):
     Attributes:
         node: The primary that ordered it last.
         judged: Its user may leave it there.
+        shares: Groups whose copies the partition gives to members; an edge that repeats a will may pick another one.
     """
 
     publishing: "Publishing"
     node: str
     order: FireWill
     judged: bool = False
+    shares: list[bytes] = field(default_factory=list)
+
+    def routed(self, route: Route) -> None:
+        """Send it to everybody but shared groups."""
+        self.publish.traced = self.publish.traced or route.traced
+        self.sending.send(self, self._without_groups(route))
+
+    def routed_again(self, route: Route) -> None:
+        """Likewise, to everybody beside its retained partition."""
+        self.sending.send_to_others(self, self._without_groups(route))
+
+    def _without_groups(self, route: Route) -> Route:
+        groups = route.groups
+        self.shares = [group.share for group in groups[:WILL_SHARES_MAX]]
+        others = route.subs, route.edges, route.partitions, groups[WILL_SHARES_MAX:]
+        return Route(route.topic, *others, route.reason_code, route.audience) if groups else route
 
     @property
     def owner(self) -> bytes:
@@ -281,4 +298,7 @@ class Publishing:
         order = ordered.order
         del self._wills[order.partition, order.number]
         self._will_bytes -= len(order.will.payload)
-        self._answers.send(ordered.node, WillFired(order.request, order.partition, order.number, again))
+        answer = WillFired(order.request, order.partition, order.number, again)
+        if not again and ordered.shares:
+            answer.shares, answer.properties = ordered.shares, ordered.publish.properties
+        self._answers.send(ordered.node, answer)

@@ -88,6 +88,7 @@ class ControlMessages:
             hosted = self._partitions.reach(message.partition)
             if hosted is not None and hosted.serving:
                 hosted.delivery.redispatches.answered(message, peer.node)
+                hosted.owners.wills.send_some()
         elif isinstance(message, RoutesAdded):
             hosted = self._partitions.reach(message.request >> 32)
             if hosted is not None:

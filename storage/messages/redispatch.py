@@ -84,21 +84,39 @@ class RedispatchQueue:
         if entry is not None and entry.share and not entry.handed:
             self.keep(entry, size)
 
+    def keep_will(self, will: Will, share: bytes, properties: bytes) -> None:
+        """Write a group's copy of a will that was published to all others; ``send_some`` goes on."""
+        partition = self._partition
+        deadline = NEVER if will.expiry_s == NO_EXPIRY else partition.deadline_in(will.expiry_s)
+        entry = Entry(0, will.topic.encode(), will.payload, properties, deadline=deadline, share=share)
+        entry.published = will.qos | 4 * will.retain
+        self._write(entry, len(entry.topic) + len(entry.payload) + len(properties))
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether wills should wait until copies have gone to members."""
+        return len(self._orders) >= MESSAGES_MAX // 2 or self._orders.octets >= BYTES_MAX // 2
+
     def keep(self, entry: Entry, size: int) -> None:
-        """Write a group's copy as a row of its own; one that expired, or is too large or too many, is gone."""
+        """Take a group's copy that leaves a member."""
+        if self._write(entry, size):
+            self._left(entry.share)
+
+    def _write(self, entry: Entry, size: int) -> bool:
+        """Write a group's copy as a row of its own; False, counted: it expired, or is too large or too many."""
         partition = self._partition
         if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
             partition.note("drop", "expired", topic=entry.topic, detail=group_words(entry.share))
-            return
+            return False
         if size > MESSAGE_BYTES_MAX:
             partition.count("shares_dropped_large")
             partition.note("drop", "too_large", topic=entry.topic, detail=group_words(entry.share))
-            return
+            return False
         if len(self._orders) >= MESSAGES_MAX or self._orders.octets + size > BYTES_MAX:
             partition.count("shares_dropped_full")
             partition.note("drop", "queue_full", topic=entry.topic, detail=group_words(entry.share))
-            return
+            return False
         properties = entry.properties[: len(entry.properties) - entry.own_bytes]
         qos, retain = entry.published & 3, bool(entry.published & 4)
         hops = min(hops_of(entry.origin_kind, entry.origin_a), HOPS_MAX - 1)
@@ -110,8 +128,8 @@ class RedispatchQueue:
         number = partition.meta.next_handed
         partition.meta.next_handed += 1
         partition.put(keys.handed_key(partition.number, number), pack(row))
-        self._left(entry.share)
         self._orders.add(number, size)
+        return True
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Take over a message, or where it goes, from disk, in key order."""

@@ -74,7 +74,7 @@ class Owners:
         self.openings: dict[str, deque[Opening]] = {}
         self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
         self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
-        self.wills = Wills(partition, live)
+        self.wills = Wills(partition, live, delivery.redispatches)
         self.ends = SessionEnds(partition, delivery, subscriptions, self.wills.session_over)
         self.dead_edges = DeadEdges(partition)
 

@@ -13,6 +13,7 @@ Rules: docs/protocol.md section 8; MQTT 5.0 section 3.1.2.5.
 
 from collections.abc import Callable, Iterator
 
+from storage.messages.redispatch import RedispatchQueue
 from storage.state import keys
 from storage.state.order_window import REFUSED_AGAIN_S, OrderBounds, OrderWindow
 from storage.state.partition import Partition
@@ -34,10 +35,12 @@ class Wills:
     Args:
         partition: The one that holds them.
         live: Takes (tier, number); returns some live node's name, "" if there is none.
+        redispatches: Gives the copies of shared groups to members.
     """
 
-    def __init__(self, partition: Partition, live: Callable[[str, int], str]) -> None:
+    def __init__(self, partition: Partition, live: Callable[[str, int], str], redispatches: RedispatchQueue) -> None:
         self._partition = partition
+        self._redispatches = redispatches
         self._wills: dict[str, WillRow] = {}  # by client ID; not firing
         self._firing: dict[int, tuple[bytes, WillRow]] = {}  # by number: key, row
         window = partition.settings.will_window
@@ -149,7 +152,7 @@ class Wills:
         partition.note("will", "fired", will.client_id, will.will.topic.encode(), origin)
         self._firing[number] = (key, will)
         self._orders.add(number, _size_of(will))
-        self._orders.send_some()
+        self.send_some()
 
     def serve(self) -> None:
         """Begin to order wills that fire: this node serves the partition from now on."""
@@ -193,10 +196,18 @@ class Wills:
             partition.count("wills_ordered_again")
             partition.set_timer(partition.deadline_in(REFUSED_AGAIN_S), FireWillAgain(answer.number))
             return
-        key, _ = self._firing.pop(answer.number)
+        key, row = self._firing.pop(answer.number)
         partition.delete(key)
+        for share in answer.shares:
+            self._redispatches.keep_will(row.will, share, answer.properties)
+        self._redispatches.send_some()
         self._orders.finish(answer.number)
-        self._orders.send_some()
+        self.send_some()
+
+    def send_some(self) -> None:
+        """Order what may be in flight, unless too many copies for shared groups wait for members."""
+        if not self._redispatches.is_filling:
+            self._orders.send_some()
 
     @property
     def firing(self) -> int:

@@ -7,7 +7,7 @@ from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.session_answers import publishes
 from wire.messages.map_pages import map_pages
 from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
-from wire.messages.routes import Destinations, Resolve, Resolved
+from wire.messages.routes import Destinations, GroupDestinations, Resolve, Resolved
 from wire.messages.wills import FireWill, Will, WillFired
 
 
@@ -86,3 +86,19 @@ def test_an_answer_for_which_the_link_has_no_room_is_sent_later(monkeypatch: pyt
     assert answers(edge) == [(17, False)]
     edge.turn(1.0)
     assert answers(edge) == []
+
+
+def test_copies_of_shared_groups_are_left_to_the_partition() -> None:
+    """Others get the will now; an edge that repeats it would pick other members."""
+    edge = Edge()
+    edge.held = {WillFired}
+    edge.routes["w"] = Destinations(groups=[GroupDestinations("g/w", [("e0", 1)])])
+    member, plain = edge.client("m"), edge.client("p")
+    member.subscribe("$share/g/w")
+    plain.subscribe("w")
+    member.read(), plain.read()
+    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)))
+    edge.turn()
+    assert len(publishes(plain)) == 1 and publishes(member) == []
+    (answer,) = edge.take(WillFired)
+    assert (answer.number, answer.again, answer.shares) == (17, False, [b"g/w"])

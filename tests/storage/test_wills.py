@@ -5,7 +5,8 @@ import pytest
 from tests.storage.requests import WILL, fired
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import OriginKind, PublishMessage
-from wire.messages.wills import Will
+from wire.messages.redispatch import RedispatchOrder
+from wire.messages.wills import Will, WillFired
 
 DELAYED = Will("w", b"gone", 1, delay_s=3)
 
@@ -191,3 +192,29 @@ def test_a_will_is_known_again_though_other_partitions_fired_thousands_since(qos
     cluster.edges["e2"].publish(will_copy(5, qos), 0)
     cluster.settle()
     assert cluster.nodes["s1"].core.event_counts()["repeats"] == 1
+
+
+def test_a_groups_copy_of_a_will_is_written_with_the_end_of_the_will_and_goes_to_one_member() -> None:
+    """The will is ordered twice, for its edge dies; the group's copy is handed on once, where the partition records."""
+    cluster, _ = with_edge(partitions=1)
+    cluster.start_edge("e3")
+    fleet(cluster, 1)
+    edge = cluster.edges["e2"]
+    edge.answer_wills = False
+    cluster.kill_edge("e1")
+    cluster.run(0.5)
+    cluster.edges["e3"].answer_wills = False
+    cluster.kill_edge("e2")
+    cluster.run(0.5)
+    other = cluster.edges["e3"]
+    (order,) = other.wills
+    for _ in range(2):
+        said = WillFired(0, 0, order.number, shares=[b"g/w", b"h/w"], properties=b"\x01\x01")
+        other.answer(cluster.primary(0).key, said)
+    cluster.run(1.0)
+    handed = [(one.share, one.message.payload, one.message.qos) for one in other.answers(RedispatchOrder)]
+    assert handed == [(b"g/w", b"0", 1), (b"h/w", b"0", 1)]
+    assert {one.message.properties for one in other.answers(RedispatchOrder)} == {b"\x01\x01"}
+    cluster.crash_all()
+    cluster.run(1.0)
+    assert len(other.answers(RedispatchOrder)) == 4 and len(other.wills) == 1

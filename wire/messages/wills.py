@@ -14,13 +14,15 @@ from wire.messages.ranges import (
     Epoch,
     PartitionNumber,
     Qos,
+    ShareBytes,
     TopicName,
     UserText,
 )
 
-__all__ = ["ADDRESS_CHARS_MAX", "WILL_WINDOW", "FireWill", "Will", "WillFired"]
+__all__ = ["ADDRESS_CHARS_MAX", "WILL_SHARES_MAX", "WILL_WINDOW", "FireWill", "Will", "WillFired"]
 
 WILL_WINDOW = 1_024  # numbers of one partition's wills that each receiver tells apart; those in flight span less
+WILL_SHARES_MAX = 1_024  # shared groups of one will; it reaches others as a message of the edge does
 
 ADDRESS_CHARS_MAX = 128  # of an IP address, its zone included; what is longer is cut
 FINGERPRINT_CHARS = 64
@@ -61,9 +63,14 @@ class FireWill(Message, tag="FireWill"):
 
 
 class WillFired(Message, tag="WillFired"):
-    """The fan-out is complete; with ``again`` it could not be completed now, and the primary orders it again later."""
+    """The fan-out is complete; with ``again`` it could not be completed now, and the primary orders it again later.
+
+    The copies of shared groups are left to the partition, which records where each goes before it is sent there.
+    """
 
     request: U64
     partition: PartitionNumber
     number: U64
     again: bool = False
+    shares: Annotated[list[ShareBytes], Meta(max_length=WILL_SHARES_MAX)] = []
+    properties: bytes = b""  # of those copies: with the names that the edge gave them
