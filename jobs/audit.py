@@ -13,40 +13,34 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from jobs.audit_engine import EXAMPLES_MAX, AuditEngine, LedgerFolder, Present, ProofInput, Violations
 from jobs.audit_result import AuditResult
+from jobs.engine import LEDGER_RECORD_BYTES, Engine, add_engine_option, choose_engine
+from jobs.facts import Measured
 from jobs.file_rules import Replica, content_findings, identity_findings, lineage_findings
 from jobs.files import FileFacts, FileSystem, local_rows, open_directory
 from jobs.findings import ExitCode, Finding, Severity
+from jobs.proof_result import NOT_PROVEN
 from jobs.report_page import page_unavailable_reason
 from jobs.spark import (
     SMALL_ROWS,
     SparkUnavailable,
     close_session,
     could_not_run,
-    fit_to_size,
     open_session,
     report_stage,
 )
 from jobs.words import JobParser, spark_options
 from wire.sstable.ledger import LEDGER_SUFFIXES
 from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
-from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from jobs.facts import Measured
+    from pyspark.sql import SparkSession
 
 __all__ = ["main", "run_audit"]
-
-TASKS_PER_SHUFFLE = 4  # partitions differ in size: with several tasks a core none waits long for another
-SESSIONS_BROADCAST_MAX = 1_000_000
-LEDGER_RECORD_BYTES = 40  # of a record in a ledger file, about; compressed ones have fewer
-EXAMPLES_MAX = 100  # findings listed per rule and replica; the total is in the detail of the last one
 
 
 def run_audit(
@@ -55,65 +49,68 @@ def run_audit(
     *,
     spark: SparkSession | None = None,
     tables: bool = False,
+    engine: Engine = Engine.SPARK,
 ) -> AuditResult:
     """Audit the newest manifest of each input; several inputs, or nodes of one, are replicas of each other.
 
     Args:
         ledgers: Directories of ledger files, of all edges and of all storage nodes; turns the proof on.
+        spark: Session of the engine SPARK; opened if there is none.
         tables: Also compute the small tables that the report draws.
+        engine: LOCAL reads folders of this machine only.
     Raises:
         FileNotFoundError: If an input has no manifest at all.
     """
-    return _Audit(spark or open_session("stratamq-audit"), list(inputs), list(ledgers)).run(tables)
+    work: AuditEngine
+    if engine is Engine.LOCAL:
+        from jobs.local_audit import LocalAudit
+
+        work, session = LocalAudit(), None
+    else:
+        from jobs.spark_audit import SparkAudit
+
+        session = spark or open_session("stratamq-audit")
+        work = SparkAudit(session)
+    return _Audit(work, session, list(inputs), list(ledgers)).run(tables)
 
 
 class _Audit:
     """One run over inputs that are read once."""
 
-    def __init__(self, spark: SparkSession, inputs: list[str], ledgers: list[str]) -> None:
-        self.spark = spark
+    def __init__(self, engine: AuditEngine, spark: SparkSession | None, inputs: list[str], ledgers: list[str]) -> None:
+        self.engine = engine
         self.inputs = inputs
-        self.ledgers = ledgers
+        self.ledgers = [open_directory(spark, uri) for uri in ledgers]
         self.result = AuditResult()
         self.stores: dict[str, FileSystem] = {uri: open_directory(spark, uri) for uri in inputs}
         self.ancestors: dict[str, dict[str, FileEntry]] = {}
         self.replicas: list[Replica] = []
         self.input_of: dict[int, str] = {}
-        self.changed: set[tuple[str, str]] = set()  # input, path
-        self.present: list[tuple[int, FileEntry]] = []
+        self.present: list[Present] = []
         self._started = time.monotonic()
 
     def run(self, tables: bool) -> AuditResult:
-        self.spark.conf.set("spark.sql.adaptive.enabled", "true")
-        # Coalescing would leave the cached rows in one or two partitions, and all rules after it to one core.
-        self.spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-        # The cached rows lie by partition: windows, groups and joins that have partition among their keys stay there.
-        self.spark.conf.set("spark.sql.optimizer.canChangeCachedPlanOutputPartitioning", "false")
-        self.spark.conf.set("spark.sql.requireAllClusterKeysForCoPartition", "false")
         for uri in self.inputs:
             self._read_manifest(uri)
         records = sum(size for _, size in self._ledger_files()) // LEDGER_RECORD_BYTES
-        fit_to_size(self.spark, sum(f.rows for r in self.replicas for f in r.files) + records)
+        self.engine.start(sum(f.rows for r in self.replicas for f in r.files) + records, self.replicas, self.stores)
         self._identify()
         self._done("identified", f"{len(self.present)} files identified")
         self._measure()
         self._done("measured", f"{sum(f.rows for r in self.replicas for f in r.files)} rows measured")
-        kept = self._live_rows().cache()
-        live = kept.where("NOT conflict")
+        self.engine.read(skip_bad="bad_crc" in self.result.counts)
         try:
-            self._check_rows(live, kept)
+            self._check_rows()
             self._done("rows", "rules between rows checked")
             if self.ledgers:
-                self._prove(live)
+                self._prove()
                 self._done("proof", "ledgers accounted for")
             if tables:
-                from jobs.report_tables import collect_tables
-
-                newest = live.transform(self._newest_copies)
-                self.result.tables = collect_tables(newest, self.replicas[0].manifest.created_ms)
+                created_ms = self.replicas[0].manifest.created_ms if self.replicas else 0
+                self.result.tables = self.engine.tables(self._newest_copies(), created_ms)
                 self._done("tables", "report tables collected")
         finally:
-            kept.unpersist()
+            self.engine.close()
         self.result.findings.sort()
         return self.result
 
@@ -126,7 +123,7 @@ class _Audit:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _read_manifest(self, uri: str) -> None:
-        """Take the newest manifest; a damaged one is a finding, and the newest readable one is looked at instead."""
+        """Take the newest manifest; a damaged one is a finding, and the newest readable one is audited instead."""
         store = self.stores[uri]
         manifest: Manifest | None = None
         known: dict[str, FileEntry] = {}
@@ -140,7 +137,10 @@ class _Audit:
             for entry in read.files:
                 known.setdefault(entry.sha256, entry)
         if manifest is None:
-            raise FileNotFoundError(f"no readable manifest in {uri}")
+            reasons = "; ".join(
+                f"{f.file}: {f.detail}" for f in self.result.findings if f.finding == "manifest_damaged"
+            )
+            raise FileNotFoundError(f"no readable manifest in {uri}" + (f" ({reasons})" if reasons else ""))
         self.result.manifests[uri] = manifest
         self.ancestors[uri] = known
         by_node: dict[str, list[FileEntry]] = defaultdict(list)
@@ -151,9 +151,6 @@ class _Audit:
             self.replicas.append(Replica(number, f"{uri}#{node}" if node else uri, manifest, tuple(files), node))
             self.input_of[number] = uri
 
-    def _store(self, replica: int) -> FileSystem:
-        return self.stores[self.input_of[replica]]
-
     def _identify(self) -> None:
         for replica in self.replicas:
             uri = self.input_of[replica.number]
@@ -163,48 +160,16 @@ class _Audit:
                 for finding in identity_findings(entry, found, self.ancestors[uri]):
                     self.result.add(finding)
                 if found is not None:
-                    self.present.append((replica.number, entry))
-                    if found != (entry.bytes, entry.sha256):
-                        self.changed.add((uri, entry.path))
-
-    def _rows(self) -> DataFrame:
-        """Rows of all files that are there; of changed ones what can be read, so that one of them hides no other."""
-        from jobs.rows import read_runs
-
-        whole: list[str] = []
-        hurt: list[str] = []
-        for replica, entry in self.present:
-            changed = (self.input_of[replica], entry.path) in self.changed
-            (hurt if changed else whole).append(self._store(replica).uri(entry.path))
-        columns = ["*", "_metadata"]
-        rows = read_runs(self.spark, whole or hurt, damaged=not whole)
-        if whole and hurt:
-            return rows.select(*columns).unionByName(read_runs(self.spark, hurt, damaged=True).select(*columns))
-        return rows
-
-    def _listed(self) -> DataFrame:
-        from jobs.rows import literal_frame
-
-        return literal_frame(
-            self.spark,
-            [
-                {"file": self._store(r).spark_name(f.path), "replica": r, "written_ms": f.written_ms}
-                for r, f in self.present
-            ],
-            "file string, replica int, written_ms bigint",
-        )
+                    self.present.append(Present(replica.number, uri, entry, found != (entry.bytes, entry.sha256)))
 
     def _measure(self) -> None:
-        from jobs.facts import measure
-
-        found = measure(self._rows(), self._listed().drop("replica"), with_hash=False) if self.present else {}
+        found = self.engine.measure(self.present) if self.present else {}
+        present = {(each.replica, each.entry.path) for each in self.present}
         for replica in self.replicas:
-            store = self._store(replica.number)
             by_path: dict[str, Measured] = {}
-            present = {f.path for r, f in self.present if r == replica.number}
             for entry in replica.files:
-                if entry.path in present:
-                    facts = found.get(unquote(store.spark_name(entry.path)))
+                if (replica.number, entry.path) in present:
+                    facts = found.get((replica.number, entry.path))
                     horizon = replica.manifest.tombstone_horizon_seq.get(str(entry.partition), -1)
                     for finding in content_findings(entry, facts, horizon):
                         self.result.add(finding)
@@ -216,90 +181,38 @@ class _Audit:
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
-    def _versions(self) -> DataFrame:
-        """All versions of all replicas, the columns that rules need; bad rows prove nothing and are left out."""
-        from pyspark.sql import functions as F
-
-        from jobs.rows import crc_matches
-        from jobs.store_rules import NEWEST_COLUMNS
-
-        rows = self._rows()
-        if "bad_crc" in self.result.counts:
-            rows = rows.where(crc_matches())
-        if len(self.replicas) == 1:
-            return rows.select(*NEWEST_COLUMNS, F.lit(0).alias("replica"))
-        value_hash = F.xxhash64("value").alias("value_hash")  # crc also covers seq, which copies stamp differently
-        named = rows.select(*NEWEST_COLUMNS, value_hash, F.col("_metadata.file_path").alias("file"))
-        return named.join(F.broadcast(self._listed().drop("written_ms")), on="file", how="inner").drop("file")
-
-    def _live_rows(self) -> DataFrame:
-        """Rows that are there, and conflicts. One shuffle by partition, which every rule afterwards can live with."""
-        from jobs.store_rules import live_rows, newest_versions
-
-        versions = self._versions()
-        tasks = TASKS_PER_SHUFFLE * int(str(self.spark.conf.get("spark.sql.shuffle.partitions")))
-        newest = versions.repartition(tasks, "partition").transform(newest_versions)
-        sessions = sum(f.kinds.get(str(int(RowKind.SESSION)), 0) for r in self.replicas for f in r.files)
-        return live_rows(newest, versions, broadcast=sessions <= SESSIONS_BROADCAST_MAX)
-
-    def _check_rows(self, live: DataFrame, kept: DataFrame) -> None:
-        from jobs.store_rules import STORE_RULES, conflicting_versions, session_in_wrong_partition, session_seq_gaps
-
+    def _check_rows(self) -> None:
         for replica in self.replicas:
-            one = live.where(f"replica = {replica.number}")
-            found = {name: one.transform(rule) for name, rule in STORE_RULES.items()}
-            found["session_in_wrong_partition"] = one.transform(
-                session_in_wrong_partition, replica.manifest.ring.partitions
-            )
+            found, gaps = self.engine.check(replica)
             if replica.number == 0:
-                found["conflicting_versions"] = kept.transform(conflicting_versions)
+                found["conflicting_versions"] = self.engine.conflicts()
             self._list(found, replica)
-            self._list_gaps(one.transform(session_seq_gaps), replica)
+            self._list_gaps(gaps, replica)
         if len(self.replicas) > 1:
-            self._compare_replicas(live)
+            self._compare_replicas()
 
-    def _list(self, found: dict[str, DataFrame], replica: Replica | None) -> None:
-        """Turn violations into findings: of each rule the first ones, the number of all in the last. One query."""
-        from functools import reduce
-
-        from pyspark.sql import DataFrame
-        from pyspark.sql import functions as F
-
-        columns = ["finding", "partition", "key", "seq", "detail"]
-        queries = [
-            rows.withColumn("finding", F.lit(name)).select(*columns).limit(EXAMPLES_MAX + 1)
-            for name, rows in found.items()
-        ]
-        by_name: dict[str, list[Any]] = defaultdict(list)
-        for row in reduce(DataFrame.unionByName, queries).collect():
-            by_name[row["finding"]].append(row)
+    def _list(self, found: Mapping[str, Violations], replica: Replica | None) -> None:
+        """Turn violations into findings: of each rule the first ones, the number of all in the last."""
         file = replica.name if replica and len(self.replicas) > 1 else ""
-        for name, rows in sorted(by_name.items()):
-            total = len(rows) if len(rows) <= EXAMPLES_MAX else found[name].count()
-            for number, row in enumerate(sorted(rows)[:EXAMPLES_MAX], start=1):
+        for name, (total, rows) in sorted(found.items()):
+            for number, (partition, key, seq, detail) in enumerate(sorted(rows)[:EXAMPLES_MAX], start=1):
                 more = f"; {total} of these in all" if number == EXAMPLES_MAX else ""
                 self.result.add(
-                    Finding(name, Severity.ERROR, file, row["partition"], row["key"], row["seq"], row["detail"] + more),
+                    Finding(name, Severity.ERROR, file, partition, key, seq, detail + more),
                     1 if number < EXAMPLES_MAX else total - EXAMPLES_MAX + 1,
                 )
 
-    def _list_gaps(self, gaps: DataFrame, replica: Replica) -> None:
+    def _list_gaps(self, gaps: Mapping[int, list[tuple[int, str, int, str, int]]], replica: Replica) -> None:
         """Entries that compactions removed because they had expired leave gaps, so many per partition."""
-        from pyspark.sql import functions as F
-
-        totals = gaps.groupBy("partition").agg(F.sum("missing").alias("missing")).collect()
         removed: dict[int, int] = defaultdict(int)
         for entry in replica.files:
             removed[entry.partition] += entry.expired_removed
-        lost = [row["partition"] for row in totals if row["missing"] > removed[row["partition"]]]
-        if lost:
-            short = gaps.where(F.col("partition").isin(*lost)).drop("missing")
-            self._list({"session_seq_gap": short}, replica)
+        short = [
+            row[:4] for partition, rows in gaps.items() if sum(r[4] for r in rows) > removed[partition] for row in rows
+        ]
+        self._list({"session_seq_gap": Violations(len(short), short)}, replica)
 
-    def _compare_replicas(self, live: DataFrame) -> None:
-        from jobs.replica_rules import replica_differs
-        from jobs.rows import literal_frame
-
+    def _compare_replicas(self) -> None:
         by_op_index: dict[int, dict[int, list[Replica]]] = defaultdict(lambda: defaultdict(list))
         for replica in self.replicas:
             for partition in sorted({f.partition for f in replica.files}):
@@ -315,100 +228,54 @@ class _Audit:
                             Finding("replica_behind", Severity.WARNING, replica.name, partition, detail=detail)
                         )
                 if len(members) > 1:
-                    pairs += [
-                        {"replica": r.number, "partition": partition, "group": op_index, "members": len(members)}
-                        for r in members
-                    ]
+                    pairs += [(r.number, partition, op_index, len(members)) for r in members]
         if pairs:
-            frame = literal_frame(self.spark, pairs, "replica int, partition int, group bigint, members int")
-            self._list({"replica_differs": live.transform(replica_differs, frame)}, None)
+            self._list({"replica_differs": self.engine.compare(pairs)}, None)
 
-    # -- ledgers -----------------------------------------------------------------------------------------------------
-
-    def _ledger_files(self) -> list[tuple[str, int]]:
-        """Return (URI, bytes) of the ledger files of all directories and of their folders, one per node."""
-        found = []
-        for ledger in self.ledgers:
-            files = open_directory(self.spark, ledger)
-            for name in files.names():
-                inner = [name] if "." in name else [f"{name}/{inner}" for inner in files.names(name)]
-                found += [(files.uri(path), files.size(path)) for path in inner if path.endswith(LEDGER_SUFFIXES)]
-        return found
-
-    def _prove(self, live: DataFrame) -> None:
-
-        from jobs.proof import account, read_ledgers, summarize
-        from jobs.rows import literal_frame
-
-        uris = [uri for uri, _ in self._ledger_files()]
-        if not uris:
-            self.result.add(Finding("ledger_missing", Severity.WARNING, detail="no ledger file in the directories"))
-            return
-        records = read_ledgers(self.spark, uris).cache()
-        self._check_ledgers(records)
-        exported: dict[int, int] = {}
-        for replica in self.replicas:
-            for partition, op_index in replica.manifest.op_index.items():
-                exported[int(partition)] = max(exported.get(int(partition), -1), op_index)
-        frame = literal_frame(
-            self.spark, [{"p": p, "exported": n} for p, n in exported.items()], "p int, exported bigint"
-        )
-        accounted = account(records.where("e IS NOT NULL"), live.transform(self._newest_copies), frame).cache()
-        self.result.proof = summarize(accounted)
-        if self.result.proof.lost or self.result.proof.duplicated:
-            self._list_debts(accounted)
-        accounted.unpersist()
-        records.unpersist()
-
-    def _newest_copies(self, live: DataFrame) -> DataFrame:
-        """Keep the rows of one replica of each partition: the first one with the highest op_index."""
-        from pyspark.sql import functions as F
-
-        from jobs.rows import literal_frame
-
-        if len(self.replicas) == 1:
-            return live
+    def _newest_copies(self) -> dict[int, int]:
+        """Return the replica to read each partition from: the first one with the highest op_index."""
         newest: dict[int, Replica] = {}
         for replica in self.replicas:
             for partition in {f.partition for f in replica.files}:
                 known = newest.get(partition)
                 if known is None or replica.op_index(partition) > known.op_index(partition):
                     newest[partition] = replica
-        rows = [{"partition": partition, "replica": replica.number} for partition, replica in newest.items()]
-        pairs = literal_frame(self.spark, rows, "partition int, replica int")
-        return live.join(F.broadcast(pairs), on=["partition", "replica"], how="left_semi")
+        return {partition: replica.number for partition, replica in newest.items()}
 
-    def _list_debts(self, accounted: DataFrame) -> None:
-        """Name the messages that were lost or came twice."""
-        from pyspark.sql import functions as F
+    # -- ledgers -----------------------------------------------------------------------------------------------------
 
-        who = F.concat(F.lit("origin "), "o", F.lit(" session "), F.col("s").cast("string"))
-        listed = accounted.select(
-            F.col("p").alias("partition"), F.lit("").alias("key"), F.lit(-1).alias("seq"), who.alias("detail"),
-            "state", "duplicated",
-        )  # fmt: skip
-        self._list(
-            {"lost_message": listed.where("state = 'LOST'"), "duplicate_delivery": listed.where("duplicated")}, None
-        )
+    def _ledger_files(self) -> list[tuple[str, int]]:
+        """Return (URI, bytes) of the ledger files of all directories and of their folders, one per node."""
+        found = []
+        for files in self.ledgers:
+            for name in files.names():
+                inner = [name] if "." in name else [f"{name}/{inner}" for inner in files.names(name)]
+                found += [(files.uri(path), files.size(path)) for path in inner if path.endswith(LEDGER_SUFFIXES)]
+        return found
 
-    def _check_ledgers(self, records: DataFrame) -> None:
+    def _prove(self) -> None:
+        uris = [uri for uri, _ in self._ledger_files()]
+        if not uris:
+            self.result.add(Finding("ledger_missing", Severity.WARNING, detail="no ledger file in the directories"))
+            return
+        exported: dict[int, int] = {}
+        for replica in self.replicas:
+            for partition, op_index in replica.manifest.op_index.items():
+                exported[int(partition)] = max(exported.get(int(partition), -1), op_index)
+        found = self.engine.prove(ProofInput(uris, exported, self._newest_copies()))
+        self._check_ledgers(found.folders)
+        self.result.proof = found.proof
+        self._list({"lost_message": found.lost, "duplicate_delivery": found.duplicated}, None)
+
+    def _check_ledgers(self, folders: Sequence[LedgerFolder]) -> None:
         """A ledger that stopped proves nothing afterwards; one that holds broken lines may have lost records."""
-        from pyspark.sql import functions as F
-
-        by_folder = records.groupBy("folder").agg(
-            F.count_if(F.col("broken").isNotNull()).alias("broken"),
-            F.max(F.when((F.col("e") == "stopped") & F.col("r").startswith("full"), F.col("r"))).alias("stopped"),
-            F.max(F.when(F.col("e") == "started", F.col("r"))).alias("tier"),
-        )
-        tiers = set()
-        for row in by_folder.collect():
-            tiers.add(row["tier"])
-            if row["stopped"] is not None:
-                self.result.add(Finding("ledger_stopped", Severity.WARNING, row["folder"], detail=row["stopped"]))
-            if row["broken"]:
-                detail = f"{row['broken']} lines are no records"
-                self.result.add(Finding("ledger_damaged", Severity.WARNING, row["folder"], detail=detail))
-        for tier in sorted({"edge", "storage"} - tiers):
+        for folder, _, stopped, broken in folders:
+            if stopped is not None:
+                self.result.add(Finding("ledger_stopped", Severity.WARNING, folder, detail=stopped))
+            if broken:
+                detail = f"{broken} lines are no records"
+                self.result.add(Finding("ledger_damaged", Severity.WARNING, folder, detail=detail))
+        for tier in sorted({"edge", "storage"} - {folder.tier for folder in folders}):
             self.result.add(Finding("ledger_missing", Severity.WARNING, detail=f"no ledger of the {tier} tier"))
 
 
@@ -418,6 +285,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--input", required=True, action="append", help="directory or URI; repeat for replicas")
     words.add_argument("--ledger", action="append", default=[], help="directory of ledgers; may be repeated")
     words.add_argument("--output", help="directory or URI for findings, summary and page; must not exist")
+    add_engine_option(words)
     spark_options(words)
     return words
 
@@ -432,22 +300,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reason:  # before minutes of work
         return could_not_run("audit", SparkUnavailable(reason))
     try:
-        rows = local_rows(arguments.input)
-        spark = open_session(
-            "stratamq-audit", small=rows is not None and rows <= SMALL_ROWS, quiet=not arguments.spark_logs
-        )
-        result = run_audit(arguments.input, arguments.ledger, spark=spark, tables=bool(arguments.output))
+        engine = choose_engine(arguments.engine, arguments.input, arguments.ledger)
+        spark = None
+        if engine is Engine.SPARK:
+            rows = local_rows(arguments.input)
+            small = rows is not None and rows <= SMALL_ROWS
+            spark = open_session("stratamq-audit", small=small, quiet=not arguments.spark_logs)
+        result = run_audit(arguments.input, arguments.ledger, spark=spark, tables=bool(arguments.output), engine=engine)
         if arguments.output:
             from jobs.report import write_report
 
             write_report(spark, result, arguments.output)
-    except (SparkUnavailable, OSError) as error:
+    except (SparkUnavailable, ValueError, OSError) as error:
         return could_not_run("audit", error)
     for name, count in sorted(result.counts.items()):
         print(f"{name}: {count}")
     if result.proof is not None:
-        from jobs.proof import NOT_PROVEN
-
         print(" ".join(f"{name} {count}" for name, count in result.proof.as_row().items()))
         print(f"of ACKED, {result.proof.shared} were taken for shared groups")
         for words in NOT_PROVEN:

@@ -10,7 +10,7 @@ from wire.sstable.manifest import Manifest
 
 if TYPE_CHECKING:
     from jobs.facts import Measured
-    from jobs.proof import Proof
+    from jobs.proof_result import Proof
 
 __all__ = ["AuditResult"]
 

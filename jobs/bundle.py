@@ -16,7 +16,7 @@ __all__ = ["bundle", "main"]
 _MODULES = (
     "wire/__init__.py",
     "wire/decoding.py",
-    *(f"wire/sstable/{name}.py" for name in ("__init__", "ledger", "manifest", "run_reader", "schema")),
+    *(f"wire/sstable/{name}.py" for name in ("__init__", "ledger", "manifest", "run_reader", "schema", "writer")),
     *(f"conf/{name}.py" for name in ("__init__", "events", "synced_folder")),
 )
 

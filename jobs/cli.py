@@ -22,20 +22,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Compact and audit exported SSTables with Spark (needs Java 17 and pyspark).",
+    help="Compact and audit exported SSTables; large ones with Spark (needs Java 17 and pyspark).",
 )
 _AS_GIVEN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-def _run(module: str, context: typer.Context, *, spark: bool = True) -> None:
+def _run(module: str, context: typer.Context, *, needs_spark: bool = True) -> None:
     words = list(context.args)
     run = {"--help", "-h"}.isdisjoint(words)
-    reason = unavailable_reason() if run and spark else ""
+    reason = unavailable_reason() if run and needs_spark else ""
     if reason:
         print(f"stratamq jobs: {reason}", file=sys.stderr)
         raise typer.Exit(ExitCode.COULD_NOT_RUN)
     code = int(importlib.import_module(module).main(words))
-    if run and spark:
+    if run:
         close_session()
     raise typer.Exit(code)
 
@@ -43,13 +43,13 @@ def _run(module: str, context: typer.Context, *, spark: bool = True) -> None:
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def compact(context: typer.Context) -> None:
     """Merge the generations of an exported store, and remove what is garbage."""
-    _run("jobs.compact", context)
+    _run("jobs.compact", context, needs_spark=False)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def audit(context: typer.Context) -> None:
     """Check stores and ack ledgers: is everything there, once, and whole?."""
-    _run("jobs.audit", context)
+    _run("jobs.audit", context, needs_spark=False)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
@@ -58,7 +58,7 @@ def report(context: typer.Context) -> None:
     if not any(word in ("--help", "-h") or word.partition("=")[0] == "--output" for word in context.args):
         print("stratamq jobs report: --output is required", file=sys.stderr)
         raise typer.Exit(ExitCode.USAGE)
-    _run("jobs.audit", context)
+    _run("jobs.audit", context, needs_spark=False)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
@@ -70,13 +70,13 @@ def watch(context: typer.Context) -> None:
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def prune(context: typer.Context) -> None:
     """Remove what no manifest in use names."""
-    _run("jobs.prune", context, spark=False)
+    _run("jobs.prune", context, needs_spark=False)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def bundle(context: typer.Context) -> None:
     """Write the archive for spark-submit --py-files: FILE.zip."""
-    _run("jobs.bundle", context, spark=False)
+    _run("jobs.bundle", context, needs_spark=False)
 
 
 if __name__ == "__main__":

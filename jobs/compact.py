@@ -18,12 +18,13 @@ import time
 from collections.abc import Sequence
 
 from jobs.compaction import CompactionFailed, CompactResult, run_compact
+from jobs.engine import Engine, add_engine_option, choose_engine
 from jobs.files import local_rows
 from jobs.findings import ExitCode
 from jobs.selection import Policy
 from jobs.spark import SMALL_ROWS, SparkUnavailable, close_session, could_not_run, open_session
 from jobs.words import JobParser, spark_options
-from wire.sstable.manifest import ManifestDamaged, ManifestExists
+from wire.sstable.manifest import ManifestExists
 
 __all__ = ["main"]
 
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--partial", action="store_true", help="leave a much larger base alone")
     words.add_argument("--keep-acknowledged", action="store_true", help="skip the removal by session rows")
     words.add_argument("--run-id", default="", help="name of the folder for new runs")
+    add_engine_option(words)
     spark_options(words)
     return words
 
@@ -62,8 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"stratamq jobs compact: {error}", file=sys.stderr)
         return ExitCode.USAGE
     try:
-        rows = local_rows([arguments.input])
-        small = rows is not None and rows <= SMALL_ROWS
+        engine = choose_engine(arguments.engine, [arguments.input, arguments.output])
+        spark = None
+        if engine is Engine.SPARK:
+            rows = local_rows([arguments.input])
+            small = rows is not None and rows <= SMALL_ROWS
+            spark = open_session("stratamq-compact", small=small, quiet=not arguments.spark_logs)
         result = run_compact(
             arguments.input,
             arguments.output,
@@ -71,9 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             policy=policy,
             remove_by_session=not arguments.keep_acknowledged,
             run_id=arguments.run_id,
-            spark=open_session("stratamq-compact", small=small, quiet=not arguments.spark_logs),
+            spark=spark,
+            engine=engine,
         )
-    except (SparkUnavailable, ManifestDamaged, ManifestExists, CompactionFailed, OSError) as error:
+    except (SparkUnavailable, ValueError, ManifestExists, CompactionFailed, OSError) as error:
         return could_not_run("compact", error)
     for finding in result.findings[:20]:
         print(f"{finding.finding}: {finding.file}: {finding.detail}", file=sys.stderr)

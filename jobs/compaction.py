@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jobs.files import FileSystem, newest_with_bytes, open_directory
+from jobs.engine import Engine
+from jobs.facts import fill_entry
+from jobs.fates import Counts
+from jobs.files import FileSystem, LocalFiles, local_path, newest_with_bytes, open_directory
 from jobs.findings import ExitCode, Finding, Severity
+from jobs.merge_engine import MergeEngine
 from jobs.selection import Policy, Selected, select
-from jobs.spark import fit_to_size, open_session, report_stage
+from jobs.spark import open_session, report_stage
 from wire.sstable.manifest import FileEntry, Manifest, ManifestExists, next_manifest
-from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from jobs.merge import Counts
+    from pyspark.sql import SparkSession
 
 __all__ = ["CompactResult", "CompactionFailed", "run_compact"]
 
 WRITER = {"name": "stratamq jobs compact", "version": "1"}
-SESSIONS_MAX = 4_000_000  # broadcast to every task, about 100 B each; above, acknowledged rows stay until next time
-_ROW_GROUP_ROWS = 100_000
 
 Step = Callable[[str], None]  # told the name of each step just completed; a test dies in it
 
@@ -71,6 +70,7 @@ def run_compact(
     run_id: str = "",
     spark: SparkSession | None = None,
     step: Step | None = None,
+    engine: Engine = Engine.SPARK,
 ) -> CompactResult:
     """Compact the store in input_dir; publish into output_dir, which may be the same.
 
@@ -78,15 +78,29 @@ def run_compact(
         now_ms: UTC ms; rows with expiry_ms at or before it have expired. The clock of the machine plays no part.
         remove_by_session: Also remove what the session rows say is finished (a small query more).
         run_id: Name of the folder for new runs; random by default.
+        spark: Session of the engine SPARK; opened if there is none.
+        engine: LOCAL reads and writes folders of this machine only.
     Raises:
         FileNotFoundError: Without a manifest in input_dir.
         ManifestDamaged: If the newest manifest cannot be trusted.
         ManifestExists: Another job published first; this one left nothing behind.
         CompactionFailed: The inputs are copies of each other, or the verification found a difference.
     """
-    spark = spark or open_session("stratamq-compact")
     run_id = run_id or f"{now_ms}-{secrets.token_hex(4)}"
-    job = _Compaction(spark, input_dir, output_dir, now_ms, policy or Policy(), remove_by_session, run_id)
+    merge: MergeEngine
+    if engine is Engine.LOCAL:
+        from jobs.local_compaction import LocalMerge
+
+        source, target = LocalFiles(local_path(input_dir)), LocalFiles(local_path(output_dir))
+        merge = LocalMerge(source, target)
+        job = _Compaction(merge, source, target, now_ms, policy or Policy(), remove_by_session, run_id)
+    else:
+        from jobs.spark_compaction import SparkMerge
+
+        spark = spark or open_session("stratamq-compact")
+        source_dir, target_dir = open_directory(spark, input_dir), open_directory(spark, output_dir)
+        merge = SparkMerge(spark, source_dir, target_dir)
+        job = _Compaction(merge, source_dir, target_dir, now_ms, policy or Policy(), remove_by_session, run_id)
     return job.run(step or _no_step)
 
 
@@ -95,28 +109,28 @@ class _Compaction:
 
     def __init__(
         self,
-        spark: SparkSession,
-        input_dir: str,
-        output_dir: str,
+        engine: MergeEngine,
+        source: FileSystem,
+        target: FileSystem,
         now_ms: int,
         policy: Policy,
         remove_by_session: bool,
         run_id: str,
     ) -> None:
-        self.spark = spark
-        self.source: FileSystem = open_directory(spark, input_dir)
-        self.target: FileSystem = open_directory(spark, output_dir)
+        self.engine = engine
+        self.source = source
+        self.target = target
         self.in_place = self.source.uri() == self.target.uri()
         self.now_ms = now_ms
         self.remove_by_session = remove_by_session
         self.run_id = run_id
         newest = newest_with_bytes(self.source)
         if newest is None:
-            raise FileNotFoundError(f"no manifest in {input_dir}")
+            raise FileNotFoundError(f"no manifest in {self.source.uri()}")
         self.manifest, self.manifest_bytes = newest
         if self.manifest.replica_op_index:  # rows of a copy that is behind would come back in the merge
             raise CompactionFailed(
-                f"the newest manifest in {input_dir} holds the copies of each node (store export --replicas): "
+                f"the newest manifest in {self.source.uri()} holds the copies of each node (store export --replicas): "
                 "audit it, and compact an export without --replicas"
             )
         published = newest if self.in_place else newest_with_bytes(self.target)
@@ -130,7 +144,7 @@ class _Compaction:
         if not self.selected and self.in_place:
             report_stage("nothing to compact")
             return self.result
-        fit_to_size(self.spark, sum(chosen.rows for chosen in self.selected))
+        self.engine.start(sum(chosen.rows for chosen in self.selected), self.manifest.ring.partitions)
         self._check_inputs()
         self._done(step, "inputs-checked", f"{sum(len(s.files) for s in self.selected)} input files checked")
         entries: list[FileEntry] = []
@@ -138,7 +152,7 @@ class _Compaction:
         while self.selected:
             attempt += 1
             folder = f"runs/{self.run_id}" + (f"-{attempt}" if attempt > 1 else "")
-            counts = self._merge(folder)
+            counts = self.engine.merge(self.selected, self.now_ms, folder, remove_by_session=self.remove_by_session)
             self._done(step, "written", f"{counts.rows_in} rows merged, {counts.kept} written to {folder}")
             if self._hold_damaged(counts):
                 self.target.delete(folder)  # without the held partitions, once more
@@ -201,55 +215,7 @@ class _Compaction:
     def _inputs(self) -> list[FileEntry]:
         return [f for s in self.selected for f in s.files]
 
-    def _rows(self) -> DataFrame:
-        from jobs.rows import read_runs
-
-        return read_runs(self.spark, [self.source.uri(f.path) for f in self._inputs()])
-
     # -- merge -------------------------------------------------------------------------------------------------------
-
-    def _merge(self, folder: str) -> Counts:
-        from jobs import merge
-
-        rows = self._rows()
-        complete = [s.partition for s in self.selected if s.complete]
-        partitions = [s.partition for s in self.selected]
-        sessions = self._finished_sessions(rows, complete)
-        kept, observation = merge.merge_rows(
-            rows.transform(merge.one_partition_each, partitions, self.manifest.ring.partitions)
-            .transform(merge.with_rank)
-            .transform(merge.with_fate, complete, self.now_ms, sessions)
-        )
-        self.spark.conf.set("spark.sql.adaptive.enabled", "false")  # it would coalesce partitions into one file
-        (
-            kept.write.option("compression", "zstd")
-            .option("parquet.compression.codec.zstd.level", "1")
-            .option("parquet.block.row.count.limit", str(_ROW_GROUP_ROWS))
-            .option("parquet.enable.dictionary#key", "false")
-            .option("parquet.enable.dictionary#value", "false")
-            .mode("errorifexists")
-            .parquet(self.target.uri(folder))
-        )
-        self.spark.conf.set("spark.sql.adaptive.enabled", "true")
-        if sessions is not None:
-            sessions.unpersist()
-        return merge.counts_of(observation.get)
-
-    def _finished_sessions(self, rows: DataFrame, complete: Sequence[int]) -> DataFrame | None:
-        """Return the sessions whose rows may go, None when there are none or too many to broadcast."""
-        from pyspark.sql import functions as F
-
-        from jobs.merge import finished_sessions
-
-        if not self.remove_by_session or not complete:
-            return None
-        sessions = finished_sessions(rows.where(F.col("partition").isin(*complete)), self.now_ms).cache()
-        count = sessions.count()
-        report_stage(f"{count} sessions with finished entries")
-        if count > SESSIONS_MAX:
-            report_stage(f"more than {SESSIONS_MAX}: acknowledged entries stay; compact fewer partitions at a time")
-            return None
-        return sessions if count else None
 
     def _hold_damaged(self, counts: Counts) -> bool:
         """Find, quarantine and report bad or misfiled rows, if the counts say that there are any."""
@@ -270,67 +236,31 @@ class _Compaction:
         return True
 
     def _quarantine(self, files: list[FileEntry]) -> int:
-        """Copy bad and misfiled rows aside, whole and with the name of their file; hold their partitions."""
-        from pyspark.sql import functions as F
-
-        from jobs.rows import COLUMN_NAMES, crc_matches, literal_frame, read_runs
-
-        listed = literal_frame(
-            self.spark,
-            [{"file": self.source.spark_name(f.path), "path": f.path, "file_partition": f.partition} for f in files],
-            "file string, path string, file_partition int",
-        )
-        uris = [self.source.uri(f.path) for f in files]
-        rows = read_runs(self.spark, uris, damaged=True).select(
-            *COLUMN_NAMES, F.col("_metadata.file_path").alias("file")
-        )
-        bad = (
-            rows.join(F.broadcast(listed), on="file", how="left")
-            .withColumn("crc_matches", crc_matches())
-            .where(~F.col("crc_matches") | (F.col("partition") != F.col("file_partition")))
-            .drop("file")
-        )
+        """Copy bad and misfiled rows into quarantine, and hold their partitions; return their number."""
         folder = f"quarantine/{self.run_id}-{len(self.quarantine) + 1}"
-        bad.coalesce(1).write.option("compression", "zstd").mode("errorifexists").parquet(self.target.uri(folder))
-        written = self.spark.read.parquet(self.target.uri(folder))
-        held = written.select("path", "file_partition", "partition", "key", "seq", "crc_matches").collect()
-        for row in held:
-            finding = "misfiled_row" if row["crc_matches"] else "bad_crc"
-            detail = f"row says partition {row['partition']}" if row["crc_matches"] else "crc does not match"
-            key = bytes(row["key"] or b"").hex()
-            self._hold(row["file_partition"], finding, row["path"], detail, key, row["seq"])
-        runs = self._delete_side_files(folder)
-        if held:
-            self.quarantine += runs
+        damaged = self.engine.write_damaged(files, folder)
+        for row in damaged:
+            finding = "misfiled_row" if row.crc_matches else "bad_crc"
+            detail = f"row says partition {row.partition}" if row.crc_matches else "crc does not match"
+            self._hold(row.file_partition, finding, row.path, detail, row.key.hex(), row.seq)
+        if damaged:
+            self.quarantine += [f"{folder}/{name}" for name in self.target.names(folder)]
         else:
             self.target.delete(folder)
-        return len(held)
+        return len(damaged)
 
     # -- output ------------------------------------------------------------------------------------------------------
 
-    def _delete_side_files(self, folder: str) -> list[str]:
-        """Leave only the runs: Spark's markers and checksum files are in no manifest."""
-        runs = []
-        for name in self.target.names(folder):
-            if name.endswith(".parquet") and not name.startswith("."):
-                runs.append(f"{folder}/{name}")
-            else:
-                self.target.delete(f"{folder}/{name}")
-        return runs
-
     def _verify(self, folder: str, counts: Counts) -> list[FileEntry]:
         """Read the output again and compare it with what the merge counted; return its manifest entries."""
-        from jobs.facts import fill_entry, measure
-        from jobs.rows import read_runs
-
-        paths = self._delete_side_files(folder)
-        found = measure(read_runs(self.spark, [self.target.uri(p) for p in paths]), self.now_ms) if paths else {}
+        paths = [f"{folder}/{name}" for name in self.target.names(folder)]
+        found = self.engine.measure(paths, self.now_ms)
         identities = self.target.identify(paths)
         inputs = {s.partition: s for s in self.selected}
         entries: list[FileEntry] = []
         rows = hash_xor = 0
         for path in paths:
-            facts = found.get(_spark_key(self.target, path))
+            facts = found.get(path)
             if facts is None:  # a task without rows writes an empty file: not a run
                 self.target.delete(path)
                 continue
@@ -347,7 +277,7 @@ class _Compaction:
             hash_xor ^= facts.hash_xor
         self._compare(entries, rows, hash_xor, counts)
         if counts.by_fate["expired"]:
-            expired = self._expired_entries()
+            expired = self.engine.count_expired(self.selected, self.now_ms)
             for entry in entries:
                 entry.expired_removed += expired.get(entry.partition, 0)
         self.result.rows_in += counts.rows_in
@@ -355,19 +285,6 @@ class _Compaction:
         self.result.partitions = sorted(inputs)
         self.result.removed = {name: n for name, n in counts.by_fate.items() if name != "kept"}
         return entries
-
-    def _expired_entries(self) -> dict[int, int]:
-        """Count expired queue entries per complete partition: the gaps that the audit is to expect in its queues."""
-        from pyspark.sql import functions as F
-
-        complete = [s.partition for s in self.selected if s.complete]
-        expired = self._rows().where(
-            (F.col("kind") == int(RowKind.QUEUED))
-            & F.col("expiry_ms").between(1, self.now_ms)
-            & F.col("partition").isin(*complete)
-        )
-        counted = expired.groupBy("partition").agg(F.count_distinct("key").alias("entries"))
-        return {row["partition"]: row["entries"] for row in counted.collect()}
 
     @staticmethod
     def _compare(entries: list[FileEntry], rows: int, hash_xor: int, counts: Counts) -> None:
@@ -410,12 +327,6 @@ class _Compaction:
                 self.target.copy_from(self.source, entry.path)
             elif facts not in (None, (entry.bytes, entry.sha256)) and entry.partition not in self.result.held:
                 raise CompactionFailed(f"{entry.path} exists in the output and is another file")
-
-
-def _spark_key(files: FileSystem, path: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(files.spark_name(path))
 
 
 def _entry(path: str, chosen: Selected, now_ms: int) -> FileEntry:

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -31,7 +32,17 @@ from wire.sstable.manifest import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FileFacts", "FileSystem", "HadoopFiles", "LocalFiles", "local_rows", "newest_with_bytes", "open_directory"]
+__all__ = [
+    "FileFacts",
+    "FileSystem",
+    "HadoopFiles",
+    "LocalFiles",
+    "is_local",
+    "local_path",
+    "local_rows",
+    "newest_with_bytes",
+    "open_directory",
+]
 
 _HASH_BYTES = 1 << 20
 _RENAME_SCHEMES = ("file", "hdfs", "viewfs", "abfs", "abfss")  # FileContext.rename refuses an existing name there
@@ -105,7 +116,7 @@ class LocalFiles:
         """Return path as ``_metadata.file_path`` spells it."""
         return "file:" + quote(str(self.root / path), safe="/!$&'()*+,;=:@~-._")
 
-    def _inside(self, path: str) -> Path:
+    def path(self, path: str) -> Path:
         """Return the place of a file, where no folder on the way is a link to somewhere else.
 
         Raises:
@@ -121,12 +132,12 @@ class LocalFiles:
 
     def names(self, path: str = "") -> list[str]:
         """Return the sorted names directly in a folder, [] where there is none."""
-        folder = self._inside(path)
+        folder = self.path(path)
         return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file."""
-        return self._inside(path).read_bytes()
+        return self.path(path).read_bytes()
 
     def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
         """Return size and digest of each file by its path, None for one that is missing; hashes files at a time."""
@@ -137,7 +148,7 @@ class LocalFiles:
         digest = hashlib.sha256()
         size = 0
         try:
-            with self._inside(path).open("rb") as file:
+            with self.path(path).open("rb") as file:
                 while block := file.read(_HASH_BYTES):
                     digest.update(block)
                     size += len(block)
@@ -156,7 +167,7 @@ class LocalFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file; one that exists is an error."""
-        target = self._inside(path)
+        target = self.path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
             file.write(data)
@@ -166,10 +177,10 @@ class LocalFiles:
 
     def copy_from(self, source: FileSystem, path: str) -> None:
         """Copy a file of another file system to the same path here; one that exists is an error."""
-        target = self._inside(path)
+        target = self.path(path)
         if isinstance(source, LocalFiles):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with source._inside(path).open("rb") as data, target.open("xb") as copy:
+            with source.path(path).open("rb") as data, target.open("xb") as copy:
                 shutil.copyfileobj(data, copy, _HASH_BYTES)
                 copy.flush()
                 os.fsync(copy.fileno())
@@ -200,14 +211,14 @@ class LocalFiles:
 
     def tree(self, path: str) -> list[tuple[str, int, int]]:
         """Return (path below the root, bytes, last change in ms since 1970) of each file there, sorted."""
-        top = self._inside(path)
+        top = self.path(path)
         files = [top] if top.is_file() else [found for found in top.rglob("*") if not found.is_dir()]
         states = [(found.relative_to(self.root).as_posix(), found.lstat()) for found in files]
         return sorted((name, state.st_size, state.st_mtime_ns // 1_000_000) for name, state in states)
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with all it has; nothing there is no error."""
-        target = self._inside(path)
+        target = self.path(path)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         else:
@@ -344,17 +355,25 @@ def open_directory(spark: SparkSession | None, uri: str) -> FileSystem:
     return HadoopFiles(spark, uri)
 
 
+def is_local(uri: str) -> bool:
+    """Return whether a plain path or a file: URI is given."""
+    return urlsplit(uri).scheme in ("", "file")
+
+
+def local_path(uri: str) -> Path:
+    """Return the path of a plain path or a file: URI."""
+    return Path(unquote(urlsplit(uri).path)) if urlsplit(uri).scheme == "file" else Path(uri)
+
+
 def local_rows(uris: Sequence[str]) -> int | None:
     """Return the rows in the newest manifests of local directories, None when it takes a session to know."""
     rows = 0
     for uri in uris:
-        if urlsplit(uri).scheme not in ("", "file"):
+        if not is_local(uri):
             return None
-        try:
+        with suppress(OSError, ManifestDamaged):  # the job itself reports it, without a session
             newest = newest_with_bytes(open_directory(None, uri))
-        except (OSError, ManifestDamaged):
-            return None
-        rows += newest[0].totals["rows"] if newest else 0
+            rows += newest[0].totals["rows"] if newest else 0
     return rows
 
 

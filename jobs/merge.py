@@ -8,12 +8,12 @@ out plus rows removed, or nothing is published.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
+from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, Counts
 from jobs.rows import COLUMN_NAMES, crc_matches, row_hash
 from wire.sstable.schema import RowKind
 
@@ -22,32 +22,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["FATES", "Counts", "finished_sessions", "merge_rows", "one_partition_each", "with_fate", "with_rank"]
-
-FATES = ("kept", "superseded", "tombstone", "expired", "acknowledged")  # position = number in the fate column
-_KEPT, _SUPERSEDED, _TOMBSTONE, _EXPIRED, _ACKNOWLEDGED = range(5)
+__all__ = ["finished_sessions", "merge_rows", "one_partition_each", "with_fate", "with_rank"]
 
 # A message that was handed out under a packet identifier is no longer subject to expiry (MQTT 5.0 section 3.3.2.3.3),
 # wills and connected sessions are the primary's to end, and a body goes when its references do.
 _QUEUED, _RETAINED = F.lit(int(RowKind.QUEUED)), F.lit(int(RowKind.RETAINED))
-
-
-@dataclass(slots=True)
-class Counts:
-    """Counts of the merge, observed while it wrote."""
-
-    rows_in: int = 0
-    crc_in: int = 0  # sum of crc, comparable with the digests of the input files
-    partition_sum: int = 0  # sum of the partition column, likewise: a misfiled row changes it
-    partition_squares: int = 0
-    bad: int = 0
-    hash_out: int = 0  # xor of row_hash over the kept rows
-    by_fate: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def kept(self) -> int:
-        """Rows that the merge kept."""
-        return self.by_fate.get("kept", 0)
 
 
 def one_partition_each(rows: DataFrame, partitions: Sequence[int], total: int) -> DataFrame:
@@ -114,12 +93,12 @@ def with_fate(ranked: DataFrame, complete: Sequence[int], now_ms: int, sessions:
         entries = F.col("kind").isin(int(RowKind.QUEUED), int(RowKind.INFLIGHT_OUT))
         acknowledged = entries & F.coalesce(finished, F.lit(False))
     fate = (
-        F.when(F.col("rank") > 1, _SUPERSEDED)
-        .when(~F.col("partition").isin(*complete) if complete else F.lit(True), _KEPT)
-        .when(F.col("tombstone"), _TOMBSTONE)
-        .when(expired, _EXPIRED)
-        .when(acknowledged, _ACKNOWLEDGED)
-        .otherwise(_KEPT)
+        F.when(F.col("rank") > 1, SUPERSEDED)
+        .when(~F.col("partition").isin(*complete) if complete else F.lit(True), KEPT)
+        .when(F.col("tombstone"), TOMBSTONE)
+        .when(expired, EXPIRED)
+        .when(acknowledged, ACKNOWLEDGED)
+        .otherwise(KEPT)
     )
     return ranked.withColumn("fate", fate)
 
@@ -135,10 +114,10 @@ def merge_rows(fated: DataFrame) -> tuple[DataFrame, Observation]:
         F.coalesce(F.sum(F.col("partition").cast("bigint")), F.lit(0)).alias("partition_sum"),
         F.coalesce(F.sum(F.col("partition").cast("bigint") * F.col("partition")), F.lit(0)).alias("partition_squares"),
         F.count_if(~crc_matches()).alias("bad"),
-        F.coalesce(F.bit_xor(F.when(F.col("fate") == _KEPT, row_hash())), F.lit(0)).alias("hash_out"),
+        F.coalesce(F.bit_xor(F.when(F.col("fate") == KEPT, row_hash())), F.lit(0)).alias("hash_out"),
         *fates,
     )
-    return counted.where(F.col("fate") == _KEPT).select(*COLUMN_NAMES), observation
+    return counted.where(F.col("fate") == KEPT).select(*COLUMN_NAMES), observation
 
 
 def counts_of(observed: dict[str, Any]) -> Counts:

@@ -10,12 +10,12 @@ a debt to the member it chose; what is not proven stands in ``NOT_PROVEN``, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from jobs.proof_result import CLOCK_MARGIN_MS, Proof
 from wire.sstable.ledger import PICKED_MARK
 from wire.sstable.schema import RowKind
 
@@ -24,27 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = [
-    "LEDGER_SCHEMA",
-    "NOT_PROVEN",
-    "PROOF_COLUMNS",
-    "Proof",
-    "account",
-    "committed",
-    "read_ledgers",
-    "records_of",
-    "summarize",
-]
-
-PROOF_COLUMNS = ("ACKED", "DELIVERED", "QUEUED", "EXPIRED", "DROPPED", "LOST", "DUPLICATED")
-NOT_PROVEN = (
-    "that every acknowledged message was handed to each shared group of its topic: edges do not record the choice; "
-    "what partitions took for groups is in the columns, as a debt to the member chosen",
-    "anything about sessions that end with their connection, members of shared groups among them",
-    "who was subscribed, independently of the partition's own match, for filters with wildcards",
-    "QoS 0",
-)
-CLOCK_MARGIN_MS = 2_000  # node clocks differ: a subscription counts only when it is this much older than the message
+__all__ = ["LEDGER_SCHEMA", "account", "committed", "read_ledgers", "records_of", "summarize"]
 
 _LONG, _INT, _TEXT = T.LongType(), T.IntegerType(), T.StringType()
 RECORD_SCHEMA = T.StructType(
@@ -84,28 +64,6 @@ LEDGER_SCHEMA = T.StructType(
 )
 _ENTRY = ["p", "s", "n"]  # one entry of one session's queue
 _DEBT = ["p", "o", "s"]
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Totals of the proof."""
-
-    acked: int
-    delivered: int
-    queued: int
-    expired: int
-    dropped: int
-    lost: int
-    duplicated: int
-    shared: int = 0  # of acked: taken for shared groups
-
-    def as_row(self) -> dict[str, int]:
-        """Return the columns by their names."""
-        values = (
-            *(self.acked, self.delivered, self.queued, self.expired, self.dropped, self.lost),
-            self.duplicated,
-        )
-        return dict(zip(PROOF_COLUMNS, values, strict=True))
 
 
 def read_ledgers(spark: SparkSession, uris: Sequence[str]) -> DataFrame:

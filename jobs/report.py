@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.audit_result import AuditResult
@@ -52,7 +53,7 @@ def _state(manifest: Manifest, partition: int) -> dict[str, int]:
 
 def summary(result: AuditResult, partitions: list[dict[str, Any]]) -> dict[str, Any]:
     """Return everything that the page shows, as plain JSON."""
-    from jobs.proof import NOT_PROVEN
+    from jobs.proof_result import NOT_PROVEN
 
     first = next(iter(result.manifests.values()))
     return {
@@ -85,16 +86,34 @@ def _parent(files: FileSystem, manifest: Manifest) -> Manifest | None:
         return None
 
 
-def write_report(spark: SparkSession, result: AuditResult, output: str) -> None:
-    """Write findings/ (Parquet), summary.json and report.html into a directory that has none of them yet."""
-    from jobs.rows import literal_frame
+def write_report(spark: SparkSession | None, result: AuditResult, output: str) -> None:
+    """Write findings/ (Parquet), summary.json and report.html into a directory that has none of them yet.
 
+    Args:
+        spark: None writes into a folder of this machine, without Spark.
+    """
     target = open_directory(spark, output)
     uri, manifest = next(iter(result.manifests.items()))
     parent = _parent(open_directory(spark, uri), manifest)
     described = summary(result, partition_table(manifest, parent))
     target.write("summary.json", (json.dumps(described, indent=1) + "\n").encode())
     findings = [asdict(finding) for finding in result.findings]
-    frame = literal_frame(spark, findings, FINDING_SCHEMA)
-    frame.coalesce(1).write.option("compression", "zstd").mode("errorifexists").parquet(target.uri("findings"))
+    if spark is None:
+        _write_findings(findings, Path(target.uri("findings")))
+    else:
+        from jobs.rows import literal_frame
+
+        frame = literal_frame(spark, findings, FINDING_SCHEMA)
+        frame.coalesce(1).write.option("compression", "zstd").mode("errorifexists").parquet(target.uri("findings"))
     target.write("report.html", page(described, findings).encode())
+
+
+def _write_findings(findings: list[dict[str, Any]], folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
+    fields = [field.split() for field in FINDING_SCHEMA.split(", ")]
+    folder.mkdir()
+    schema = pa.schema([(name, types[kind]) for name, kind in fields])
+    pq.write_table(pa.Table.from_pylist(findings, schema), folder / "findings.parquet", compression="zstd")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from jobs.report_classes import DEPTHS, EXPIRY_HOURS, LONGEST_QUEUES
 from wire.sstable.schema import RowKind
 
 if TYPE_CHECKING:
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["collect_tables"]
 
-# Upper bounds of the classes.
-_DEPTHS = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 _HOUR_MS = 3_600_000
-_EXPIRY_HOURS = (0, 1, 24, 24 * 7, 24 * 30)
 
 
 def collect_tables(live: DataFrame, now_ms: int) -> dict[str, list[dict[str, Any]]]:
@@ -45,20 +43,20 @@ def _depths(live: DataFrame) -> DataFrame:
 def _queue_depths(live: DataFrame) -> DataFrame:
     """Sessions per class of queue depth; a class is named by its upper bound, the last by -1."""
     bound: Any = F.lit(-1)
-    for depth in reversed(_DEPTHS):
+    for depth in reversed(DEPTHS):
         bound = F.when(F.col("depth") <= depth, depth).otherwise(bound)
     return _depths(live).groupBy(bound.alias("up_to")).agg(F.count(F.lit(1)).alias("sessions"))
 
 
 def _longest_queues(live: DataFrame) -> DataFrame:
-    return _depths(live).orderBy(F.desc("depth"), "session_id").limit(10)
+    return _depths(live).orderBy(F.desc("depth"), "session_id").limit(LONGEST_QUEUES)
 
 
 def _session_expiries(live: DataFrame, now_ms: int) -> DataFrame:
     """Sessions by the time left until they expire, in hours; -1 later than all classes, -2 connected or never."""
     left = F.col("expiry_ms") - now_ms
     bound: Any = F.lit(-1)
-    for hours in reversed(_EXPIRY_HOURS):
+    for hours in reversed(EXPIRY_HOURS):
         bound = F.when(left <= hours * _HOUR_MS, hours).otherwise(bound)
     bound = F.when(F.col("expiry_ms") == 0, -2).otherwise(bound)
     sessions = live.where(F.col("kind") == int(RowKind.SESSION))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -42,6 +43,8 @@ _SMALL = {
 }
 # And a JVM whose short life goes into work instead of into optimizing itself.
 _SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Not the greeting `Setting Spark log level to "ERROR".`
+_ERROR_LINE = re.compile(r"^\S+ \S+ (ERROR|FATAL) |Exception in thread|^Caused by: |OutOfMemoryError", re.MULTILINE)
 _logs: list[Path] = []  # of JVMs that this process started
 _DRIVER_MEMORY_MB_MAX = 6144  # of a local session; merges spill to disk, more only helps very wide audits
 
@@ -135,11 +138,11 @@ def close_session() -> None:
 
 
 def could_not_run(job: str, error: Exception) -> ExitCode:
-    """Print why a job could not run, and where Spark's own log lines are; return the exit code."""
+    """Print why a job could not run, and where Spark's own log lines are if it wrote an error; return the exit code."""
     print(f"stratamq jobs {job}: {error}", file=sys.stderr)
     while _logs:
         log = _logs.pop()
-        if any(word in log.read_text(errors="replace") for word in ("ERROR", "Exception")):
+        if _ERROR_LINE.search(log.read_text(errors="replace")):
             print(f"Spark's own log lines: {log}", file=sys.stderr)
         else:
             log.unlink()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.jobs.generator import add_generation, generate
 from wire.sstable.manifest import FileEntry, Manifest, next_manifest, publish_manifest, read_manifest
 from wire.sstable.run_reader import iter_rows
 from wire.sstable.schema import COLUMN_INDEX, EntryState, Row, RowKind, make_row
@@ -264,3 +265,15 @@ def damage_all(directory: Path, seed: int, first: int = 0) -> dict[int, tuple[st
         if kind in AFTER:
             AFTER[kind][0](directory / draft.files_of(partition)[-1].path, rng)
     return done
+
+
+def damaged_store(folder: Path, seed: int) -> dict[int, tuple[str, str]]:
+    """Generate a store with each kind of damage in a partition of its own; return kind and finding by partition."""
+    partitions = len(KINDS) + 2
+    one_generation = {n for n, kind in enumerate(KINDS) if kind not in AFTER and kind not in LISTED}
+    store = generate(folder, seed, partitions=partitions, generations=1, operations=160, clients=3)
+    others = [m for m in store.models if m.partition not in one_generation]
+    for model in others:
+        model.work(80)
+    add_generation(folder, others, 2, partitions=partitions)
+    return damage_all(folder, seed)

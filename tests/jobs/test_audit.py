@@ -16,8 +16,8 @@ from jobs.compaction import CompactionFailed, run_compact
 from jobs.findings import ExitCode
 from jobs.proof import read_ledgers
 from jobs.selection import Policy
-from tests.jobs.damage import AFTER, KINDS, LISTED, changed, damage_all, find, write_run
-from tests.jobs.generator import NOW_MS, add_generation, generate
+from tests.jobs.damage import changed, damaged_store, find, write_run
+from tests.jobs.generator import NOW_MS, generate
 from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerRecord, origin_mark, picked_origin, topic_hash
 from wire.sstable.manifest import FileEntry, Manifest, manifest_name, next_manifest, publish_manifest, read_manifest
 from wire.sstable.run_reader import iter_rows
@@ -70,14 +70,7 @@ def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: 
     The findings are read where the command line left them: as Parquet, in a summary, on a page that needs nothing else.
     """
     report, tmp_path = tmp_path / "report", tmp_path / "in"
-    partitions = len(KINDS) + 2
-    one_generation = {n for n, kind in enumerate(KINDS) if kind not in AFTER and kind not in LISTED}
-    store = generate(tmp_path, 3, partitions=partitions, generations=1, operations=160, clients=3)
-    others = [m for m in store.models if m.partition not in one_generation]
-    for model in others:
-        model.work(80)
-    add_generation(tmp_path, others, 2, partitions=partitions)
-    done = damage_all(tmp_path, 3)
+    done = damaged_store(tmp_path, 3)
     assert len(done) >= 20
     assert audit.main(["--input", str(tmp_path), "--output", str(report)]) == ExitCode.FINDINGS
     rows = spark.read.parquet(str(report / "findings")).collect()

@@ -35,7 +35,7 @@ def test_without_java_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
     """Exit code 4, nothing else printed, and no pyspark imported to find out."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    result = CliRunner().invoke(app, ["compact", "--input", "a", "--output", "b"])
+    result = CliRunner().invoke(app, ["watch", "--ledger", "a", "--state", "b"])
     assert result.exit_code == 4
     assert re.fullmatch(r"stratamq jobs: .* install .*\n", result.output)
 

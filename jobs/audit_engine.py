@@ -1,0 +1,97 @@
+"""What an audit asks of an engine: the work on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from jobs.facts import Measured
+from jobs.file_rules import Replica
+from jobs.files import FileSystem
+from jobs.proof_result import Proof
+from wire.sstable.manifest import FileEntry
+
+__all__ = [
+    "EXAMPLES_MAX",
+    "AuditEngine",
+    "LedgerFolder",
+    "Present",
+    "ProofInput",
+    "ProofResult",
+    "Violations",
+]
+
+EXAMPLES_MAX = 100  # findings listed per rule and replica; the total is in the detail of the last one
+
+
+class Violations(NamedTuple):
+    """Rows that break one rule: their number, and the first ones as (partition, key in hex, seq, detail)."""
+
+    total: int
+    examples: list[tuple[int, str, int, str]]
+
+
+class LedgerFolder(NamedTuple):
+    """Ledger files of one node."""
+
+    folder: str
+    tier: str | None  # of its first record, None without one
+    stopped: str | None  # why it ended early
+    broken: int  # lines that are no records
+
+
+class Present(NamedTuple):
+    """A listed file that exists."""
+
+    replica: int
+    uri: str  # of its input
+    entry: FileEntry
+    changed: bool  # its bytes are not the listed ones
+
+
+class ProofInput(NamedTuple):
+    """What the proof reads."""
+
+    ledgers: list[str]  # URIs of files
+    exported: dict[int, int]  # partition -> op_index
+    newest: dict[int, int]  # partition -> replica with the highest op_index
+
+
+class ProofResult(NamedTuple):
+    """What an engine returns for the proof."""
+
+    proof: Proof
+    folders: list[LedgerFolder]
+    lost: Violations
+    duplicated: Violations
+
+
+class AuditEngine(Protocol):
+    """The work on rows: ``jobs/spark_audit.py`` and ``jobs/local_audit.py``."""
+
+    def start(self, rows: int, replicas: Sequence[Replica], stores: Mapping[str, FileSystem]) -> None:
+        """Prepare for so many rows of files and ledgers."""
+
+    def measure(self, present: Sequence[Present]) -> dict[tuple[int, str], Measured]:
+        """Return the facts of files by replica and path; none of a file without a readable row."""
+
+    def read(self, *, skip_bad: bool) -> None:
+        """Read the rows of the measured files; with skip_bad without those whose crc does not match."""
+
+    def check(self, replica: Replica) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
+        """Return violations by rule, and by partition the rows of sessions with missing entries and their number."""
+
+    def conflicts(self) -> Violations:
+        """Return rows with the key and seq of another and other content, of all replicas."""
+
+    def compare(self, groups: Sequence[tuple[int, int, int, int]]) -> Violations:
+        """Return keys on which copies differ; groups are (replica, partition, op_index, members)."""
+
+    def prove(self, given: ProofInput) -> ProofResult:
+        """Account for each acknowledged message."""
+
+    def tables(self, newest: Mapping[int, int], now_ms: int) -> dict[str, list[dict[str, Any]]]:
+        """Return the small tables of the report, from one replica of each partition."""
+
+    def close(self) -> None:
+        """Release the rows."""

@@ -1,0 +1,195 @@
+"""The merge of a compaction in this process: one partition at a time, by sorting its rows.
+
+The rules are those of ``jobs/merge.py``; ``tests/jobs/test_engines.py`` compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+
+from jobs.facts import Measured
+from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, Counts
+from jobs.files import LocalFiles
+from jobs.local_rows import crc_matches, measure_rows, read_rows, row_hash
+from jobs.merge_engine import DamagedRow
+from jobs.selection import Selected
+from jobs.spark import report_stage
+from wire.sstable.manifest import FileEntry
+from wire.sstable.schema import COLUMN_INDEX, Row, RowKind, arrow_schema
+from wire.sstable.writer import RunWriter
+
+__all__ = ["LocalMerge"]
+
+_PARTITION, _KIND, _KEY, _SEQ, _TOMBSTONE, _EXPIRY_MS, _EPOCH, _CRC = (
+    COLUMN_INDEX[name] for name in ("partition", "kind", "key", "seq", "tombstone", "expiry_ms", "epoch", "crc")
+)
+_SESSION_ID, _SESSION_SEQ, _PACKET_IDENTIFIER, _ACKED_UP_TO, _ACKED_GAPS = (
+    COLUMN_INDEX[name] for name in ("session_id", "session_seq", "packet_identifier", "acked_up_to", "acked_gaps")
+)
+
+
+@dataclass(slots=True)
+class _Session:
+    """A session as far as its rows decide which entries are finished."""
+
+    has_will: bool = False
+    expiry_ms: int = 0
+    acked_up_to: int | None = None
+    acked_gaps: frozenset[int] = field(default_factory=frozenset)
+
+
+def _version_order(row: Row) -> tuple[bytes, int, int, int]:
+    return row[_KEY], -row[_SEQ], -row[_EPOCH], -row[_CRC]
+
+
+class LocalMerge:
+    """Merges files of a local folder into files of another."""
+
+    def __init__(self, source: LocalFiles, target: LocalFiles) -> None:
+        self._source, self._target = source, target
+
+    def start(self, rows: int, partitions: int) -> None:
+        """Do nothing: a partition is read when it is merged."""
+
+    def merge(self, selected: Sequence[Selected], now_ms: int, folder: str, *, remove_by_session: bool) -> Counts:
+        """Write one run for each partition into a folder of the target; return the counts of the rows."""
+        counts = Counts(by_fate=dict.fromkeys(FATES, 0))
+        (self._target.root / folder).mkdir(parents=True)
+        finished = 0
+        for chosen in selected:
+            rows = [row for entry in chosen.files for row in read_rows(self._source.path(entry.path))]
+            for row in rows:
+                counts.rows_in += 1
+                counts.crc_in += row[_CRC]
+                counts.partition_sum += row[_PARTITION]
+                counts.partition_squares += row[_PARTITION] ** 2
+                counts.bad += not crc_matches(row)
+            rows.sort(key=_version_order)
+            sessions = _finished_sessions(rows, now_ms) if remove_by_session and chosen.complete else {}
+            finished += len(sessions)
+            kept = []
+            for _, versions in groupby(rows, key=itemgetter(_KEY)):
+                for rank, row in enumerate(versions):
+                    fate = SUPERSEDED if rank else _fate_of(row, sessions, now_ms, complete=chosen.complete)
+                    counts.by_fate[FATES[fate]] += 1
+                    if fate == KEPT:
+                        counts.hash_out ^= row_hash(row)
+                        kept.append(row)
+            if kept and not counts.bad and {row[_PARTITION] for row in kept} == {chosen.partition}:
+                self._write(kept, chosen, now_ms, f"{folder}/p{chosen.partition:05d}.parquet")
+        if remove_by_session and any(chosen.complete for chosen in selected):
+            report_stage(f"{finished} sessions with finished entries")
+        return counts
+
+    def _write(self, rows: list[Row], chosen: Selected, now_ms: int, name: str) -> None:
+        with RunWriter(
+            self._target.root / name,
+            chosen.partition,
+            generation=max(f.generation for f in chosen.files),
+            node="",
+            full=chosen.complete,
+            now_ms=now_ms,
+            root=self._target.root,
+        ) as run:
+            run.write(rows)
+
+    def write_damaged(self, files: Sequence[FileEntry], folder: str) -> list[DamagedRow]:
+        """Copy bad and misfiled rows with the name of their file into a folder of the target; return them."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        damaged, rows = [], []
+        for entry in files:
+            for row in read_rows(self._source.path(entry.path), damaged=True):
+                matches = crc_matches(row)
+                if not matches or row[_PARTITION] != entry.partition:
+                    rows.append(row)
+                    damaged.append(
+                        DamagedRow(entry.path, entry.partition, row[_PARTITION], row[_KEY], row[_SEQ], matches)
+                    )
+        if rows:
+            schema = arrow_schema()
+            columns = [
+                pa.array(values, column.type) for values, column in zip(zip(*rows, strict=True), schema, strict=True)
+            ]
+            table = pa.table(columns, schema=schema)
+            table = table.append_column("path", pa.array([row.path for row in damaged], pa.string()))
+            table = table.append_column("file_partition", pa.array([row.file_partition for row in damaged], pa.int32()))
+            table = table.append_column("crc_matches", pa.array([row.crc_matches for row in damaged], pa.bool_()))
+            (self._target.root / folder).mkdir(parents=True)
+            pq.write_table(table, self._target.root / folder / "rows.parquet", compression="zstd")
+        return damaged
+
+    def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, Measured]:
+        """Return the facts of files of the target by path; none of a file without rows."""
+        found = {path: measure_rows(read_rows(self._target.path(path)), now_ms) for path in paths}
+        return {path: facts for path, facts in found.items() if facts is not None}
+
+    def count_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, int]:
+        """Return the number of expired queue entries of each complete partition."""
+        expired: dict[int, set[bytes]] = {}
+        for chosen in selected:
+            for entry in chosen.files if chosen.complete else ():
+                for row in read_rows(self._source.path(entry.path)):
+                    if row[_KIND] == RowKind.QUEUED and 0 < row[_EXPIRY_MS] <= now_ms:
+                        expired.setdefault(chosen.partition, set()).add(row[_KEY])
+        return {partition: len(found) for partition, found in expired.items()}
+
+
+def _finished_sessions(rows: list[Row], now_ms: int) -> dict[int, _Session]:
+    """Return the sessions that let rows go, from the newest live SESSION and WILL rows.
+
+    Args:
+        rows: Sorted by key, newest version first.
+    """
+    found: dict[int, _Session] = {}
+    few = (row for row in rows if row[_KIND] in (RowKind.SESSION, RowKind.WILL) and crc_matches(row))
+    for _, versions in groupby(few, key=itemgetter(_KEY)):
+        row = next(versions)
+        if row[_TOMBSTONE] or row[_SESSION_ID] is None:
+            continue
+        session = found.setdefault(row[_SESSION_ID], _Session())
+        if row[_KIND] == RowKind.WILL:
+            session.has_will = True
+        else:
+            session.expiry_ms = max(session.expiry_ms, row[_EXPIRY_MS])
+        if row[_ACKED_UP_TO] is not None:
+            session.acked_up_to = max(session.acked_up_to or 0, row[_ACKED_UP_TO])
+        session.acked_gaps |= frozenset(row[_ACKED_GAPS] or ())
+    return {
+        number: session
+        for number, session in found.items()
+        if _has_expired(session, now_ms) or session.acked_up_to is not None
+    }
+
+
+def _has_expired(session: _Session, now_ms: int) -> bool:
+    """Return whether a session expired. One with a will stays whole: its primary publishes the will."""
+    return 0 < session.expiry_ms <= now_ms and not session.has_will
+
+
+def _fate_of(row: Row, sessions: dict[int, _Session], now_ms: int, *, complete: bool) -> int:
+    """Return the fate of the newest version of a key."""
+    if not complete:
+        return KEPT
+    if row[_TOMBSTONE]:
+        return TOMBSTONE
+    kind = row[_KIND]
+    if 0 < row[_EXPIRY_MS] <= now_ms and (
+        kind == RowKind.RETAINED or (kind == RowKind.QUEUED and row[_PACKET_IDENTIFIER] is None)
+    ):
+        return EXPIRED
+    session = sessions.get(row[_SESSION_ID])
+    if session is None:
+        return KEPT
+    if _has_expired(session, now_ms):
+        return EXPIRED
+    seq = row[_SESSION_SEQ]
+    if kind in (RowKind.QUEUED, RowKind.INFLIGHT_OUT) and seq is not None:
+        up_to = session.acked_up_to
+        if (up_to is not None and seq <= up_to) or seq in session.acked_gaps:
+            return ACKNOWLEDGED
+    return KEPT

@@ -1,0 +1,114 @@
+"""Read SSTables of local folders in this process: rows as tuples, and the facts of each file.
+
+The counterpart of ``jobs/rows.py`` and ``jobs/spark_facts.py`` for the local engine.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jobs.facts import Measured
+from wire.sstable.schema import COLUMN_INDEX, Row, arrow_schema
+
+__all__ = ["BATCH_ROWS", "crc_matches", "measure_rows", "read_rows", "row_hash"]
+
+BATCH_ROWS = 20_000  # decoded at a time
+_KEY, _SEQ, _VALUE, _CRC = (COLUMN_INDEX[name] for name in ("key", "seq", "value", "crc"))
+_PARTITION, _KIND, _TOMBSTONE, _EXPIRY_MS, _EPOCH = (
+    COLUMN_INDEX[name] for name in ("partition", "kind", "tombstone", "expiry_ms", "epoch")
+)
+
+
+def read_rows(path: Path, *, damaged: bool = False) -> Iterator[Row]:
+    """Yield the rows of a file in their order.
+
+    Args:
+        damaged: End silently where a changed file cannot be read further.
+    Raises:
+        OSError: The file cannot be read (pyarrow's own errors are converted).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            missing = [name for name in COLUMN_INDEX if name not in file.schema_arrow.names]
+            if missing:
+                raise OSError(f"{path}: no column {missing[0]}")
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(COLUMN_INDEX)):
+                table = pa.Table.from_batches([batch]).select(list(COLUMN_INDEX)).cast(arrow_schema())
+                yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError also covers damaged UTF-8
+        if not damaged:
+            raise error if isinstance(error, OSError) else OSError(f"{path}: {error}") from error
+
+
+def crc_matches(row: Row) -> bool:
+    """Return whether the row's crc is that of its key, value and seq."""
+    crc = zlib.crc32(row[_KEY])
+    if row[_VALUE]:
+        crc = zlib.crc32(row[_VALUE], crc)
+    return bool(zlib.crc32(row[_SEQ].to_bytes(8, "big", signed=True), crc) == row[_CRC])
+
+
+def row_hash(row: Row) -> int:
+    """Return a hash over every column; the xor over rows is a digest within this process."""
+    return hash(tuple(tuple(value) if isinstance(value, list) else value for value in row))
+
+
+def measure_rows(rows: Iterator[Row], expired_at_ms: int, *, keep: list[Row] | None = None) -> Measured | None:
+    """Return the facts of one file's rows, None for no rows.
+
+    Args:
+        expired_at_ms: UTC ms that decides which rows had expired.
+        keep: Takes the rows too.
+    """
+    found: dict[str, Any] = dict.fromkeys(Measured._fields, 0)
+    kinds: dict[int, int] = {}
+    before: bytes | None = None
+    key_min = key_max = b""
+    tombstone_seq_min: int | None = None
+    for row in rows:
+        if keep is not None:
+            keep.append(row)
+        key, seq, expiry_ms = row[_KEY], row[_SEQ], row[_EXPIRY_MS]
+        if not found["rows"]:
+            key_min = key_max = key
+            found["partition_min"] = found["partition_max"] = row[_PARTITION]
+            found["seq_min"] = found["seq_max"] = seq
+            found["epoch_min"] = found["epoch_max"] = row[_EPOCH]
+        else:
+            key_min, key_max = min(key_min, key), max(key_max, key)
+            found["disorder"] += before >= key
+            found["repeats"] += before == key
+            found["partition_min"] = min(found["partition_min"], row[_PARTITION])
+            found["partition_max"] = max(found["partition_max"], row[_PARTITION])
+            found["seq_min"], found["seq_max"] = min(found["seq_min"], seq), max(found["seq_max"], seq)
+            found["epoch_min"] = min(found["epoch_min"], row[_EPOCH])
+            found["epoch_max"] = max(found["epoch_max"], row[_EPOCH])
+        before = key
+        found["rows"] += 1
+        found["bad_rows"] += not crc_matches(row)
+        found["crc_sum"] += row[_CRC]
+        found["seq_xor"] ^= seq
+        found["hash_xor"] ^= row_hash(row)
+        found["live_bytes"] += len(key) + len(row[_VALUE] or b"")
+        kinds[row[_KIND]] = kinds.get(row[_KIND], 0) + 1
+        if expiry_ms > 0:
+            found["expired"] += expiry_ms <= expired_at_ms
+            found["min_expiry_ms"] = min(found["min_expiry_ms"] or expiry_ms, expiry_ms)
+        if row[_TOMBSTONE]:
+            found["tombstones"] += 1
+            tombstone_seq_min = seq if tombstone_seq_min is None else min(tombstone_seq_min, seq)
+    if not found["rows"]:
+        return None
+    found |= {
+        "key_min_hex": key_min.hex(),
+        "key_max_hex": key_max.hex(),
+        "kinds": kinds,
+        "tombstone_seq_min": tombstone_seq_min,
+    }
+    return Measured(**found)
