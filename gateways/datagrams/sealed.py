@@ -1,18 +1,23 @@
 """Sealed datagrams: a key per device, fresh keys per session, each datagram encrypted, none taken twice.
 
-    OPEN    1, length of the name, name, nonce 16, proof 16        device to node
-    OPENED  2, session 8, nonce 16, proof 16                        node to device
-    DATA    3, session 8, counter 8, AES-256-GCM of the packet      both ways, a key for each direction
+    OPEN    1, length of the name, name, nonce 16, cookie 16, proof 16   device to node, first with a cookie of zeros
+    RETRY   4, cookie 16, proof 16                                       node to device: send OPEN with this cookie
+    OPENED  2, session 8, nonce 16, proof 16                             node to device
+    DATA    3, session 8, counter 8, AES-256-GCM of the packet           both ways, a key for each direction
 
-Only who has the device's key makes a node keep a session, and an old session stays until the new one has spoken. The
-keys come from both nonces, so a device needs no stored counter. A session lasts 24 h or 2**31 datagrams, and outlives a
-change of its address: the node's core asks the new one for a cookie. 33 bytes are added to a packet.
+A node creates a session only for an OPEN that the device's key has signed over a cookie of this address, so a recorded
+OPEN creates none: its cookie is of another address, of another time or of another process. Within the cookie's lifetime
+the node remembers the nonces of each name: a repeated OPEN gets the same OPENED and creates no second session. An old
+session stays until the new one has sent a datagram. The keys come from both nonces, so a device needs no stored counter.
+A session lasts 24 h or 2**31 datagrams, and outlives a change of its address: the node's core asks the new one for a
+cookie. 33 bytes are added to a packet.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
 from cryptography.exceptions import InvalidTag
@@ -21,11 +26,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateways.datagrams.messages import Endpoint
+from gateways.datagrams.proofs import COOKIE_BYTES, PERIOD_S, Proofs
 from gateways.datagrams.subscribers import Peer
 
 __all__ = ["SEALED_BYTES", "SealedPort"]
 
-OPEN, OPENED, DATA = 1, 2, 3
+OPEN, OPENED, DATA, RETRY = 1, 2, 3, 4
 NONCE = PROOF = 16
 HEAD = 17  # of DATA: kind, session, counter
 SEALED_BYTES = HEAD + 16  # added to a packet
@@ -36,8 +42,12 @@ WINDOW = (1 << REPLAY_WINDOW) - 1
 SESSION_S_MAX = 86_400.0
 DATAGRAMS_MAX = 1 << 31
 PER_NAME_MAX = 4  # sessions of one device: a new one ends the oldest
+COOKIE_PERIODS = 2  # a cookie of OPEN is valid for one to two minutes
+NONCE_S = COOKIE_PERIODS * PERIOD_S  # an OPEN older than that has no valid cookie
+NONCES_PER_NAME_MAX = 64  # a device that opens more sessions in NONCE_S gets no answer
 QUEUED_MAX = 64  # packets that wait for OPENED
 REOPEN_S = 1.0
+TRIES_PER_NONCE = 5  # then OPEN gets a new nonce: the node may have ended the session of the first
 SILENCE_S = 3.0  # after which a device takes its session to be unknown there
 
 
@@ -102,8 +112,19 @@ class _Opening:
 
     def __init__(self) -> None:
         self.nonce = secrets.token_bytes(NONCE)
+        self.cookie = bytes(COOKIE_BYTES)
+        self.tries = 0  # with this nonce
         self.due = 0.0
         self.waiting: list[bytes] = []
+
+
+class _Answered:
+    """A nonce of a device, and what it was answered; the session may have ended since."""
+
+    __slots__ = ("at", "name", "opened", "session")
+
+    def __init__(self, at: float, session: _Session, opened: bytes) -> None:
+        self.at, self.name, self.session, self.opened = at, session.name, session.number, opened
 
 
 class SealedPort:
@@ -111,7 +132,7 @@ class SealedPort:
 
     Attributes:
         replies: Datagrams of the handshake to send now; the shell empties it.
-        refused: Datagrams that were dropped.
+        counts: Datagrams that were dropped, by reason, and sessions opened.
     """
 
     def __init__(
@@ -133,15 +154,23 @@ class SealedPort:
             sessions_max: Above it the one that began first is forgotten.
         """
         self.replies: list[tuple[Endpoint, bytes]] = []
-        self.refused = 0
+        self.counts: Counter[str] = Counter()
         self._keys, self._name, self._key, self._max = keys, name.encode(), key, sessions_max
         self._only = only
+        self._proofs = Proofs(secrets.token_bytes(32), COOKIE_PERIODS)
+        self._nonces: OrderedDict[tuple[str, bytes], _Answered] = OrderedDict()  # by name and nonce, oldest first
+        self._recent: Counter[str] = Counter()  # nonces of each name
         self._sessions: dict[int, _Session] = {}  # that others opened here, oldest first
         self._by_name: dict[str, list[_Session]] = {}
         self._by_endpoint: dict[Endpoint, _Session] = {}
         self._own: dict[Endpoint, _Session] = {}  # that this end opened
         self._unanswered: dict[Endpoint, float] = {}  # of those: when the first was sent that nothing came after
         self._opening: dict[Endpoint, _Opening] = {}
+
+    @property
+    def sessions(self) -> int:
+        """Return how many sessions of others there are."""
+        return len(self._sessions)
 
     def receive(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[Peer, str, bool, bytes] | None:
         """Take a datagram.
@@ -157,8 +186,10 @@ class SealedPort:
             self._open(now, endpoint, datagram)
         elif kind == OPENED:
             self._opened(now, endpoint, datagram)
+        elif kind == RETRY:
+            self._retry(now, endpoint, datagram)
         else:
-            self.refused += 1
+            self.counts["sealed_unknown"] += 1
         return None
 
     def send(self, now: float, peer: Peer, data: bytes, is_answer: bool = False) -> bytes | None:
@@ -185,6 +216,8 @@ class SealedPort:
         for name in [name for name, key in self._keys.items() if keys.get(name) != key]:
             for session in list(self._by_name.get(name, ())):
                 self._end(session)
+            for nonce in [each for each in self._nonces if each[0] == name]:
+                self._forget(nonce)
         self._keys = keys
 
     def prove(self, peer: Peer) -> None:
@@ -206,7 +239,7 @@ class SealedPort:
         session = self._sessions.get(number)
         data = session.open(datagram) if session is not None and not session.is_over(now) else None
         if session is None or data is None:
-            self.refused += 1
+            self.counts["sealed_no_session" if session is None else "sealed_not_valid"] += 1
             return None
         if not session.is_confirmed:
             session.is_confirmed = True
@@ -224,24 +257,60 @@ class SealedPort:
         except UnicodeDecodeError:
             text = ""
         key = self._keys.get(text, b"") if text else b""
-        nonce, proof = rest[:NONCE], rest[NONCE:]
-        wanted = _proof(key or bytes(32), b"open", name, nonce)
-        if not (hmac.compare_digest(wanted, proof) and key and len(nonce) == NONCE):
-            self.refused += 1
+        nonce, cookie, proof = rest[:NONCE], rest[NONCE : NONCE + COOKIE_BYTES], rest[NONCE + COOKIE_BYTES :]
+        wanted = _proof(key or bytes(32), b"open", name, nonce, cookie)
+        if not (hmac.compare_digest(wanted, proof) and key and len(cookie) == COOKIE_BYTES):
+            self.counts["open_not_valid"] += 1
             return
+        if not self._proofs.is_valid(endpoint, cookie, now):
+            self.counts["open_without_cookie"] += 1
+            cookie = self._proofs.cookie(endpoint, now)
+            self.replies.append((endpoint, bytes((RETRY,)) + cookie + _proof(key, b"retry", nonce, cookie)))
+            return
+        self._forget_old(now)
+        known = self._nonces.get((text, nonce))
+        if known is not None:
+            self.counts["open_repeated"] += 1
+            if known.session in self._sessions:
+                self.replies.append((endpoint, known.opened))
+            return
+        if self._recent[text] >= NONCES_PER_NAME_MAX:
+            self.counts["open_too_often"] += 1
+            return
+        self._create(now, endpoint, text, key, nonce)
+
+    def _create(self, now: float, endpoint: Endpoint, name: str, key: bytes, nonce: bytes) -> None:
         mine, number = secrets.token_bytes(NONCE), secrets.randbits(63) + 1
         to_node, to_device = _keys(key, nonce + mine)
-        session = _Session(number, text, endpoint, (to_device, to_node), now)
+        session = _Session(number, name, endpoint, (to_device, to_node), now)
         self._keep(session)
         head = number.to_bytes(8, "big") + mine
-        self.replies.append((endpoint, bytes((OPENED,)) + head + _proof(key, b"opened", nonce, head)))
+        opened = bytes((OPENED,)) + head + _proof(key, b"opened", nonce, head)
+        self._nonces[name, nonce] = _Answered(now, session, opened)
+        self._recent[name] += 1
+        self.counts["sessions_opened"] += 1
+        self.replies.append((endpoint, opened))
+
+    def _forget_old(self, now: float) -> None:
+        """Forget nonces whose OPEN has no valid cookie any more."""
+        while self._nonces:
+            nonce, oldest = next(iter(self._nonces.items()))
+            if now - oldest.at <= NONCE_S:
+                return
+            self._forget(nonce)
+
+    def _forget(self, nonce: tuple[str, bytes]) -> None:
+        name = self._nonces.pop(nonce).name
+        self._recent[name] -= 1
+        if not self._recent[name]:
+            del self._recent[name]
 
     def _keep(self, session: _Session) -> None:
         self._sessions[session.number] = session
         mine = self._by_name.setdefault(session.name, [])
         mine.append(session)
         if len(mine) > PER_NAME_MAX:
-            # A replayed OPEN makes sessions that nobody can speak in: those go first.
+            # A device that lost OPENED never sends in that session: such sessions are ended first.
             self._end(next((each for each in mine[:-1] if not each.is_confirmed), mine[0]))
         while len(self._sessions) > self._max:
             self._end(next(iter(self._sessions.values())))
@@ -259,7 +328,7 @@ class SealedPort:
         opening = self._opening.get(endpoint)
         head, proof = datagram[1:25], datagram[25:]
         if opening is None or not hmac.compare_digest(_proof(self._key, b"opened", opening.nonce, head), proof):
-            self.refused += 1
+            self.counts["opened_not_valid"] += 1
             return
         del self._opening[endpoint]
         number = int.from_bytes(head[:8], "big")
@@ -274,12 +343,24 @@ class SealedPort:
             self._unanswered[endpoint] = now
         return not first or now - first <= SILENCE_S
 
+    def _retry(self, now: float, endpoint: Endpoint, datagram: bytes) -> None:
+        """Send OPEN with the cookie of the node; one that it has already is not sent again before it is due."""
+        opening = self._opening.get(endpoint)
+        cookie, proof = datagram[1 : 1 + COOKIE_BYTES], datagram[1 + COOKIE_BYTES :]
+        if opening is None or not hmac.compare_digest(_proof(self._key, b"retry", opening.nonce, cookie), proof):
+            self.counts["retry_not_valid"] += 1
+        elif cookie != opening.cookie:
+            opening.cookie, opening.due = cookie, now
+            self._ask(now, endpoint, opening)
+
     def _ask(self, now: float, endpoint: Endpoint, opening: _Opening) -> None:
         if opening.due <= now:
-            opening.due = now + REOPEN_S
+            if opening.tries >= TRIES_PER_NONCE:
+                opening.nonce, opening.tries = secrets.token_bytes(NONCE), 0
+            opening.due, opening.tries = now + REOPEN_S, opening.tries + 1
             name = bytes((len(self._name),)) + self._name
-            proof = _proof(self._key, b"open", self._name, opening.nonce)
-            self.replies.append((endpoint, bytes((OPEN,)) + name + opening.nonce + proof))
+            proof = _proof(self._key, b"open", self._name, opening.nonce, opening.cookie)
+            self.replies.append((endpoint, bytes((OPEN,)) + name + opening.nonce + opening.cookie + proof))
 
 
 def _proof(key: bytes, *parts: bytes) -> bytes:

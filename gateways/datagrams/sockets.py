@@ -73,7 +73,7 @@ class DatagramSocket:
     """
 
     def __init__(self, bound: socket.socket, sealed: SealedPort | None = None) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if sealed is None else sealed.counts
         self.sealed = sealed
         self._socket = bound
         self._addresses: dict[tuple[str, int], Endpoint] = {}  # as the kernel says them

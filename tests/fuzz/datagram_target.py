@@ -2,7 +2,7 @@
 
 An input of the node is who says it (one byte) and a datagram. No exception leaves; who has not proved his address gets
 three times his bytes at most; what is kept stays within bounds; each answer can be written. A sealed datagram is opened
-only if the partner sealed it in this session, and once.
+only if the partner sealed it in this session, and once; no input creates a second session.
 """
 
 from __future__ import annotations
@@ -205,6 +205,10 @@ class _Session:
         keys = {"pump": b"k" * 32, "valve": b"o" * 32}
         self.node, self.device = SealedPort(keys, sessions_max=16), SealedPort({}, "pump", keys["pump"])
         self.device.send(1.0, Peer(NODE), DATAGRAMS[0])
+        (_, self.first) = self.device.replies.pop()
+        self.node.receive(1.0, DEVICE, self.first)
+        (_, self.retry) = self.node.replies.pop()
+        self.device.receive(1.0, NODE, self.retry)
         (_, self.open) = self.device.replies.pop()
         self.node.receive(1.0, DEVICE, self.open)
         (_, self.opened) = self.node.replies.pop()
@@ -219,18 +223,20 @@ class _Session:
 
 
 _session = _Session()
-SEALED_DATAGRAMS = (_session.open, _session.opened, *_session.good)
+SEALED_DATAGRAMS = (_session.first, _session.retry, _session.open, _session.opened, *_session.good)
 
 
 def sealed(data: bytes) -> None:
-    """Take a datagram at both ends; see the module."""
+    """Take a datagram at both ends, from a stranger and from the device's own address; see the module."""
     found = _session.node.receive(2.0, STRANGER, data)
+    assert _session.node.receive(2.0, DEVICE, data) is None
+    assert _session.node.sessions == 1  # an OPEN that is recorded, repeated or changed creates none
     if found is not None:
         assert data in _session.good and data not in _session.taken
         assert found[3] in DATAGRAMS
         _session.taken.add(data)
     for endpoint, answer in _session.node.replies:
-        assert endpoint == STRANGER and len(answer) <= AMPLIFICATION_MAX * len(data)
+        assert endpoint in (STRANGER, DEVICE) and len(answer) <= AMPLIFICATION_MAX * len(data)
     _session.node.replies.clear()
     _session.device.receive(2.0, NODE, data)
     assert not _session.device.replies

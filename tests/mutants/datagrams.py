@@ -86,6 +86,13 @@ DATAGRAMS: tuple[SeededBug, ...] = (
         "test_nothing_is_taken_twice_or_changed",
     ),
     SeededBug(
+        "nonces of sealed devices are forgotten at once",
+        "gateways/datagrams/sealed.py SealedPort._forget_old",
+        lambda patch: patch.setattr(SealedPort, "_forget_old", lambda port, _now: port._nonces.clear()),
+        _S.test_an_open_that_is_sent_again_creates_no_session,
+        "test_an_open_that_is_sent_again_creates_no_session",
+    ),
+    SeededBug(
         "a subscriber that answers others is given up for one",
         "gateways/datagrams/deliveries.py Deliveries.heard",
         lambda patch: patch.setattr(Deliveries, "heard", lambda _self, _now, _endpoint: None),

@@ -23,18 +23,34 @@ class Pair:
 
     def shake(self) -> list[tuple[Peer, str, bool, bytes]]:
         """Carry the handshake, and return what the node took behind it."""
-        taken = []
         assert self.device.send(1.0, Peer(NODE), b"first") is None
-        for _ in range(2):
-            replies, self.device.replies = self.device.replies, []
-            taken += [self.node.receive(1.0, DEVICE, data) for _, data in replies]
+        return self.carry(self.device, 1.0)
+
+    def carry(self, device: SealedPort, now: float) -> list[tuple[Peer, str, bool, bytes]]:
+        """Carry datagrams between a device and the node until none is left."""
+        taken = []
+        while device.replies:
+            replies, device.replies = device.replies, []
+            taken += [self.node.receive(now, DEVICE, data) for _, data in replies]
             answers, self.node.replies = self.node.replies, []
             for endpoint, data in answers:
                 assert endpoint == DEVICE
-                self.device.receive(1.0, NODE, data)
-        replies, self.device.replies = self.device.replies, []
-        taken += [self.node.receive(1.0, DEVICE, data) for _, data in replies]
+                device.receive(now, NODE, data)
         return [each for each in taken if each is not None]
+
+    def open(self, name: str = "pump") -> bytes:
+        """Open a session by a further device, and return its OPEN that created it."""
+        device, now = SealedPort({}, name, KEY), 1.0
+        device.send(now, Peer(NODE), b"x")
+        [(_, first)] = device.replies
+        self.node.receive(now, DEVICE, first)
+        [(_, retry)] = self.node.replies
+        device.replies.clear()
+        device.receive(now, NODE, retry)
+        [(_, second)] = device.replies
+        self.node.replies.clear()
+        self.carry(device, now)
+        return second
 
     def seal(self, data: bytes) -> bytes:
         made = self.device.send(2.0, Peer(NODE), data)
@@ -53,16 +69,101 @@ def test_a_session_carries_both_ways() -> None:
 
 def test_the_answer_to_open_is_no_lever() -> None:
     pair = Pair()
+    opening = pair.open()
+    for opened in (opening, _without_cookie(pair)):
+        pair.node.receive(1.0, DEVICE, opened)
+        [(_, answer)] = pair.node.replies
+        pair.node.replies.clear()
+        assert len(answer) <= 3 * len(opened)
+
+
+def _without_cookie(pair: Pair) -> bytes:
     pair.device.send(1.0, Peer(NODE), b"x")
-    _, opening = pair.device.replies[0]
-    pair.node.receive(1.0, DEVICE, opening)
-    assert len(pair.node.replies[0][1]) <= 3 * len(opening)
+    return pair.device.replies[0][1]
+
+
+def test_an_open_that_is_sent_again_creates_no_session() -> None:
+    """From its address it gets the same OPENED within the cookie's lifetime; anywhere else a cookie of that address."""
+    pair = Pair()
+    opening = pair.open()
+    assert pair.node.sessions == 1
+    for _ in range(2):
+        pair.node.receive(2.0, DEVICE, opening)
+    (_, first), (_, second) = pair.node.replies
+    assert first == second and first[0] == 2 and pair.node.counts["open_repeated"] == 2
+    pair.node.replies.clear()
+    for now, endpoint in ((3.0, ELSEWHERE), (500.0, DEVICE)):
+        for _ in range(5):
+            pair.node.receive(now, endpoint, opening)
+        assert {data[0] for _, data in pair.node.replies} == {4}
+        pair.node.replies.clear()
+    assert pair.node.sessions == 1 and pair.node.counts["sessions_opened"] == 1
+
+
+def test_recorded_opens_do_not_keep_a_device_from_opening() -> None:
+    """Its four sessions have all sent something, and every OPEN of them comes again in each round trip."""
+    pair = Pair()
+    recorded = [pair.open() for _ in range(6)]
+
+    def replay(now: float) -> None:
+        for data in recorded:
+            for endpoint in (DEVICE, ELSEWHERE):
+                pair.node.receive(now, endpoint, data)
+        pair.node.replies.clear()
+
+    for now in (10.0, 100.0, 4_000.0):
+        device = SealedPort({}, "pump", KEY)
+        assert device.send(now, Peer(NODE), b"hello") is None
+        for _ in range(3):  # OPEN and RETRY, OPEN and OPENED, DATA
+            replies, device.replies = device.replies, []
+            replay(now)
+            taken = [pair.node.receive(now, DEVICE, data) for _, data in replies]
+            answers, pair.node.replies = pair.node.replies, []
+            replay(now)
+            for _, data in answers:
+                device.receive(now, NODE, data)
+        assert [each[3] for each in taken if each is not None] == [b"hello"]
+
+
+def test_a_lost_opened_costs_no_second_session() -> None:
+    """OPEN comes again with the same nonce; after five of them with another one, for the session may have ended."""
+    pair = Pair()
+    pair.device.send(1.0, Peer(NODE), b"x")
+    nonces = []
+    for second in range(1, 13):
+        replies, pair.device.replies = pair.device.replies, []
+        for _, data in replies:
+            nonces.append(data[6:22])
+            pair.node.receive(float(second), DEVICE, data)
+        answers, pair.node.replies = pair.node.replies, []
+        for _, data in answers:
+            if data[0] == 4:
+                pair.device.receive(float(second), NODE, data)
+        pair.device.send(second + 1.0, Peer(NODE), b"x")
+    assert len(nonces) > 10 and len(set(nonces)) == len(nonces) // 5 + bool(len(nonces) % 5)
+    assert pair.node.sessions == len(set(nonces))
+
+
+def test_nonces_are_bounded() -> None:
+    """A device that opens one session after the other gets no more answers; another one does."""
+    pair = Pair()
+    for _ in range(64):
+        pair.open()
+    device = SealedPort({}, "pump", KEY)
+    device.send(1.0, Peer(NODE), b"x")
+    assert pair.carry(device, 1.0) == [] and pair.node.counts["open_too_often"] == 1
+    valve = SealedPort({}, "valve", OTHER)
+    valve.send(1.0, Peer(NODE), b"x")
+    assert len(pair.carry(valve, 1.0)) == 1
+    late = SealedPort({}, "pump", KEY)
+    late.send(200.0, Peer(NODE), b"x")
+    assert len(pair.carry(late, 200.0)) == 1
 
 
 def test_strangers_are_not_answered() -> None:
     for key, name in ((OTHER, "pump"), (KEY, "valve"), (KEY, "nobody")):
         pair = Pair(key, name)
-        assert pair.shake() == [] and pair.node.refused
+        assert pair.shake() == [] and pair.node.counts["open_not_valid"]
 
 
 def test_nothing_is_taken_twice_or_changed() -> None:
@@ -98,25 +199,25 @@ def test_a_node_that_began_again_is_opened_again() -> None:
     pair.node = SealedPort({"pump": KEY})
     assert pair.node.receive(4.0, DEVICE, pair.seal(b"lost")) is None
     assert pair.device.send(9.0, Peer(NODE), b"waits") is None
-    for _ in range(2):
-        replies, pair.device.replies = pair.device.replies, []
-        taken = [pair.node.receive(9.0, DEVICE, data) for _, data in replies]
-        answers, pair.node.replies = pair.node.replies, []
-        for _, data in answers:
-            pair.device.receive(9.0, NODE, data)
-    replies, pair.device.replies = pair.device.replies, []
-    taken += [pair.node.receive(9.0, DEVICE, data) for _, data in replies]
-    assert [each[3] for each in taken if each is not None] == [b"waits"]
+    assert [each[3] for each in pair.carry(pair.device, 9.0)] == [b"waits"]
 
 
 def test_sessions_are_bounded() -> None:
-    """Replayed handshakes end no session that speaks."""
+    """Handshakes that nothing follows end no session that has sent something."""
     pair = Pair()
     [(peer, *_)] = pair.shake()
     for _ in range(20):
         device = SealedPort({}, "pump", KEY)
         device.send(1.0, Peer(NODE), b"x")
-        pair.node.receive(1.0, ELSEWHERE, device.replies[0][1])
+        for _ in range(2):
+            [(_, data)] = device.replies
+            device.replies.clear()
+            pair.node.receive(1.0, ELSEWHERE, data)
+            [(_, answer)] = pair.node.replies
+            pair.node.replies.clear()
+            if answer[0] == 4:
+                device.receive(1.0, NODE, answer)
+    assert pair.node.sessions == 4
     assert pair.node.receive(3.0, DEVICE, pair.seal(b"still here")) is not None
     assert pair.node.send(3.0, peer, b"x") is not None
 
@@ -144,8 +245,7 @@ def test_silence_after_an_answer_says_nothing() -> None:
 def test_left_out_counters_cost_nothing() -> None:
     """A device that went to the last counter at once made the window shift by as many bits: 256 MB."""
     pair = Pair()
-    pair.device.send(1.0, Peer(NODE), b"first")
-    [(_, opening)] = pair.device.replies
+    opening = pair.open()
     pair.node.receive(1.0, DEVICE, opening)
     [(_, opened)] = pair.node.replies
     nonces = opening[2 + len("pump") :][:16] + opened[9:25]
@@ -155,7 +255,7 @@ def test_left_out_counters_cost_nothing() -> None:
         head = b"\3" + opened[1:9] + counter.to_bytes(8, "big")
         return head + AESGCM(key).encrypt(bytes(4) + head[9:], b"packet", head)
 
-    first, last = sealed_as(1), sealed_as(1 << 31)
+    first, last = sealed_as(2), sealed_as(1 << 31)
     assert pair.node.receive(2.0, DEVICE, first) is not None
     tracemalloc.start()
     try:
