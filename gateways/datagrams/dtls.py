@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from access.files import AccessFileError, read_access_file
 from access.identity.certificates import NameKind, certificate_facts
 from access.identity.principal import name_fault
-from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, Malformed, PubAck, decode, encode
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, PubAck, encode
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import QUEUED_MAX, SESSION_S_MAX, SILENCE_S
-from gateways.datagrams.sockets import BATCH, Received
+from gateways.datagrams.sockets import BATCH, Received, read_packet
 from gateways.datagrams.subscribers import Peer
 
 __all__ = ["DTLS_BYTES", "DtlsFiles", "DtlsSocket"]
@@ -196,12 +196,9 @@ class DtlsSocket:
         del now
         arrived, self._arrived = self._arrived[:BATCH], self._arrived[BATCH:]
         for peer, name, data in arrived:
-            try:
-                packet = decode(data)
-            except Malformed as error:
-                self.counts[f"malformed_{str(error).replace(' ', '_')}"] += 1
-                continue
-            received(peer, name, True, packet, len(data) + DTLS_BYTES)
+            packet = read_packet(data, DATAGRAM_BYTES_MAX - DTLS_BYTES, self.counts)
+            if packet is not None:
+                received(peer, name, True, packet, len(data) + DTLS_BYTES)
         return bool(self._arrived)
 
     def send(self, now: float, sent: Sent) -> None:

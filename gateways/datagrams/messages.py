@@ -1,7 +1,8 @@
 """The six messages as structs, and their form in a datagram: Protocol Buffers, one Packet each.
 
-``decode`` lets only well-formed messages through: topics and filters as MQTT has them, numbers in their ranges. What
-a message may do is the node's to judge. The format is ``stratamq_udp.proto``, which docs/udp.md explains.
+``decode`` lets only well-formed messages through: topics and filters as MQTT has them, numbers in their ranges. Of
+another one it says by which code a node refuses it, where its request number can be read. What a message may do is the
+node's to judge. The format is ``stratamq_udp.proto``, which docs/udp.md explains.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "PubAck",
     "PubConnect",
     "Publish",
+    "Rejected",
     "Subscribe",
     "decode",
     "encode",
@@ -43,11 +45,23 @@ COOKIE_BYTES_MAX = 16
 NODES_MAX = 32  # of one answer
 LEVELS_MAX = 128
 PORT_MAX = 65_535
+REQUEST_FIELD, ANSWER_FIELDS = 2, (11, 13)  # of Packet in stratamq_udp.proto; PUBACCEPT and PUBACK
+ANSWERS = ("pubaccept", "puback")
+HEAD_FIELDS_MAX = 4  # of a packet that Protocol Buffers does not read
+VARINT_BYTES_MAX = 10
 pb: Any = stratamq_udp_pb2
 
 
 class Malformed(Exception):
-    """A datagram that is no message; the text names why, without any of its bytes."""
+    """A datagram that is no message; the text names why, without any of its bytes.
+
+    Attributes:
+        rejected: What a node answers by code; None for an answer, and where no request number can be read.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.rejected: Packet | None = None
 
 
 class Code(enum.IntEnum):
@@ -143,7 +157,13 @@ class Join(Struct, frozen=True):
     cookie: bytes = b""
 
 
-Body: TypeAlias = PubConnect | PubAccept | Publish | PubAck | Subscribe | Join
+class Rejected(Struct, frozen=True):
+    """A question that is not well-formed, in place of its message; it is never encoded."""
+
+    code: Code
+
+
+Body: TypeAlias = PubConnect | PubAccept | Publish | PubAck | Subscribe | Join | Rejected
 
 
 class Packet(Struct, frozen=True):
@@ -185,24 +205,65 @@ def encode(packet: Packet) -> bytes:
     return _written(out)
 
 
-def decode(data: bytes) -> Packet:
+def decode(data: bytes, bytes_max: int = DATAGRAM_BYTES_MAX) -> Packet:
     """Return the message of a datagram.
 
+    Args:
+        data: The packet, without what security adds.
+        bytes_max: Of a packet.
     Raises:
-        Malformed: It is none.
+        Malformed: It is none, or is too long.
     """
-    if len(data) > DATAGRAM_BYTES_MAX:
-        raise Malformed("too long")
     try:
         found = pb.Packet.FromString(data)
     except DecodeError:
-        raise Malformed("not a packet") from None
-    if found.version != VERSION:
-        raise Malformed("version")
-    reader = _READERS.get(found.WhichOneof("body"))
-    if reader is None:
-        raise Malformed("no message")
-    return Packet(found.request, reader(found))
+        raise _malformed("too long" if len(data) > bytes_max else "not a packet", _question_number(data)) from None
+    kind = found.WhichOneof("body")
+    try:
+        if len(data) > bytes_max:
+            raise Malformed("too long")
+        if found.version != VERSION:
+            raise Malformed("version")
+        reader = _READERS.get(kind)
+        if reader is None:
+            raise Malformed("no message")
+        return Packet(found.request, reader(found))
+    except Malformed as error:
+        raise _malformed(str(error), 0 if kind in ANSWERS else found.request) from None
+
+
+def _malformed(why: str, request: int) -> Malformed:
+    made = Malformed(why)
+    if request:
+        made.rejected = Packet(request, Rejected(Code.TOO_LARGE if why == "too long" else Code.MALFORMED))
+    return made
+
+
+def _question_number(data: bytes) -> int:
+    """Return the request number of bytes that are no packet, for example with a topic that is not UTF-8.
+
+    0 where the number does not come before the message, as all encoders write it, and of an answer.
+    """
+    at, request = 0, 0
+    for _ in range(HEAD_FIELDS_MAX):
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            request = value if number == REQUEST_FIELD else request
+        else:
+            return request if kind == 2 and number not in ANSWER_FIELDS else 0
+    return 0
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins at a place, and the place behind it; 0 where there is none."""
+    value = 0
+    for index, byte in enumerate(data[at : at + VARINT_BYTES_MAX]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value & (1 << 64) - 1, at + index + 1
+    return 0, len(data)
 
 
 def _written(packet: Any) -> bytes:

@@ -13,7 +13,18 @@ from msgspec import structs
 
 from access.limits.buckets import Buckets
 from gateways.datagrams.jurisdiction import JOIN_LEASE_S, Child
-from gateways.datagrams.messages import HOPS_MAX, Code, Join, Packet, PubAccept, PubAck, PubConnect, Publish, Subscribe
+from gateways.datagrams.messages import (
+    HOPS_MAX,
+    Code,
+    Join,
+    Packet,
+    PubAccept,
+    PubAck,
+    PubConnect,
+    Publish,
+    Rejected,
+    Subscribe,
+)
 from gateways.datagrams.node_events import (
     Arrived,
     ClusterAnswered,
@@ -177,6 +188,8 @@ class DatagramNode:
                 self._subscribing.asked(now, arrived, body)
             case Join():
                 self._join(now, arrived, body)
+            case Rejected(code):
+                parts.refuse(arrived, code)
             case PubAccept():
                 parts.counts["unasked"] += 1  # a node publishes nothing of its own
 

@@ -44,6 +44,10 @@ class Parts:
         """Return whether this node decides about its subtree now."""
         return now >= self.settings.holds_from if self.uplink is None else self.uplink.holds(now)
 
+    def is_waiting(self, now: float) -> bool:
+        """Return whether this is a root that has just begun, and decides about nothing yet."""
+        return self.uplink is None and now < self.settings.holds_from
+
     def is_from_there(self, arrived: Arrived) -> bool:
         """Return whether a datagram came from whom this address belongs to; in clear nobody can tell."""
         return arrived.is_proved or not arrived.peer.session
@@ -75,7 +79,10 @@ class Parts:
         self.counts[f"refused_{code.name.lower()}"] += 1
         self.answer(arrived, PubAck(code, nodes, cookie=cookie))
 
-    def elsewhere(self, arrived: Arrived) -> None:
-        """Send the asker to the parent, or, where there is none, tell it to resolve again."""
-        nodes = (self.uplink.parent.endpoint,) if self.uplink is not None else ()
-        self.refuse(arrived, Code.NOT_MINE, *nodes)
+    def elsewhere(self, now: float, arrived: Arrived) -> None:
+        """Send the asker to the parent; a root that has just begun is busy, any other one lets it resolve again."""
+        if self.is_waiting(now):
+            self.refuse(arrived, Code.BUSY)
+        else:
+            nodes = (self.uplink.parent.endpoint,) if self.uplink is not None else ()
+            self.refuse(arrived, Code.NOT_MINE, *nodes)

@@ -32,7 +32,9 @@ class Proofs:
         if len(cookie) != COOKIE_BYTES:
             return False
         period = int(now / PERIOD_S)
-        return any(hmac.compare_digest(cookie, self._of(endpoint, period - back)) for back in range(self._periods_valid))
+        return any(
+            hmac.compare_digest(cookie, self._of(endpoint, period - back)) for back in range(self._periods_valid)
+        )
 
     def _of(self, endpoint: Endpoint, period: int) -> bytes:
         text = endpoint.ip + endpoint.port.to_bytes(2, "big") + period.to_bytes(8, "big", signed=True)

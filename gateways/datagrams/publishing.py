@@ -50,7 +50,8 @@ class Publishing:
         parts = self._parts
         topic = message.topic or self._topics.get(message.topic_number, "")
         if not topic:
-            parts.refuse(arrived, Code.NOT_MINE)  # a number of an incarnation before
+            # A number of an incarnation before.
+            parts.refuse(arrived, Code.BUSY if parts.is_waiting(now) else Code.NOT_MINE)
             return
         if message.topic != topic:
             message = Publish(topic, message.payload, message.qos, message.number)
@@ -64,7 +65,7 @@ class Publishing:
         if topic.startswith("$") or not parts.rights.may_publish(arrived.name, topic, message.qos):
             parts.refuse(arrived, Code.NOT_AUTHORIZED)
         elif not is_within(topic, parts.settings.subtree) or not parts.holds(now):
-            parts.elsewhere(arrived)
+            parts.elsewhere(now, arrived)
         elif (child := parts.jurisdiction.child_for(topic)) is not None:
             parts.refuse(arrived, Code.NOT_MINE, child.peer.endpoint)
         else:

@@ -8,7 +8,7 @@
 A node creates a session only for an OPEN that the device's key has signed over a cookie of this address, so a recorded
 OPEN creates none: its cookie is of another address, of another time or of another process. Within the cookie's lifetime
 the node remembers the nonces of each name: a repeated OPEN gets the same OPENED and creates no second session. An old
-session stays until the new one has sent a datagram. The keys come from both nonces, so a device needs no stored counter.
+session stays until the new one has sent a datagram. The keys come from both nonces: a device needs no stored counter.
 A session lasts 24 h or 2**31 datagrams, and outlives a change of its address: the node's core asks the new one for a
 cookie. 33 bytes are added to a packet.
 """

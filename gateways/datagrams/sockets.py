@@ -18,10 +18,11 @@ from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
 from gateways.datagrams.subscribers import Peer
 
-__all__ = ["BATCH", "DatagramSocket", "Received", "bind_udp", "endpoint_of"]
+__all__ = ["BATCH", "DatagramSocket", "Received", "bind_udp", "endpoint_of", "read_packet"]
 
 BATCH = 64
 ADDRESSES_MAX = 65_536  # whose forms are remembered
+READ_BYTES_MAX = 65_536  # a datagram that is too long is read whole: its request number is answered
 BUFFER_BYTES = 4 * 1024 * 1024  # of the kernel, each way; it gives what it allows
 
 
@@ -65,6 +66,21 @@ def bind_udp(host: str, port: int) -> socket.socket:
     return made
 
 
+def read_packet(data: bytes, bytes_max: int, counts: Counter[str]) -> Packet | None:
+    """Return the packet of a datagram, ``Rejected`` for a question that is to be refused; what is no packet is counted.
+
+    Args:
+        data: Without what security adds.
+        bytes_max: Of a packet.
+        counts: Takes the reason.
+    """
+    try:
+        return decode(data, bytes_max)
+    except Malformed as error:
+        counts[f"malformed_{str(error).replace(' ', '_')}"] += 1
+        return error.rejected
+
+
 class DatagramSocket:
     """One UDP socket, in clear or sealed.
 
@@ -76,6 +92,8 @@ class DatagramSocket:
         self.counts: Counter[str] = Counter() if sealed is None else sealed.counts
         self.sealed = sealed
         self._socket = bound
+        self._buffer = bytearray(READ_BYTES_MAX)
+        self._view = memoryview(self._buffer)
         self._addresses: dict[tuple[str, int], Endpoint] = {}  # as the kernel says them
         self._targets: dict[Endpoint, tuple[str, int]] = {}  # as it takes them
         self._bytes_max = DATAGRAM_BYTES_MAX - (SEALED_BYTES if sealed is not None else 0)
@@ -108,17 +126,17 @@ class DatagramSocket:
 
     def read(self, now: float, received: Received) -> bool:
         """Read up to BATCH datagrams; return whether there may be more."""
-        receive = self._socket.recvfrom
+        receive, buffer, view = self._socket.recvfrom_into, self._buffer, self._view
         for _ in range(BATCH):
             try:
-                data, address = receive(DATAGRAM_BYTES_MAX + 1)
+                length, address = receive(buffer)
             except BlockingIOError:
                 return False
             except OSError:
                 self.counts["unreachable"] += 1  # an answer of ICMP to something that was sent
                 continue
             self.counts["in"] += 1
-            self._take(now, self._endpoint(address), data, received)
+            self._take(now, self._endpoint(address), bytes(view[:length]), received)
         return True
 
     def _take(self, now: float, endpoint: Endpoint, data: bytes, received: Received) -> None:
@@ -130,12 +148,9 @@ class DatagramSocket:
             if opened is None:
                 return
             peer, name, is_proved, packet_bytes = opened
-        try:
-            packet = decode(packet_bytes)
-        except Malformed as error:
-            self.counts[f"malformed_{str(error).replace(' ', '_')}"] += 1
-            return
-        received(peer, name, is_proved, packet, len(data))
+        packet = read_packet(packet_bytes, self._bytes_max, self.counts)
+        if packet is not None:
+            received(peer, name, is_proved, packet, len(data))
 
     def send(self, now: float, sent: Sent) -> None:
         """Send a packet, if it may be sent."""

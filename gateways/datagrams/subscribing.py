@@ -91,12 +91,12 @@ class Subscribing:
             parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(endpoint, now))
         elif wanted.filter.startswith("$") or not parts.rights.may_subscribe(arrived.name, wanted.filter, wanted.qos):
             parts.refuse(arrived, Code.NOT_AUTHORIZED)
-        elif not parts.holds(now):
-            parts.elsewhere(arrived)
+        elif not parts.holds(now) and not parts.is_waiting(now):
+            parts.elsewhere(now, arrived)
         elif not is_inside(wanted.filter, parts.settings.subtree):
             known = parts.subscribers.get(endpoint, wanted.filter) if wanted.keep_open else None
             if known is None:
-                parts.elsewhere(arrived)
+                parts.elsewhere(now, arrived)
             else:  # its way here stays open, and its session is known here from now on
                 known.peer, known.name = arrived.peer, arrived.name
                 nodes = tuple(each.peer.endpoint for each in parts.jurisdiction.touched(wanted.filter))
@@ -125,6 +125,9 @@ class Subscribing:
             children = []  # others go on to have it by way of this node
         nodes = () if wanted.relay else tuple(each.peer.endpoint for each in children)
         pending = self._pending[key] = _Pending(arrived, key, 1, nodes, lease_s)
+        # A root that has just begun stores it for the time when it decides, and is busy: children that it does not know
+        # yet still distribute, and do not have it.
+        pending.is_whole = not parts.is_waiting(now)
         onward = structs.replace(wanted, hops=wanted.hops + 1)
         if wanted.relay and not neighbour:
             onward = structs.replace(onward, deliver_to=parts.settings.endpoint, relay=False)

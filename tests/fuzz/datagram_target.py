@@ -76,7 +76,8 @@ def datagrams(data: bytes) -> None:
     """What is read is the same when it is written and read again."""
     try:
         packet = decode(data)
-    except Malformed:
+    except Malformed as error:
+        assert error.rejected is None or error.rejected.request
         return
     assert decode(encode(packet)) == packet
 
@@ -167,8 +168,8 @@ class _Hostile:
             events += [ClusterGranted(text, bool(number & 1)), ClusterMessage("a/x/1", data, number & 1, number)]
         try:
             packet = decode(data)
-        except Malformed:
-            packet = Packet(1, PubAck(Code.DELIVERED))
+        except Malformed as error:
+            packet = error.rejected or Packet(1, PubAck(Code.DELIVERED))
         peer, name, is_proved = (
             (Peer(PARENT), "", True),
             (Peer(CHILD, 1), "child", True),

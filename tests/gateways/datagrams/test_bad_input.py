@@ -12,14 +12,17 @@ from gateways.datagrams.messages import (
     Endpoint,
     Join,
     Packet,
+    PubAck,
     PubConnect,
     Publish,
     Subscribe,
+    decode,
     encode,
 )
 from gateways.datagrams.node import DatagramNode
 from gateways.datagrams.node_events import Arrived, ClusterMessage, NodeSettings
 from gateways.datagrams.proofs import Proofs
+from gateways.datagrams.sealed import SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp
 from gateways.datagrams.subscribers import Peer
 from tests.gateways.datagrams.test_hostile import Rules, codes, made, say
@@ -34,9 +37,13 @@ DEVICE, CHILD = Peer(endpoint(9)), Peer(endpoint(2))
         (b"", "empty"),
         (b"\0", "one byte"),
         (b"\x08\x01", "a version and no body"),
-        (encode(Packet(1, Publish("west/room/t", b"21.5", 1, 7)))[:-3], "truncated"),
-        (bytes(DATAGRAM_BYTES_MAX + 1), "oversized"),
-        (b"\x08\x02\x10\x01", "another version"),
+        (encode(Packet(0, Publish("west/room/t", b"21.5", 1, 7)))[:-3], "truncated, without a request number"),
+        (bytes(DATAGRAM_BYTES_MAX + 1), "oversized, without a request number"),
+        (b"\x08\x02", "another version, without a request number"),
+        (b"\x08\x01\x10\x07\x6a\x03\x08\xac\x02", "an answer with code 300"),
+        (b"\x08\x09\x10\x07\x6a\x02\x08\x14", "an answer of another version"),
+        (b"\x08\x01\x10\x07\x5a\x03\x0a\x01\xff", "an answer whose subtree is not UTF-8"),
+        (b"\x10" + b"\xff" * 1_000, "a number without end"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -53,6 +60,74 @@ def test_a_datagram_that_is_no_message_is_counted(data: bytes, reason: str) -> N
     assert not taken, reason
     assert counts.pop("in") == 1 and list(counts.values()) == [1], counts
     assert next(iter(counts)).startswith("malformed_"), counts
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "reason"),
+    [
+        (encode(Packet(7, PubConnect("a/+"))), Code.MALFORMED, "topic"),
+        (encode(Packet(7, PubConnect(""))), Code.MALFORMED, "topic"),
+        (encode(Packet(7, Publish("a/#", b"x", 1, 1))), Code.MALFORMED, "topic"),
+        (encode(Packet(7, Publish("", b"x", 1, 1))), Code.MALFORMED, "topic_or_topic_number"),
+        (encode(Packet(7, Publish("a", b"x", 2, 1))), Code.MALFORMED, "qos"),
+        (encode(Packet(7, Subscribe("a/#/b"))), Code.MALFORMED, "filter"),
+        (encode(Packet(7, Subscribe(""))), Code.MALFORMED, "filter"),
+        (encode(Packet(7, Subscribe("a", 2))), Code.MALFORMED, "qos"),
+        (encode(Packet(7, Join("a", 1, Endpoint(b"abc", 1)))), Code.MALFORMED, "endpoint"),
+        (b"\x08\x09" + encode(Packet(7, PubConnect("a")))[2:], Code.MALFORMED, "version"),
+        (b"\x08\x01\x10\x07", Code.MALFORMED, "no_message"),
+        (b"\x08\x01\x10\x07\x52\x03\x0a\x01\xff", Code.MALFORMED, "not_a_packet"),
+        (encode(Packet(7, Publish("west/room/t", b"21.5", 1, 7)))[:-3], Code.MALFORMED, "not_a_packet"),
+        (encode(Packet(7, Publish("a", bytes(1_200), 1, 1))), Code.TOO_LARGE, "too_long"),
+        (encode(Packet(7, Publish("a/#", bytes(60_000), 1, 1))), Code.TOO_LARGE, "too_long"),
+        (b"\x08\x01\x10\x07\x52\x03\x0a\x01\xff" + bytes(1_200), Code.TOO_LARGE, "too_long"),
+    ],
+)
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["clear", "sealed"])
+def test_a_question_that_is_not_well_formed_is_refused(data: bytes, code: Code, reason: str, is_sealed: bool) -> None:
+    """Whoever writes a device learns of his mistake."""
+    key, node = bytes(32), made()
+    device = SealedPort({}, "pump", key) if is_sealed else None
+    port = DatagramSocket(bind_udp("127.0.0.1", 0), SealedPort({"pump": key}) if is_sealed else None)
+    answers: list[Packet] = []
+
+    def arrived(peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+        for sent in node.handle(1.0, [Arrived(peer, name, packet, length, is_proved)]).send:
+            port.send(1.0, sent)
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.connect(("127.0.0.1", port.endpoint.port))
+        sender.settimeout(5.0)
+        if device is None:
+            sender.send(data)
+        else:
+            assert device.send(1.0, Peer(port.endpoint), data) is None
+        while not answers:
+            for _, made_data in device.replies if device is not None else ():
+                sender.send(made_data)
+            if device is not None:
+                device.replies.clear()
+            port.read(1.0, arrived)
+            back = sender.recv(DATAGRAM_BYTES_MAX)
+            opened = device.receive(1.0, port.endpoint, back) if device is not None else None
+            if device is None or opened is not None:
+                answers.append(decode(back if opened is None else opened[3]))
+    port.close()
+    assert answers == [Packet(7, PubAck(code))]
+    assert port.counts[f"malformed_{reason}"] == 1 and node.counts[f"refused_{code.name.lower()}"] == 1
+
+
+def test_a_root_that_has_just_begun_is_busy() -> None:
+    """It told publishers to resolve again, and kept no subscription until it decided: both came at the same moment."""
+    node = made(holds_from=25.0)
+    assert codes(say(node, DEVICE, PubConnect("a"))) == [Code.BUSY]
+    assert codes(say(node, DEVICE, Publish("a", b"x", 1, 1))) == [Code.BUSY]
+    assert codes(say(node, DEVICE, Publish("", b"x", 1, 2, 2 << 16 | 1))) == [Code.BUSY]
+    panel = Peer(endpoint(8))
+    assert codes(say(node, panel, Subscribe("a", 1))) == [Code.BUSY]  # children that it does not know do not have it
+    ready = say(node, DEVICE, Publish("a", b"x", 1, 1), now=25.0)
+    assert [(sent.peer, type(sent.packet.body)) for sent in ready.send] == [(panel, Publish)]
+    assert codes(say(node, panel, Subscribe("a", 1), now=26.0)) == [Code.SUBSCRIBED]
 
 
 def test_a_subscription_to_somebody_elses_address_is_none() -> None:
