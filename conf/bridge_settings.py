@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from conf.node_settings import NAME_PATTERN, split_list
+from conf.node_settings import NAME_PATTERN, HostName, split_list
 
 __all__ = [
     "BRIDGE_KINDS",
@@ -73,8 +73,13 @@ class MqttDoorSettings(BaseModel, frozen=True, extra="forbid"):
     keep_alive_s: int = Field(
         default=30, ge=5, le=3600, description="s; silence of the broker is borne half as long again"
     )
+    server_references: tuple[HostName, ...] = Field(
+        default=(),
+        description="host, host:port or * that the broker may send the bridge to (Server Reference), with its "
+        "password; never from a public address to one that is not; none: addresses alone",
+    )
 
-    @field_validator("addresses", mode="before")
+    @field_validator("addresses", "server_references", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_list(value)
@@ -101,6 +106,11 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
     )
     keep_alive_s: int = Field(
         default=30, ge=5, le=3600, description="s; silence of the edge is borne half as long again"
+    )
+    server_references: tuple[HostName, ...] = Field(
+        default=("*",),
+        description="host, host:port or * that an edge may send the bridge to (Server Reference), as one that is "
+        "drained does; never from a public address to one that is not",
     )
     window_messages: int = Field(
         default=1024, ge=1, le=65_535, description="messages taken and not done; more hides longer round trips"
@@ -139,7 +149,7 @@ class BridgeSettings(BaseModel, frozen=True, extra="forbid"):
         description="retained topic of the group; empty: $gateway/presence/<group>, for gateways' certificates alone",
     )
 
-    @field_validator("cluster", mode="before")
+    @field_validator("cluster", "server_references", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_list(value)

@@ -67,6 +67,10 @@ EVENTS: dict[str, Event] = {
         WARNING, "{neighbour} has kept {messages} messages for {agent} that did not come on"
     ),
     "federation.spool_full": Event(ERROR, "{problem}: nothing is acknowledged until there is room"),
+    "gateway.reference_followed": Event(INFO, "{broker} sends this client to {reference} (Server Reference)"),
+    "gateway.reference_refused": Event(
+        WARNING, "{broker} sends this client to {reference} (Server Reference), which is not followed: {why}"
+    ),
     "gateway.settings_at_restart": Event(INFO, "{title} takes up new settings at a restart"),
     "gossip.dropped": Event(WARNING, "dropped gossip packets: {reasons}"),
     "gossip.ended": Event(ERROR, "gossip ended, the node goes on without it: {why}"),

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from conf.node_settings import NAME_PATTERN, split_list
+from conf.node_settings import NAME_PATTERN, HostName, split_list
 
 __all__ = ["FEDERATE_DEFAULTS", "FederateSettings", "PolicySettings"]
 
@@ -77,6 +77,11 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
     host_authority: Path | None = Field(default=None, description="PEM that signs the broker; none: the system's")
     host_certificate: Path | None = Field(default=None, description="PEM chain for mutual TLS with the broker")
     host_key: Path | None = Field(default=None, description="its private key, mode 0600")
+    server_references: tuple[HostName, ...] = Field(
+        default=(),
+        description="host, host:port or * that the broker may send the agent to (Server Reference), with its password; "
+        "never from a public address to one that is not; none: host alone",
+    )
     filters: tuple[str, ...] = Field(default=(), description="filters that somebody here always wants")
     api: str = Field(
         default="",
@@ -109,7 +114,7 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
         default=4 * MIB, ge=1_024, le=8 * MIB - 65_536, description="largest packet taken from the broker"
     )
 
-    @field_validator("advertise", "neighbours", "accept", "host", "filters", mode="before")
+    @field_validator("advertise", "neighbours", "accept", "host", "server_references", "filters", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_list(value)

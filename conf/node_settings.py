@@ -6,7 +6,7 @@ One frozen model per room; each field says its unit, and what moves when it is r
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -14,9 +14,10 @@ from conf.audit_settings import NodeAudit
 from conf.crl_settings import NodeRevocation
 from conf.scheduling_settings import NodeScheduling
 
-__all__ = ["LogSettings", "MetricsSettings", "NodeSettings", "named_tables", "split_list"]
+__all__ = ["HostName", "LogSettings", "MetricsSettings", "NodeSettings", "named_tables", "split_list"]
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+HostName = Annotated[str, Field(pattern=r"^(\*|[^\s/@*]+)$", max_length=300)]  # with or without a port; * is any
 
 
 def split_list(value: object) -> object:

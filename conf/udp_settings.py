@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from conf.node_settings import NAME_PATTERN, split_list
+from conf.node_settings import NAME_PATTERN, HostName, split_list
 
 __all__ = ["UDP_DEFAULTS", "UdpSettings"]
 
@@ -67,6 +67,11 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
         default=(),
         description="mqtts:// or mqtt://host:port of edges; then devices and MQTT clients share topics; empty: alone",
     )
+    server_references: tuple[HostName, ...] = Field(
+        default=("*",),
+        description="host, host:port or * that an edge may send the node to (Server Reference), as one that is drained "
+        "does; never from a public address to one that is not",
+    )
     client_id: str = Field(default="", max_length=256, description="at the cluster; empty: gateway.id")
     authority: Path | None = Field(default=None, description="PEM that signs the edges; none: the system's")
     certificate: Path | None = Field(default=None, description="PEM chain of this gateway, for mutual TLS")
@@ -87,7 +92,7 @@ class UdpSettings(BaseModel, frozen=True, extra="forbid"):
     )
     joins_per_second_max: int = Field(default=50, ge=1, le=10_000, description="new children that are prepared")
 
-    @field_validator("device_roles", "cluster", mode="before")
+    @field_validator("device_roles", "cluster", "server_references", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return split_list(value)

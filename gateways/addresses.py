@@ -5,15 +5,18 @@ Decides which transports there are, and which Server Reference of a broker may b
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 from urllib.parse import urlsplit
 
-__all__ = ["HOPS_MAX", "Address", "follow_reference", "parse_address"]
+__all__ = ["ANY_HOST", "HOPS_MAX", "Address", "ReferenceRefused", "follow_reference", "judge_reach", "parse_address"]
 
 Scheme = Literal["mqtt", "mqtts", "ws", "wss"]
 PORTS: dict[str, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 SECURE = {"mqtts", "wss"}
+ANY_HOST = "*"
 HOPS_MAX = 3  # Server References followed one after the other: brokers that name each other are left
 
 
@@ -70,24 +73,67 @@ def parse_address(text: str, scheme: str = "mqtt") -> Address:
     return Address(cast("Scheme", found), parts.hostname, port or PORTS[found], path if websocket else "/mqtt")
 
 
-def follow_reference(reference: str, present: Address, hops: int) -> Address | None:
-    """Return where a broker sends its client, None where the client does not go.
+class ReferenceRefused(Exception):
+    """A client does not go where a broker sends it; the text says why."""
+
+
+def follow_reference(
+    reference: str, present: Address, hops: int, *, configured: Iterable[Address] = (), hosts: Sequence[str] = ()
+) -> Address:
+    """Return where a broker sends its client. The client shows its credentials there.
 
     The first of several references counts. One without a scheme means the present transport. From TLS only TLS is
     followed: whoever may send a Server Reference could otherwise read on.
 
     Args:
-        reference: The property of CONNACK or DISCONNECT, "" without.
+        reference: The property of CONNACK or DISCONNECT.
         present: The door that answered.
         hops: References followed since the last configured address.
+        configured: Addresses of the client's own settings, which any of these brokers may name.
+        hosts: Others that it may name: ``host``, ``host:port``, or ``*`` for all.
+    Raises:
+        ReferenceRefused: The client stays with its own addresses.
     """
     first = reference.split()[0] if reference.split() else ""
-    if not first or hops >= HOPS_MAX:
-        return None
+    if not first:
+        raise ReferenceRefused("it names no address")
     try:
         found = parse_address(first, present.scheme)
-    except ValueError:
-        return None
+    except ValueError as error:
+        raise ReferenceRefused(str(error)) from None
     if present.secure and not found.secure:
-        return None
-    return found if found != present else None
+        raise ReferenceRefused("TLS here, and none there")
+    if found == present:
+        raise ReferenceRefused("it is where the client was")
+    if found not in configured and not _is_listed(found, hosts):
+        raise ReferenceRefused("server_references does not list it")
+    if hops >= HOPS_MAX:
+        raise ReferenceRefused(f"{HOPS_MAX} were followed already")
+    return found
+
+
+def _is_listed(address: Address, hosts: Sequence[str]) -> bool:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    listed = {each.lower() for each in hosts}
+    return bool(listed & {ANY_HOST, address.host, host, f"{host}:{address.port}"})
+
+
+def judge_reach(sender: str, targets: Iterable[str]) -> None:
+    """Judge the IP addresses behind a Server Reference: a broker outside names nothing inside.
+
+    Args:
+        sender: IP of the broker that sent it.
+        targets: Those that its host name has.
+    Raises:
+        ReferenceRefused: The broker has a public address, and one of these is not public.
+    """
+    if _is_public(sender):
+        for target in targets:
+            if not _is_public(target):
+                raise ReferenceRefused(f"{target} is no public address, and the broker's is one")
+
+
+def _is_public(text: str) -> bool:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_global

@@ -8,6 +8,7 @@ is the user's, who is called synchronously and sends by ``publish`` and ``acknow
 from __future__ import annotations
 
 import ssl
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,8 @@ from typing import Protocol
 import trio
 
 from conf.errors import UserError
-from gateways.addresses import Address, follow_reference
+from gateways.address_selector import AddressSelector
+from gateways.addresses import Address, ReferenceRefused
 from gateways.retry_delay import RetryDelay
 from gateways.transport import Transport, open_transport
 from mqtt.client_session import (
@@ -96,7 +98,8 @@ class GatewayClientOptions:
         filters: Subscribed on each connection.
         context: TLS; None for the system's authorities.
         bounds: Of each connection.
-        follow_references: Go where the broker sends (MQTT 5.0 section 4.11).
+        server_references: Hosts beside ``addresses`` that the broker may send this client to, with its credentials:
+            ``host``, ``host:port`` or ``*`` (MQTT 5.0 section 4.11).
         full_qos: A filter that is granted at less than its QoS counts as refused.
     """
 
@@ -105,7 +108,7 @@ class GatewayClientOptions:
     filters: tuple[SubscriptionRequest, ...] = ()
     context: ssl.SSLContext | None = None
     bounds: ClientBounds = field(default=BOUNDS)
-    follow_references: bool = True
+    server_references: tuple[str, ...] = ()
     full_qos: bool = False
 
 
@@ -114,10 +117,10 @@ class GatewayClient:
 
     Attributes:
         session: To ask whether there is room, and for identifiers.
-        address: The door of the present connection or attempt.
         granted: Set when the broker has granted every filter once.
         is_granted: The present connection stands, and the broker has granted every filter of its session.
         was_granted: A former process asked for the same filters, and kept its session.
+        counts: Server References of brokers: ``references_followed``, ``references_refused``.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class GatewayClient:
         random: Random,
         when_granted: Callable[[str, bool], None] | None = None,
         keep: Keep | None = None,
+        counts: Counter[str] | None = None,
     ) -> None:
         """Set up.
 
@@ -135,18 +139,17 @@ class GatewayClient:
             user: Called at each event.
             random: For delays.
             when_granted: Told the answer to each filter of ``subscribe``.
+            counts: The user's, to count there too.
             keep: Where the session outlives its process: what leaves waits until the changes before it are durable.
         """
         self.session = ClientSession(is_kept=keep is not None)
-        self.address = options.addresses[0]
         self.granted = trio.Event()
         self.is_granted = False
         self.was_granted = False
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self._options, self._user = options, user
+        self._selector = AddressSelector(options.addresses, options.server_references, self.counts)
         self._delay = RetryDelay(random)
-        self._turn = 0  # of the configured addresses
-        self._hops = 0
-        self._referred: Address | None = None  # where the broker sent us
         self._outgoing = bytearray()  # bounded by the session's windows and ``outgoing_bytes``, which the user heeds
         self._idle = trio.Event()  # set while nothing waits to be sent
         self._wake = trio.Event()
@@ -163,6 +166,11 @@ class GatewayClient:
         self._tells_why = False
         self._refusal: RefusedFilter | None = None
         self._over = trio.Event()  # of the present connection
+
+    @property
+    def address(self) -> Address:
+        """Return the door of the present connection or attempt."""
+        return self._selector.current
 
     @property
     def filters(self) -> tuple[SubscriptionRequest, ...]:
@@ -261,26 +269,16 @@ class GatewayClient:
         """
         while True:
             begun = trio.current_time()
-            self.address = self._next_address()
-            await self._connection(self.address)
+            await self._connection(self._selector.advance())
             self._user.parted(self._reason)
             if self._refusal is not None:
                 raise self._refusal
             if trio.current_time() - begun > WELL_AFTER_S:
                 self._delay.reset()
-                self._hops = 0
-            if self._referred is not None:
+                self._selector.reset_hops()
+            if self._selector.is_referred:
                 continue  # at once: this broker sent us
             await trio.sleep(self._delay.next())
-
-    def _next_address(self) -> Address:
-        if self._referred is not None:
-            address, self._referred = self._referred, None
-            return address
-        self._hops = 0
-        address = self._options.addresses[self._turn % len(self._options.addresses)]
-        self._turn += 1
-        return address
 
     async def _connection(self, address: Address) -> None:
         """Run one attempt, and the connection that it leads to, to its end; ``_reason`` says how it ended."""
@@ -304,10 +302,15 @@ class GatewayClient:
 
     async def _live(self, address: Address) -> None:
         try:
-            transport = await open_transport(address, self._options.context)
+            transport = await open_transport(address, self._options.context, self._selector.judge)
+        except ReferenceRefused as error:
+            self._selector.refuse(str(address), error)
+            self._end(f"the Server Reference {address} is not followed: {error}")
+            return
         except OSError as error:
             self._end(error.strerror or str(error))
             return
+        self._selector.peer_ip = transport.peer_ip
         try:
             connect = self._options.connect()
             self._version = connect.protocol_version
@@ -452,9 +455,8 @@ class GatewayClient:
 
     def _left(self, reason: str, code: int, properties: Mapping[int, object]) -> None:
         reference = properties.get(PropertyId.SERVER_REFERENCE, "")
-        if code in REDIRECTING and self._options.follow_references and isinstance(reference, str):
-            self._referred = follow_reference(reference, self.address, self._hops)
-            self._hops += 1
+        if code in REDIRECTING and reference and isinstance(reference, str):
+            self._selector.refer(reference)
         self._end(reason)
 
     def _words(self, code: int) -> str:

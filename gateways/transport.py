@@ -7,6 +7,7 @@ caller's.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -44,9 +45,14 @@ def client_context(authority: Path | None, certificate: Path | None, key: Path |
 
 
 class Transport:
-    """One open way; one task receives, one sends."""
+    """One open way; one task receives, one sends.
 
-    def __init__(self, stream: trio.abc.Stream, websocket: WebSocketClient | None) -> None:
+    Attributes:
+        peer_ip: Of the broker.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, websocket: WebSocketClient | None, peer_ip: str) -> None:
+        self.peer_ip = peer_ip
         self._stream, self._websocket = stream, websocket
         self._sending = trio.Lock()
         self._early = b""  # came together with the answer to the handshake
@@ -113,14 +119,27 @@ class Transport:
         await trio.aclose_forcefully(self._stream)
 
 
-async def open_transport(address: Address, context: ssl.SSLContext | None) -> Transport:
+async def open_transport(
+    address: Address, context: ssl.SSLContext | None, judge: Callable[[list[str]], None] | None = None
+) -> Transport:
     """Open a way to a broker; the caller bounds the time.
 
+    Args:
+        address: Of the broker; its certificate names this host.
+        context: Of TLS.
+        judge: Called with the IP addresses of the host before one of them is dialled, and may raise.
     Raises:
         OSError: It cannot be opened; the reason in words.
     """
-    stream: trio.abc.Stream = await trio.open_tcp_stream(address.host, address.port)
+    host = address.host
+    if judge is not None:
+        found = await trio.socket.getaddrinfo(host, address.port, type=trio.socket.SOCK_STREAM)
+        judge([str(each[4][0]) for each in found])
+        host = str(found[0][4][0])  # the judged one: the name may mean another one the next time
+    opened = await trio.open_tcp_stream(host, address.port)
+    stream: trio.abc.Stream = opened
     try:
+        peer_ip = str(opened.socket.getpeername()[0])
         if address.secure:
             secured = trio.SSLStream(
                 stream,
@@ -132,7 +151,7 @@ async def open_transport(address: Address, context: ssl.SSLContext | None) -> Tr
             await secured.do_handshake()
         port = "" if address.port in (80, 443) else f":{address.port}"
         websocket = WebSocketClient(f"{address.host}{port}", address.path) if address.websocket else None
-        transport = Transport(stream, websocket)
+        transport = Transport(stream, websocket, peer_ip)
         await transport.open_websocket()
     except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
         await trio.aclose_forcefully(stream)

@@ -52,6 +52,7 @@ class Door:
     as_bridge: bool = False
     will: Will | None = None
     full_qos: bool = False
+    server_references: tuple[str, ...] = ()
 
     def options(self, filters: Sequence[SubscriptionRequest]) -> GatewayClientOptions:
         """Return what a client needs."""
@@ -66,7 +67,13 @@ class Door:
             excess=EXCESS,
         )
         return GatewayClientOptions(
-            self.addresses, self.connect, tuple(filters), self.context, bounds, full_qos=self.full_qos
+            self.addresses,
+            self.connect,
+            tuple(filters),
+            self.context,
+            bounds,
+            server_references=self.server_references,
+            full_qos=self.full_qos,
         )
 
     def connect(self) -> Connect:
@@ -111,6 +118,7 @@ def cluster_door(name: str, settings: BridgeSettings) -> Door:
         clean_start=settings.clean_start,
         session_expiry_s=settings.session_expiry_s,
         keep_alive_s=settings.keep_alive_s,
+        server_references=settings.server_references,
     )
     return _door(f"bridge.{name}", "cluster", door, settings)
 
@@ -154,6 +162,7 @@ def _door(where: str, key: str, door: MqttDoorSettings, settings: BridgeSettings
         settings.window_messages,
         settings.packet_bytes_max,
         as_bridge=version == 4,
+        server_references=door.server_references,
     )
 
 

@@ -103,6 +103,16 @@ def register_metrics(metrics: Metrics, bridges: Sequence[Bridge]) -> None:
         lambda: {(name, flow.direction): flow.pump.retry_s for name, flow in flows()},
         labels,
     )
+    metrics.counter(
+        "bridge_references_total",
+        "Server References of brokers, by what became of them.",
+        lambda: {
+            (bridge.name, name.removeprefix("references_")): float(sum(each.counts[name] for each in bridge.clients))
+            for bridge in bridges
+            for name in ("references_followed", "references_refused")
+        },
+        ("bridge", "result"),
+    )
     for bridge in bridges:
         metrics.check(bridge.name, partial(getattr, bridge, "is_ready"))
     metrics.explain(lambda: next((bridge.waits_for for bridge in bridges if not bridge.is_ready), ""))

@@ -63,7 +63,7 @@ class ClusterEnd:
         self.counts: Counter[str] = Counter()
         self.is_up = False
         self._when_event, self._when_lost = when_event, when_lost
-        self._client = GatewayClient(options, self, random, self._granted)
+        self._client = GatewayClient(options, self, random, self._granted, counts=self.counts)
         self._taken: dict[int, Publish] = {}
         self._token = 0
 
@@ -154,4 +154,5 @@ def make_cluster_end(
     def connect() -> Connect:
         return Connect(client_id, True, KEEP_ALIVE_S, properties={PropertyId.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM})
 
-    return ClusterEnd(GatewayClientOptions(addresses, connect, context=context), Random(), when_event, when_lost)
+    options = GatewayClientOptions(addresses, connect, context=context, server_references=udp.server_references)
+    return ClusterEnd(options, Random(), when_event, when_lost)

@@ -286,7 +286,8 @@ def _register(metrics: Metrics, loop: _Loop) -> None:
     if cluster is not None:
         metrics.counter(
             "udp_cluster_total",
-            "Connections to the cluster, messages published there, and QoS 0 messages dropped while it was away.",
+            "Connections to the cluster, messages published there, QoS 0 messages dropped while it was away, and "
+            "Server References of edges, followed and refused.",
             lambda: {(name,): float(count) for name, count in cluster.counts.items()},
             ("what",),
         )

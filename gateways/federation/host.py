@@ -274,7 +274,9 @@ class _Lane:
     def __init__(self, host: Host, number: int, options: GatewayClientOptions, random: Random) -> None:
         self.number = number
         self._host = host
-        self.client = GatewayClient(options, self, random, keep=lambda changes, then: host.keep(self, changes, then))
+        self.client = GatewayClient(
+            options, self, random, keep=lambda changes, then: host.keep(self, changes, then), counts=host.counts
+        )
         self.rows = SessionRows(self.client.session, number)
 
     def connected(self, accepted: Accepted) -> None:

@@ -89,11 +89,16 @@ def lane_options(
         window = WINDOW_3_1_1
     bounds = ClientBounds(connect_timeout_s=10.0, silence_s=KEEP_ALIVE_S * 1.5, window=window, excess=EXCESS)
     client_id = client_id_of(settings)
-    lanes = [GatewayClientOptions(addresses, connect_as(client_id), tuple(log_filters), context, bounds)]
+
+    def lane(connect: Callable[[], Connect], filters: Sequence[SubscriptionRequest] = ()) -> GatewayClientOptions:
+        hosts = settings.server_references
+        return GatewayClientOptions(addresses, connect, tuple(filters), context, bounds, server_references=hosts)
+
+    lanes = [lane(connect_as(client_id), log_filters)]
     if version != 5:
-        lanes.append(GatewayClientOptions(addresses, connect_as(f"{client_id}-b"), (), context, bounds))
+        lanes.append(lane(connect_as(f"{client_id}-b")))
     if as_bridge:
-        lanes.append(GatewayClientOptions(addresses, connect_as(f"{client_id}-m", False), (), context, bounds))
+        lanes.append(lane(connect_as(f"{client_id}-m", False)))
     return lanes
 
 

@@ -33,7 +33,7 @@ def register(
     )
     metrics.counter(
         "federate_host_total",
-        "What happened at its broker, by name.",
+        "What happened at its broker, by name; references_refused are Server References that were not followed.",
         lambda: {(name,): float(count) for name, count in host.counts.items()},
         ("event",),
     )

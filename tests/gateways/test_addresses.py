@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gateways.addresses import HOPS_MAX, Address, follow_reference, parse_address
+from gateways.addresses import HOPS_MAX, Address, ReferenceRefused, follow_reference, judge_reach, parse_address
 from gateways.retry_delay import DELAY_MAX_S, DELAY_MIN_S, RetryDelay
 
 GOOD = [
@@ -59,8 +59,61 @@ REFERENCES = [
 @pytest.mark.parametrize(("present", "reference", "followed"), REFERENCES)
 def test_references(present: Address, reference: str, followed: Address | None) -> None:
     """MQTT 5.0 section 4.11."""
-    assert follow_reference(reference, present, 0) == followed
-    assert follow_reference(reference, present, HOPS_MAX) is None
+    if followed is not None:
+        assert follow_reference(reference, present, HOPS_MAX - 1, hosts=("*",)) == followed
+    for hops in (0, HOPS_MAX) if followed is None else (HOPS_MAX,):
+        with pytest.raises(ReferenceRefused):
+            follow_reference(reference, present, hops, hosts=("*",))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "reference", "is_followed"),
+    [
+        ((), "b", False),
+        (("b",), "b", True),
+        (("B",), "b:1999", True),
+        (("b:1999",), "B:1999", True),
+        (("b:1999",), "b:1998", False),
+        (("b",), "b.evil.example", False),
+        (("b.example",), "b.example@evil", False),
+        (("::1",), "[::1]:1999", True),
+        (("[::1]:1999",), "[::1]:1999", True),
+        ((), "own:1884", True),  # an address of the settings
+        ((), "own:1885", False),
+    ],
+)
+def test_references_go_to_listed_hosts_only(hosts: tuple[str, ...], reference: str, is_followed: bool) -> None:
+    """A remote broker named any host, and got the bridge's password there."""
+    configured = (PLAIN, parse_address("mqtt://own:1884"))
+    if is_followed:
+        follow_reference(reference, PLAIN, 0, configured=configured, hosts=hosts)
+    else:
+        with pytest.raises(ReferenceRefused):
+            follow_reference(reference, PLAIN, 0, configured=configured, hosts=hosts)
+
+
+INSIDE: tuple[str, ...] = (
+    "127.0.0.1",
+    "::1",
+    "10.0.0.1",
+    "192.168.1.1",
+    "172.16.0.1",
+    "169.254.169.254",
+    "fe80::1%eth0",
+    "fd00::1",
+)
+INSIDE += ("100.64.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1", "::ffff:10.0.0.1")
+
+
+@pytest.mark.parametrize("target", INSIDE)
+def test_a_public_broker_names_no_address_inside(target: str) -> None:
+    """Neither alone nor beside a public one: a host name may have both."""
+    for sender in ("198.41.0.4", "2001:503:ba3e::2:30", "::ffff:198.41.0.4"):
+        for targets in ((target,), ("198.41.0.5", target)):
+            with pytest.raises(ReferenceRefused):
+                judge_reach(sender, targets)
+        judge_reach(sender, ("198.41.0.5", "2001:503:ba3e::2:30"))
+    judge_reach("127.0.0.1", (target, "198.41.0.5"))  # one inside names what its list has
 
 
 def test_delays_spread_and_end_at_the_bound() -> None:

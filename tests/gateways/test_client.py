@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -87,6 +88,7 @@ def client_of(
     authority: Path | None = None,
     version: int = 5,
     filters: tuple[SubscriptionRequest, ...] = FILTERS,
+    server_references: tuple[str, ...] = (),
 ) -> GatewayClient:
     user.client = GatewayClient(
         GatewayClientOptions(
@@ -94,6 +96,7 @@ def client_of(
             lambda: Connect("bridge-1", protocol_version=version, keep_alive_s=30),
             filters,
             None if authority is None else client_context(authority, None, None),
+            server_references=server_references,
         ),
         user,
         Random(1),
@@ -226,13 +229,51 @@ async def test_a_circle_of_references_is_left_after_three_hops() -> None:
 
     user = User()
     async with broker(script(0)) as references[0], broker(script(1)) as references[1]:
-        client = client_of(user, references[0])
+        client = client_of(user, references[0], server_references=("127.0.0.1",))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             await user.until(lambda: len(user.partings) == 5)
             nursery.cancel_scope.cancel()
     assert visits[:5] == [0, 1, 0, 1, 0], "three hops, then the configured address after a delay"
     assert all("(0x9c)" in reason for reason in user.partings)
+
+
+async def test_a_reference_to_another_host_gets_no_password(caplog: pytest.LogCaptureFixture) -> None:
+    """By default it is not followed; it is counted, and a line names both places."""
+    caplog.set_level(logging.INFO)
+    visits: list[str] = []
+
+    async def other(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        del packets
+        visits.append("other")
+        await stream.send_all(encode_packet(Connack(reason_code=0x87), 5))
+
+    user = User()
+    async with broker(other) as reference:
+
+        async def send_away(stream: trio.SocketStream, packets: list[Packet]) -> None:
+            del packets
+            visits.append("remote")
+            properties: Properties = {PropertyId.SERVER_REFERENCE: reference}
+            await stream.send_all(encode_packet(Connack(reason_code=0x9C, properties=properties), 5))
+
+        async with broker(send_away) as remote:
+            client = client_of(user, remote)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.run)
+                await user.until(lambda: len(user.partings) == 2)
+                nursery.cancel_scope.cancel()
+            assert visits == ["remote", "remote"] and client.counts == {"references_refused": 2}
+            user = User()
+            client = client_of(user, remote, server_references=(reference.removeprefix("mqtt://"),))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.run)
+                await user.until(lambda: len(user.partings) == 2)
+                nursery.cancel_scope.cancel()
+            assert visits[2:] == ["remote", "other"] and client.counts == {"references_followed": 1}
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(remote in line and reference in line and "is not followed: " in line for line in lines)
+    assert any(remote in line and reference in line and "not followed" not in line for line in lines)
 
 
 async def test_a_broker_that_breaks_the_protocol_is_told_why() -> None:
