@@ -37,8 +37,15 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
     )
     session_s: float = Field(default=12 * HOUR_S, ge=60, le=7 * 24 * HOUR_S, description="s that a browser stays known")
     idle_s: float = Field(default=HOUR_S, ge=60, le=24 * HOUR_S, description="s without a request that end it earlier")
-    sessions_max: int = Field(default=1_000, ge=1, le=100_000, description="browsers; the most idle one goes")
-    requests_max: int = Field(default=64, ge=1, le=1_000, description="requests at once; more get 503 with Retry-After")
+    sessions_max: int = Field(
+        default=1_000, ge=1, le=100_000, description="browsers; of the token with most of them the most idle one goes"
+    )
+    requests_max: int = Field(
+        default=64,
+        ge=1,
+        le=1_000,
+        description="requests of known callers at once; one caller may have as many as are free; more get 503",
+    )
     otlp_endpoint: str = Field(
         default="",
         pattern=r"^(https?://[^\s@]+)?$",

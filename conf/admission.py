@@ -61,6 +61,9 @@ POOLS: dict[str, PoolBounds] = {
     "edge_links": PoolBounds(256, 8),  # edge: the same
     "federation_links": PoolBounds(128, 8, patience_s=3.0),  # agents: TLS and HELLO, over satellites too
     "gossip_exchanges": PoolBounds(64, 4),  # every node: TCP exchanges that have not proven the key
+    "admin_connections": PoolBounds(1_024, 32, 15.0),  # HTTP service: connections without an authenticated request
+    "admin_requests": PoolBounds(256, 32, 0.0),  # HTTP service: requests before the caller is known
+    "node_pages": PoolBounds(128, 16, 75.0, 0.0),  # every node: connections to its pages of metrics and health
 }
 
 

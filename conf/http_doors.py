@@ -1,7 +1,8 @@
 """Connections of one listener, each served by a task of anycorn's; whoever comes without a descriptor left waits.
 
-anycorn's own loop ends with the first accept that fails, and its process with it: a client that takes all descriptors
-would end a node as soon as somebody scrapes it.
+A connection has a place in a pool (``conf/admission.py``) until a request on it authenticated.
+
+anycorn's own loop ends with the first accept that fails, and its process with it.
 """
 
 import socket
@@ -11,41 +12,67 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import trio
 from anyio.streams.tls import TLSStream
 
-__all__ = ["REST_S", "serve_connections"]
+from conf.admission import AdmissionPool, Place
+from conf.admitted import serve_admitted
 
-REST_S = 0.1  # before the next accept, where one failed: the backlog keeps who comes
+__all__ = ["HttpConnections"]
+
 HANDSHAKE_S = 15.0
 ENDED = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError)
 
 
-async def serve_connections(
-    listener: socket.socket,
-    serve: Callable[[Any], Awaitable[None]],
-    context: Callable[[], ssl.SSLContext | None] = lambda: None,
-) -> None:
-    """Serve each connection until cancelled; the listener is closed at the end.
+class HttpConnections:
+    """The connections of one listener.
 
     Args:
-        listener: It listens.
-        serve: Gets the stream of a connection, and ends it.
-        context: For TLS, asked at each handshake; None: without TLS.
+        pool: Places of those without an authenticated request.
     """
-    doors = await anyio.abc.SocketListener.from_socket(listener)
 
-    async def enter(stream: Any) -> None:
-        tls = context()
-        entered = stream if tls is None else await _secured(stream, tls)
-        if entered is not None:
-            await serve(entered)
+    def __init__(self, pool: AdmissionPool[trio.CancelScope]) -> None:
+        self.pool = pool
+        self._places: dict[tuple[str, int], Place[trio.CancelScope]] = {}  # by address and port of the client
 
-    async with anyio.create_task_group() as connections, doors:
-        while True:
+    def authenticated(self, client: tuple[str, int]) -> None:
+        """Free the place of a connection: a request on it authenticated."""
+        place = self._places.pop(client, None)
+        if place is not None:
+            place.leave()
+
+    async def serve(
+        self,
+        listener: socket.socket,
+        serve: Callable[[Any], Awaitable[None]],
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        """Serve each connection until cancelled; the listener is closed at the end.
+
+        Args:
+            listener: It listens.
+            serve: Gets the stream of a connection, and ends it.
+            context: For TLS, asked at each handshake; None: without TLS.
+        """
+
+        async def enter(accepted: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
             try:
-                await doors.serve(enter, connections)
-            except anyio.BrokenResourceError:
-                await anyio.sleep(REST_S)
+                client = accepted.socket.getpeername()[:2]
+            except OSError:
+                return  # it is gone
+            stream = await anyio.abc.SocketStream.from_socket(accepted.socket.detach())
+            self._places[client] = place
+            try:
+                tls = context()
+                entered = stream if tls is None else await _secured(stream, tls)
+                if entered is not None:
+                    await serve(entered)
+            finally:
+                self._places.pop(client, None)
+                await anyio.aclose_forcefully(stream)
+
+        listening = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+        await serve_admitted(listening, self.pool, trio.current_time, enter)
 
 
 async def _secured(stream: Any, context: ssl.SSLContext) -> TLSStream | None:

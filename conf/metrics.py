@@ -13,11 +13,13 @@ import math
 import socket
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import trio
 
+from conf.admission import POOLS, AdmissionPool
 from conf.errors import UserError
 from conf.http1 import plain_server
 from conf.metrics_text import FamilyText
@@ -151,10 +153,12 @@ class Metrics:
         self.reading = 0  # of the page, or of some of its families
         self._read_at = -math.inf
         self._pools: dict[str, Callable[[], Mapping[str, int]]] = {}
+        self.page_counts: Counter[str] = Counter()  # connections to pages of this node, by why they were ended
         self._checks: dict[str, _Check] = {}
         self._started = False
         self.waits_for: Callable[[], str] = lambda: "the node starts"
         build: Reading = {(version, tier, node): 1.0}
+        self.pool("node_pages", lambda: self.page_counts)
         self.gauge("build_info", "Version of this node.", lambda: build, ("version", "tier", "node"))
 
     def counter(self, name: str, text: str, read: Callable[[], Reading], labels: tuple[str, ...] = ()) -> None:
@@ -345,7 +349,9 @@ async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: 
         await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
         await trio.to_thread.run_sync(_import)
         pages = NodePages(metrics, health_only=health_only)
-        await importlib.import_module(PAGE_SERVER).serve_pages(pages.answer, listener)
+        pool: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["node_pages"], lambda *_: False)
+        pool.counts = metrics.page_counts  # of both pages
+        await importlib.import_module(PAGE_SERVER).serve_pages(pages.answer, listener, pool)
 
 
 def prepare_page(settings: MetricsSettings) -> None:

@@ -22,14 +22,14 @@ from anycorn.protocol.h11 import H11Protocol
 from anycorn.typing import ConnectionState
 from anycorn.worker_context import WorkerContext
 
+from conf.admission import AdmissionPool, Place
+from conf.admitted import serve_admitted
 from conf.http1 import plain_server
-from conf.http_doors import REST_S
 
 __all__ = ["serve_pages"]
 
 SILENCE_S = 75  # of a connection: scrapers and balancers come each 60 s or more often
 SEND_S = 10.0  # for an answer to be taken
-CONNECTIONS_MAX = 64  # the one that stands for the longest makes room
 READ_BYTES = 65_536
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -114,7 +114,7 @@ class _Connection:
         self._stream.socket.close()
 
 
-async def serve_pages(application: Application, listener: socket.socket) -> None:
+async def serve_pages(application: Application, listener: socket.socket, pool: AdmissionPool[trio.CancelScope]) -> None:
     """Serve an ASGI application by HTTP/1.1 until cancelled; the listener is the server's from here on.
 
     Whoever comes without a descriptor left waits in the backlog.
@@ -124,26 +124,13 @@ async def serve_pages(application: Application, listener: socket.socket) -> None
     config.loglevel = "WARNING"
     config.include_server_header = False
     context, answers = WorkerContext(None), ASGIWrapper(application)
-    standing: dict[_Connection, trio.CancelScope] = {}
 
-    async def serve(accepted: trio.socket.SocketType) -> None:
-        connection = _Connection(trio.SocketStream(accepted), answers, config, context)
-        if len(standing) >= CONNECTIONS_MAX:
-            standing.pop(next(iter(standing))).cancel()
-        with trio.CancelScope() as standing[connection]:
-            try:
-                await connection.run()
-            except Exception:
-                await config.log.exception("a connection to a page failed")
-        standing.pop(connection, None)
+    async def serve(accepted: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
+        del place  # nobody authenticates here
+        try:
+            await _Connection(accepted, answers, config, context).run()
+        except Exception:
+            await config.log.exception("a connection to a page failed")
 
-    listener.setblocking(False)
-    with trio.socket.from_stdlib_socket(listener) as doors:
-        async with trio.open_nursery() as connections:
-            while True:
-                try:
-                    accepted, _ = await doors.accept()
-                except OSError:
-                    await trio.sleep(REST_S)
-                else:
-                    connections.start_soon(serve, accepted)
+    listening = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+    await serve_admitted(listening, pool, trio.current_time, serve)

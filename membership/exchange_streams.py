@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from conf.admission import POOLS, AdmissionPool, KnownAddresses
-from conf.admitted import NotAdmitted, await_first_byte, place_for
+from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
 from membership.envelope import Envelope
 from membership.exchange import (
     CHALLENGE_BYTES,
@@ -121,6 +120,7 @@ class Exchanges:
     async def serve(
         self,
         stream: trio.SocketStream,
+        place: Place[trio.CancelScope],
         answer: Callable[[Purpose], Awaitable[bytes]],
         result: Callable[[Purpose, bytes], Awaitable[bytes]],
     ) -> None:
@@ -128,6 +128,7 @@ class Exchanges:
 
         Args:
             stream: The connection; the caller closes it.
+            place: Its place, which it leaves when the asker has proven the key.
             answer: Content of our answer, once the asker has proven the key.
             result: Given the content of a request of this very exchange, does it and returns the result's content.
 
@@ -135,6 +136,7 @@ class Exchanges:
             ExchangeFailure: The peer was refused, or there are too many of them.
         """
         hello = await self._hello(stream)
+        place.leave()
         if self.served >= self.served_max:
             raise ExchangeFailure("too many exchanges")
         self.served += 1
@@ -152,15 +154,8 @@ class Exchanges:
             self.served -= 1
 
     async def _hello(self, stream: trio.SocketStream) -> Hello:
-        try:
-            with (
-                place_for(self.unproven, trio.current_time(), address_of(stream)) as place,
-                _step("hello", UNPROVEN_TIMEOUT_S),
-            ):
-                await await_first_byte(self.unproven, place, stream.socket)
-                hello = open_hello(self.envelope, await _receive_frame(stream, HELLO_BYTES_MAX))
-        except NotAdmitted as error:
-            raise ExchangeFailure(f"hello: {error}") from None
+        with _step("hello", UNPROVEN_TIMEOUT_S):
+            hello = open_hello(self.envelope, await _receive_frame(stream, HELLO_BYTES_MAX))
         if hello.session == self.session:
             raise ExchangeFailure("hello: ourselves")
         return hello

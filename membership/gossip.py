@@ -24,6 +24,8 @@ from random import Random, SystemRandom
 
 import trio
 
+from conf.admission import Place
+from conf.admitted import serve_admitted
 from conf.events import say
 from membership.discovery import local_address_towards, resolve_seeds
 from membership.envelope import DROP_REASONS, Envelope
@@ -200,7 +202,10 @@ class Gossip:
             advertised = advertised_address(bound, asked, towards)
             self._start(advertised)
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(trio.serve_listeners, self._serve, [trio.SocketListener(listener)])
+                exchanges = self._exchanges.unproven
+                self._nursery.start_soon(
+                    serve_admitted, trio.SocketListener(listener), exchanges, trio.current_time, self._serve
+                )
                 self._nursery.start_soon(self._datagrams)
                 self._nursery.start_soon(self._timers)
                 self._nursery.start_soon(self._discover, seeds)
@@ -316,11 +321,11 @@ class Gossip:
         await self._take(content, initiated=True)
         return await self._answer("members")
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, stream: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
         async with stream:
             try:
                 if not self._swim.local.silent:
-                    await self._exchanges.serve(stream, self._answer, self._result)
+                    await self._exchanges.serve(stream, place, self._answer, self._result)
             except ExchangeFailure:
                 self._counters["exchanges_refused"] += 1
 

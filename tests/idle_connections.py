@@ -9,7 +9,7 @@ from tests.patience import PATIENCE_S
 
 __all__ = ["idle_connections"]
 
-LOOK_S = 0.05
+LOOK_S = 0.25
 
 
 @contextlib.contextmanager

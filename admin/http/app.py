@@ -27,7 +27,7 @@ from admin.http.callers import PROGRAM, SAFE_METHODS, Caller, Callers, is_foreig
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.description import complete
-from admin.http.gate import SLASH
+from admin.http.gate import ADMIT, SLASH
 from admin.http.parameters import refuse_unknown
 from admin.http.problems import MEDIA_TYPE, Problem
 from conf.events import say
@@ -135,6 +135,7 @@ def _guard(
         caller: Caller | None = None
         try:
             caller = await find(connection)
+            connection.scope["state"][ADMIT](caller.key)
             _refuse_foreign(connection)
             if not isinstance(wanted, Role) or caller.role < wanted:
                 name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"

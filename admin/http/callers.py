@@ -34,6 +34,11 @@ class Caller(NamedTuple):
     way: str  # "token", "browser" or "certificate"
     forgery: str = ""  # of a browser: what X-CSRF has to be
 
+    @property
+    def key(self) -> str:
+        """The caller that its requests count for: a token and the browsers that it opened are one."""
+        return f"{'certificate' if self.way == 'certificate' else 'token'}/{self.name}"
+
 
 class Request(NamedTuple):
     """Parts of a request that say who asks."""
@@ -97,11 +102,9 @@ class Callers:
 
     async def by_token(self, address: str, token: str) -> Caller:
         """Return whom a token stands for."""
-        self._slow_down(address)
         record = await self._record(digest_of(token)) if 0 < len(token) <= TOKEN_CHARACTERS_MAX else None
         if record is None:
-            self._logins.failed(self._now(), address)
-            raise _unknown()
+            raise self._failure(address)
         return Caller(str(record["token"]), ROLES[str(record["role"])], "token")
 
     async def log_in(self, address: str, token: str, code: str) -> tuple[str, Login]:
@@ -110,10 +113,8 @@ class Callers:
         if token:
             caller = await self.by_token(address, token)
             return self._logins.open(now, caller.name, caller.role, digest_of(token))
-        self._slow_down(address)
         if not code or not self._logins.take_code(now, code):
-            self._logins.failed(now, address)
-            raise _unknown()
+            raise self._failure(address)
         return self._logins.open(now, "one-time code", Role.ADMIN, "")
 
     def log_out(self, cookies: str) -> None:
@@ -137,10 +138,17 @@ class Callers:
             return None
         return record
 
-    def _slow_down(self, address: str) -> None:
+    def _failure(self, address: str) -> Problem:
+        """Count a login that failed, and return its answer.
+
+        A token and a code are 256 random bits, which nobody guesses: they are judged whatever failed before, and only
+        failures are told to wait. So wrong tokens of an address keep no right one of it out.
+        """
         wait_s = self._logins.wait_s(self._now(), address)
+        self._logins.failed(self._now(), address)
         if wait_s > 0:
-            raise Problem(429, "too_many_logins", "too many failed logins", "wait, then try again", wait_s)
+            return Problem(429, "too_many_logins", "too many failed logins", "wait, then try again", wait_s)
+        return _unknown()
 
 
 def is_foreign(origin: str, site: str, host: str) -> bool:

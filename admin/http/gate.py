@@ -1,23 +1,33 @@
 """The gate before every request: an identifier, its path, the headers of every answer, and how many at once.
 
-An answer is never kept by a cache, never framed, and brings nothing from elsewhere. More requests than the bound are
-refused at once, so that a slow node cannot fill this process. Streams of pages and requests that wait for news are
-counted apart, for they stay: each kind keeps out its own alone. The server ends a connection, without a word, whose
-request is answered before its body is there: a browser would lose its next request. So what is left of a body is taken
-before the answer, if it is short and comes soon; else the answer says that the connection ends.
+An answer is never kept by a cache, never framed, and brings nothing from elsewhere. A request has a place in the pool
+``admin_requests`` until its body is complete and its caller is known, and then a place among those of callers
+(`CallerPlaces`): requests without credentials cannot use up the places of callers. Streams of pages and requests that
+wait for news have places of their own, because they last: each kind keeps out its own alone.
+
+The server ends a connection, without a word, whose request is answered before its body is there: a browser would lose
+its next request. So what is left of a body is taken before the answer, if it is short and comes soon; else the answer
+says that the connection ends.
 """
 
 import enum
 import math
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import trio
 
-__all__ = ["SECURITY_HEADERS", "SLASH", "STREAMS_MAX", "WAITS_MAX", "Gate", "Stay", "path_of"]
+from admin.http.caller_places import CallerPlaces
+from admin.http.problems import Problem
+from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from conf.admitted import NotAdmitted, place_for
+
+__all__ = ["ADMIT", "SECURITY_HEADERS", "SLASH", "STREAMS_MAX", "WAITS_MAX", "Gate", "Stay", "path_of"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -38,14 +48,16 @@ SECURITY_HEADERS = (
 )
 BUSY = b'{"type":"urn:stratamq:busy","title":"Service Unavailable","status":503,"code":"busy",'
 BUSY += b'"detail":"as many requests as there may be are under way","do":"ask again in a second","request_id":""}'
+ADMIT = "admit"  # in the state of a request: called with its caller when that is known; raises Problem (503)
 LATE = BUSY.replace(b"Service Unavailable", b"Request Timeout").replace(b"503", b"408").replace(b'"busy"', b'"late"')
-LATE = LATE.replace(b"as many requests as there may be are under way", b"the request took longer than a minute")
+LATE = LATE.replace(b"as many requests as there may be are under way", b"the request, or its body, took too long")
 SLASH = "\x00"  # stands in no name of MQTT
 STREAMS_MAX = 64
 WAITS_MAX = 128  # requests that wait for news at once: a trace that is followed is one of each edge and storage node
 REST_BYTES_MAX = 64 * 1024  # of a body that nobody read, as much as one may have
 REST_S = 1.0  # for that
-REQUEST_S = 60.0  # a change waits for half a minute at most, a body that trickles for a whole one
+BODY_S = 5.0  # for a whole body
+REQUEST_S = 60.0  # a change waits for half a minute at most
 
 
 def path_of(raw: bytes | None, decoded: str) -> str:
@@ -74,18 +86,34 @@ class Gate:
 
     Args:
         application: Behind the gate.
-        requests_max: Short requests at once.
+        requests_max: Short requests of known callers at once.
         stay_of: Says of a path and its query how long such a request stays.
+        known: Addresses from which somebody authenticated; it is told of more.
+        authenticated: Called with the address and port of a connection that made a request of a known caller.
+
     Attributes:
+        pending: Requests whose caller is not known.
         refused: Requests that found no place.
     """
 
     def __init__(
-        self, application: Application, requests_max: int, stay_of: Callable[[str, bytes], Stay] = lambda *_: Stay.SHORT
+        self,
+        application: Application,
+        requests_max: int,
+        stay_of: Callable[[str, bytes], Stay] = lambda *_: Stay.SHORT,
+        known: KnownAddresses | None = None,
+        authenticated: Callable[[tuple[str, int]], None] = lambda _: None,
     ) -> None:
         self._application = application
-        self._free = {Stay.SHORT: requests_max, Stay.WAIT: WAITS_MAX, Stay.STREAM: STREAMS_MAX}
+        self._places = {
+            Stay.SHORT: CallerPlaces(requests_max),
+            Stay.WAIT: CallerPlaces(WAITS_MAX),
+            Stay.STREAM: CallerPlaces(STREAMS_MAX),
+        }
         self._stay_of = stay_of
+        self._authenticated = authenticated
+        self._known = KnownAddresses() if known is None else known
+        self.pending: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["admin_requests"], self._known.knows)
         self.refused = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,41 +123,77 @@ class Gate:
             return
         scope.setdefault("state", {})["request_id"] = secrets.token_hex(8)
         scope["path"] = path_of(scope.get("raw_path"), scope["path"])
-
-        begun = False
-        body = _Body(scope, receive)
-
-        async def answer(message: Any, rest_s: float = REST_S) -> None:
-            nonlocal begun
-            begun = True
-            if message["type"] == "http.response.start":
-                if not body.over:
-                    await body.take_rest(rest_s)
-                headers = [(name, value) for name, value in message.get("headers", ()) if name != b"server"]
-                names = {name for name, _ in headers}
-                headers += [pair for pair in SECURITY_HEADERS if pair[0] not in names]
-                if b"cache-control" not in names:
-                    headers.append((b"cache-control", b"no-store"))
-                headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
-                if not body.over:
-                    headers.append((b"connection", b"close"))
-                message = {**message, "headers": headers}
-            await send(message)
-
-        at_once = partial(answer, rest_s=0.0)
-        stay = self._stay_of(scope["path"], scope.get("query_string", b""))
-        if self._free[stay] <= 0:
-            self.refused += 1
-            await _refuse(at_once, 503, BUSY)
-            return
-        self._free[stay] -= 1
+        answer = _Answer(scope, _Body(scope, receive), send)
+        peer = scope.get("client") or ("", 0)
         try:
+            with ExitStack() as held, place_for(self.pending, trio.current_time(), peer[0]) as place:
+                scope["state"][ADMIT] = partial(self._admit, scope, place, held)
+                await self._serve(scope, answer, place)
+        except NotAdmitted:
+            self.refused += 1
+            await answer.refuse(503, BUSY)
+
+    async def _serve(self, scope: Scope, answer: "_Answer", place: Place[trio.CancelScope]) -> None:
+        stay = self._stay_of(scope["path"], scope.get("query_string", b""))
+        with trio.move_on_after(BODY_S) as bound:
+            await answer.body.read_ahead()
+        if not bound.cancelled_caught:
+            place.heard()
             with trio.move_on_after(math.inf if stay is Stay.STREAM else REQUEST_S) as bound:
-                await self._application(scope, body.receive, answer)
-        finally:
-            self._free[stay] += 1
-        if bound.cancelled_caught and not begun:
-            await _refuse(at_once, 408, LATE)
+                await self._application(scope, answer.body.receive, answer.send)
+        if bound.cancelled_caught:
+            await answer.refuse(408, LATE)
+
+    def _admit(self, scope: Scope, place: Place[trio.CancelScope], held: ExitStack, caller: str) -> None:
+        """Exchange the place of a request without a caller for one of its caller's.
+
+        Raises:
+            Problem: The caller has as many as are free.
+        """
+        peer = scope.get("client") or ("", 0)
+        self._known.add(caller, peer[0], trio.current_time())
+        self._authenticated((peer[0], peer[1]))
+        places = self._places[self._stay_of(scope["path"], scope.get("query_string", b""))]
+        if not places.enter(caller):
+            self.refused += 1
+            text = "this caller has as many requests under way as it may"
+            raise Problem(503, "busy", text, "ask again in a second", 1.0)
+        held.callback(places.leave, caller)
+        place.leave()
+
+
+class _Answer:
+    """The answer to one request."""
+
+    def __init__(self, scope: Scope, body: "_Body", send: Send) -> None:
+        self.body = body
+        self._scope, self._send = scope, send
+        self._begun = False
+
+    async def send(self, message: Any, rest_s: float = REST_S) -> None:
+        """Send a message of ASGI, with the headers that each answer has."""
+        self._begun = True
+        if message["type"] == "http.response.start":
+            if not self.body.over:
+                await self.body.take_rest(rest_s)
+            headers = [(name, value) for name, value in message.get("headers", ()) if name != b"server"]
+            names = {name for name, _ in headers}
+            headers += [pair for pair in SECURITY_HEADERS if pair[0] not in names]
+            if b"cache-control" not in names:
+                headers.append((b"cache-control", b"no-store"))
+            headers.append((b"x-request-id", self._scope["state"]["request_id"].encode()))
+            if not self.body.over:
+                headers.append((b"connection", b"close"))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    async def refuse(self, status: int, body: bytes) -> None:
+        """Send a refusal, unless an answer has begun."""
+        if self._begun:
+            return
+        headers = [(b"content-type", b"application/problem+json"), (b"retry-after", b"1")]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers}, rest_s=0.0)
+        await self.send({"type": "http.response.body", "body": body})
 
 
 class _Body:
@@ -137,10 +201,24 @@ class _Body:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
-        self.over = not any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+        self._ahead: deque[Any] = deque()  # messages that were read before the application asked
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        self._is_long = any(not value.isdigit() or int(value[:10]) > REST_BYTES_MAX for value in lengths)
+        self.over = not lengths and not any(name == b"transfer-encoding" for name, _ in scope["headers"])
+
+    async def read_ahead(self) -> None:
+        """Read the body, as much as one may have; the application refuses a longer one."""
+        octets = 0
+        while not self.over and not self._is_long and octets <= REST_BYTES_MAX:
+            message = await self._next()
+            octets += len(message.get("body", b""))
+            self._ahead.append(message)
 
     async def receive(self) -> Any:
         """Return the next message of the server, as ASGI has it."""
+        return self._ahead.popleft() if self._ahead else await self._next()
+
+    async def _next(self) -> Any:
         message = await self._receive()
         self.over = self.over or not message.get("more_body")
         return message
@@ -150,10 +228,4 @@ class _Body:
         left = REST_BYTES_MAX
         with trio.move_on_after(seconds):
             while not self.over and left > 0:
-                left -= len((await self.receive()).get("body", b""))
-
-
-async def _refuse(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/problem+json"), (b"retry-after", b"1")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+                left -= len((await self._next()).get("body", b""))

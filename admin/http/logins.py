@@ -6,6 +6,7 @@ restart ends every login.
 """
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -46,7 +47,7 @@ class Logins:
     Args:
         session_s: Time until a login ends.
         idle_s: Time without a request that ends it earlier.
-        sessions_max: Bound; the login that was idle longest goes.
+        sessions_max: Bound; of the token with most logins the one that was idle longest goes.
         make_secret: Returns 256 random bits as text.
     """
 
@@ -89,9 +90,14 @@ class Logins:
         """Return the cookie of a new login, and the login."""
         cookie = self._make_secret()
         while len(self._logins) >= self._sessions_max:
-            del self._logins[next(iter(self._logins))]
+            del self._logins[self._crowded_out()]
         login = self._logins[digest_of(cookie)] = Login(name, role, digest, self._make_secret(), now, now)
         return cookie, login
+
+    def _crowded_out(self) -> str:
+        """Return the login that was idle longest, of the token with most logins."""
+        (most, _), *_ = Counter(login.digest for login in self._logins.values()).most_common(1)
+        return next(key for key, login in self._logins.items() if login.digest == most)
 
     def find(self, now: float, cookie: str) -> Login | None:
         """Return the login of a cookie, None if there is none, or its time is over."""

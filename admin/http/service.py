@@ -41,10 +41,11 @@ from admin.http.watching import Watching
 from admin.links import open_links
 from admin.otlp import open_sender, register_sender
 from admin.trace_export import TraceExport
+from conf.admission import POOLS, AdmissionPool, KnownAddresses
 from conf.errors import UserError
 from conf.events import say
 from conf.http1 import plain_server
-from conf.http_doors import serve_connections
+from conf.http_doors import HttpConnections
 from conf.settings import AdminConfig, NodeConfig
 from wire.clock import boot_time
 from wire.node.process import NodeProcess, own_version, run_process
@@ -100,16 +101,19 @@ class AdminService:
             if not settings.is_loopback and settings.client_ca is None:
                 await self._somebody_can_log_in(cluster)
             watching = Watching(cluster, settings.history, _tell)
-            gate = Gate(self._application(cluster, watching), settings.requests_max, _stay_of)
+            known = KnownAddresses()
+            connections = HttpConnections(AdmissionPool(POOLS["admin_connections"], known.knows))
+            application = self._application(cluster, watching)
+            gate = Gate(application, settings.requests_max, _stay_of, known, connections.authenticated)
             self._audit.register(self._process.metrics)
             self._process.reloaded = self._audit.reloaded
             self._process.reload.add(self._https, self._lists)
             self._process.watch(self._lists)
-            self._register(gate, watching)
+            self._register(gate, watching, connections)
             self._export_traces(cluster, nursery)
             nursery.start_soon(self._audit.run)
             nursery.start_soon(watching.run)
-            nursery.start_soon(self._serve, gate, listener)
+            nursery.start_soon(self._serve, gate, listener, connections)
             self._say_ready(listener)
             await self._process.stopping.wait()
             nursery.cancel_scope.cancel()
@@ -191,7 +195,7 @@ class AdminService:
             "`stratamq token create NAME` makes a token, or set admin.client_ca"
         )
 
-    async def _serve(self, gate: Gate, listener: socket.socket) -> None:
+    async def _serve(self, gate: Gate, listener: socket.socket, connections: HttpConnections) -> None:
         # Behind ``plain_server``, which decides what of anycorn is imported.
         from anycorn.app_wrappers import ASGIWrapper
         from anycorn.tcp_server import TCPServer
@@ -204,7 +208,7 @@ class AdminService:
         async def serve(stream: Any) -> None:
             await TCPServer(answers, config, worker, LifespanState(), stream).run()
 
-        await serve_connections(listener, serve, lambda: self._https.context)
+        await connections.serve(listener, serve, lambda: self._https.context)
 
     def _say_ready(self, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]
@@ -215,8 +219,10 @@ class AdminService:
             addresses["login"] = f"{address}#?code={self._logins.make_code(boot_time())}"
         self._process.ready(addresses)
 
-    def _register(self, gate: Gate, watching: Watching) -> None:
+    def _register(self, gate: Gate, watching: Watching, connections: HttpConnections) -> None:
         metrics = self._process.metrics
+        metrics.pool("admin_connections", lambda: connections.pool.counts)
+        metrics.pool("admin_requests", lambda: gate.pending.counts)
         metrics.counter("admin_refused_total", "Requests that found no place.", lambda: float(gate.refused))
         metrics.gauge("admin_browsers", "Browsers that are logged in.", lambda: float(len(self._logins)))
         metrics.gauge("admin_alarms", "Alarms that stand.", lambda: float(len(watching.alarms.active)))

@@ -16,8 +16,8 @@ from random import Random
 import trio
 
 from conf.addresses import host_of
-from conf.admission import POOLS, AdmissionPool, KnownAddresses
-from conf.admitted import NotAdmitted, await_first_byte, place_for
+from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from conf.admitted import serve_admitted
 from conf.events import say
 from gateways.federation.events import Event, LinkDown, LinkUp, NeighbourPolicy, Received, Send
 from gateways.retry_delay import RetryDelay
@@ -120,7 +120,7 @@ class Links:
         """Take connections of neighbours, dial the configured ones, and give up what is away too long."""
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(trio.serve_listeners, self._accept, [listener])
+                nursery.start_soon(serve_admitted, listener, self.handshakes, boot_time, self._accept)
             for address in self._options.neighbours:
                 nursery.start_soon(self._dial_for_ever, address)
             nursery.start_soon(self._look)
@@ -203,11 +203,10 @@ class Links:
                 with trio.CancelScope(shield=True):
                     await close_quietly(stream)
 
-    async def _accept(self, plain: trio.SocketStream) -> None:
+    async def _accept(self, plain: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
         stream: TlsStream | None = None
         try:
-            with place_for(self.handshakes, boot_time(), address_of(plain)) as place, trio.fail_after(HANDSHAKE_S):
-                await await_first_byte(self.handshakes, place, plain.socket)
+            with trio.fail_after(HANDSHAKE_S):
                 stream = await wrap_tls(plain, self._options.contexts.server, server_side=True)
                 name = self._certified(stream)
                 hello, rest = await read_hello(stream)
@@ -219,10 +218,9 @@ class Links:
                 resumes = is_known and hello.peer_incarnation == self._options.identity.incarnation
                 knows = (peer.incarnation, peer.core.taken) if peer is not None and resumes else (0, 0)
                 await stream.send_all(encode_hello(self._options.identity, *knows))
+            place.leave()
             self._known.add(name, address_of(stream), boot_time())
             await self._run(name, hello, stream, rest, is_dialled=False, asked=knows[0])
-        except NotAdmitted:
-            pass  # the pool has counted it; not logged: there may be very many
         except trio.TooSlowError:
             self.counts["refused_slow"] += 1
         except (OSError, LinkError, ValueError, trio.BrokenResourceError) as error:

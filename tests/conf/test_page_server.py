@@ -10,11 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import conf.page_server
-from conf.http_doors import REST_S
+from conf.admission import POOLS, AdmissionPool
+from conf.admitted import REST_S
 from conf.metrics import Metrics
 from conf.node_pages import NodePages
-from conf.page_server import CONNECTIONS_MAX, SEND_S, SILENCE_S, serve_pages
+from conf.page_server import SEND_S, SILENCE_S, serve_pages
+from tests.idle_connections import idle_connections
 from tests.patience import PATIENCE_S
 
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -28,7 +29,8 @@ async def served(families: int = 1) -> AsyncIterator[tuple[str, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)  # of its connections
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_pages, NodePages(metrics, health_only=False).answer, listener)
+        pool: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["node_pages"], lambda *_: False)
+        nursery.start_soon(serve_pages, NodePages(metrics, health_only=False).answer, listener, pool)
         yield listener.getsockname()
         nursery.cancel_scope.cancel()
 
@@ -180,13 +182,13 @@ async def test_without_descriptors_a_connection_waits() -> None:
         await standing.aclose()
 
 
-async def test_the_oldest_of_many_connections_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conf.page_server, "CONNECTIONS_MAX", 3)
-    assert CONNECTIONS_MAX >= 16
+async def test_the_oldest_of_many_connections_makes_room() -> None:
+    """NIST: protect. An address has its share of the places, and its newest connections."""
+    share = POOLS["node_pages"].share_max
     with trio.fail_after(PATIENCE_S):
         async with served() as address:
             streams = []
-            for _ in range(5):
+            for _ in range(share + 2):
                 streams.append(await trio.open_tcp_stream(*address))
                 await streams[-1].send_all(GET % b"/livez")
                 assert b"ok" in await read_answer(streams[-1])
@@ -194,3 +196,20 @@ async def test_the_oldest_of_many_connections_makes_room(monkeypatch: pytest.Mon
             for one in streams[2:]:
                 await one.send_all(GET % b"/livez")
                 assert b"ok" in await read_answer(one)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"], ids=["silence", "half heads"])
+async def test_a_scraper_gets_in_beside_idle_connections(said: bytes) -> None:
+    """NIST: protect. 200 connections of other addresses, opened again when they are closed."""
+    with trio.fail_after(PATIENCE_S):
+        async with served() as address:
+            idle = idle_connections(address, 200, [f"127.0.7.{number}" for number in range(1, 20)], said)
+            await trio.to_thread.run_sync(idle.__enter__)
+            try:
+                for _ in range(10):
+                    scraper = await trio.open_tcp_stream(*address)
+                    await scraper.send_all(GET % b"/metrics")
+                    assert b"figure_0" in await read_answer(scraper)
+                    await scraper.aclose()
+            finally:
+                await trio.to_thread.run_sync(idle.__exit__, None, None, None)

@@ -14,9 +14,12 @@ import pytest
 
 from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
+from admin.http.gate import STREAMS_MAX
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.idle_connections import idle_connections
 from tests.patience import PATIENCE_S
+from tests.turn_time import assert_within, timed
 
 
 class Place(NamedTuple):
@@ -426,17 +429,72 @@ def test_another_address_than_loopback_wants_tls(place: Place) -> None:
     assert refused.returncode == 2 and "certificate" in refused.stderr and refused.stderr.count("\n") == 1
 
 
+SLOW_BODY = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n["
+HALF_A_HEAD = b"GET /api/v1/version HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        pytest.param("127.0.7.1", SLOW_BODY, id="slow bodies"),
+        pytest.param("127.0.0.1", SLOW_BODY, id="slow bodies of the callers' own address"),
+        pytest.param("127.0.7.1", HALF_A_HEAD, id="half heads", marks=pytest.mark.slow),
+        pytest.param("127.0.7.1", b"", id="silence", marks=pytest.mark.slow),
+    ],
+)
+@timed
+def test_callers_get_in_beside_idle_connections(place: Place, source: str, said: bytes) -> None:
+    """NIST: protect. 80 connections, again when they are closed: pages, a login and a token are served at once."""
+    name = f"beside-{time.monotonic_ns()}"
+    token = place.token(name, "viewer")
+    host, port = place.base.removeprefix("http://").split("/")[0].split(":")
+    with place.client(token) as known:
+        assert known.get("/me").is_success
+    took_s = []
+    with idle_connections((host, int(port)), 80, (source,), said):
+        for _ in range(5):
+            with place.client() as stranger, place.client(token) as caller:
+                began = time.monotonic()
+                assert caller.get("/me").is_success and caller.get("/nodes").is_success
+                assert stranger.get("/version").is_success
+                assert stranger.post("/login", json={"token": token}).is_success
+                took_s.append(time.monotonic() - began)
+    assert_within("four requests", max(took_s) * 1e3, 2_000)
+    place.cluster.admin("token", "revoke", name)
+
+
+def test_a_viewer_keeps_nobody_from_streams(place: Place) -> None:
+    """NIST: protect. 100 streams of one token: it gets half of the places, and another token finds one."""
+    viewer, admin = place.token("greedy", "viewer"), place.token("root", "admin")
+    host, port = place.base.removeprefix("http://").split("/")[0].split(":")
+    asked = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {viewer}\r\n\r\n".encode()
+    streams = []
+    try:
+        for _ in range(STREAMS_MAX + 2):
+            streams.append(socket.create_connection((host, int(port)), PATIENCE_S))
+            streams[-1].sendall(asked)
+            streams[-1].settimeout(PATIENCE_S)
+            streams[-1].recv(16)
+        with place.client(admin) as caller, caller.stream("GET", "/live") as stream:
+            assert stream.status_code == 200
+    finally:
+        for one in streams:
+            one.close()
+    for name in ("greedy", "root"):
+        place.cluster.admin("token", "revoke", name)
+
+
 def test_failed_logins_are_slowed(place: Place) -> None:
-    """NIST: protect. Five a second of one address; then it waits, with a good token as well, and gets in again."""
+    """NIST: protect. Five a second of one address are told 401, more 429; a right token gets in meanwhile."""
     token = place.token("slowed", "viewer")
     with place.client("smq_guess") as stranger, place.client() as browser, place.client(token) as friend:
         with ThreadPoolExecutor(20) as at_once:
             answers: list[httpx.Response] = []
             while not any(answer.status_code == 429 for answer in answers):  # they come as fast as the machine can
                 answers += at_once.map(lambda _: stranger.get("/me"), range(40))
+                assert friend.get("/me").is_success
         answers += [browser.post("/login", json={"code": "guess"})]
         assert {answer.status_code for answer in answers} == {401, 429}
         refused = next(answer for answer in answers if answer.status_code == 429)
         assert refused.json()["code"] == "too_many_logins" and int(refused.headers["retry-after"]) >= 1
-        place.cluster.wait_for(lambda: friend.get("/me").is_success, "it waited")
     place.cluster.admin("token", "revoke", "slowed")

@@ -5,6 +5,7 @@ import random
 import socket
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,8 +143,11 @@ def test_a_thousand_streams_at_once(cluster: LocalCluster, token: str) -> None:
         for stream in streams:
             stream.settimeout(PATIENCE_S)
             stream.sendall(asked)
-        statuses = [stream.recv(16).split(b" ")[1] for stream in streams]
-        assert statuses.count(b"200") == STREAMS_MAX and statuses.count(b"503") == STREAMS - STREAMS_MAX
+        statuses = Counter(stream.recv(16)[9:12] for stream in streams)
+        assert statuses[b"200"] == STREAMS_MAX // 2  # of one caller
+        assert (
+            statuses[b"200"] + statuses[b"503"] + statuses[b""] == STREAMS
+        )  # closed: beyond the address's connections
         for path in ("/me", "/clients", "/overview"):
             answer = httpx.get(f"{base}{path}", headers={"Cookie": cookie}, timeout=PATIENCE_S)
             assert answer.is_success, answer.text

@@ -14,8 +14,8 @@ from functools import partial
 import trio
 
 from conf.addresses import host_of
-from conf.admission import POOLS, AdmissionPool, KnownAddresses
-from conf.admitted import NotAdmitted, await_first_byte, place_for
+from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from conf.admitted import serve_admitted
 from conf.errors import UserError
 from conf.events import say
 from wire.clock import boot_time, tier_phase
@@ -189,8 +189,8 @@ class LinkHub:
                     self._nursery = nursery
                     for target in self._targets.values():
                         nursery.start_soon(self._dial_forever, target)
-                    if listeners:
-                        nursery.start_soon(trio.serve_listeners, self._accept, listeners)
+                    for listener in listeners:
+                        nursery.start_soon(serve_admitted, listener, self.handshakes, boot_time, self._accept)
                     nursery.start_soon(watch, self._connections, tier_phase(self.identity.tier))
                     task_status.started(bound)
         finally:
@@ -383,14 +383,9 @@ class LinkHub:
             if why:
                 connection.cut(why)
 
-    async def _accept(self, stream: trio.SocketStream) -> None:
-        try:
-            with place_for(self.handshakes, boot_time(), address_of(stream)) as place:
-                await await_first_byte(self.handshakes, place, stream.socket)
-                accepted = await self._shake_hands(stream)
-        except NotAdmitted:
-            await close_quietly(stream)  # the pool has counted it; not logged: there may be very many
-            return
+    async def _accept(self, stream: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
+        accepted = await self._shake_hands(stream)
+        place.leave()
         if accepted is not None:
             secured, key, hello, rest, told = accepted
             await self._serve(secured, key, hello, rest, told=told, dialled=False)

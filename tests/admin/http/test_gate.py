@@ -8,45 +8,95 @@ import trio
 import trio.testing
 
 from admin.http import gate
-from admin.http.gate import SLASH, Gate, Stay, path_of
+from admin.http.gate import ADMIT, SLASH, Gate, Stay, path_of
 from admin.http.look_handlers import waits
+from admin.http.problems import Problem
 
 
 def stay_of(path: str, _: bytes) -> Stay:
     return {"/live": Stay.STREAM, "/wait": Stay.WAIT}.get(path, Stay.SHORT)
 
 
-async def test_each_kind_keeps_out_its_own(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> None:
-    """Two of each; the third of a kind gets 503 at once, and places are free again behind them."""
-    del autojump_clock
-    monkeypatch.setattr(gate, "WAITS_MAX", 2)
-    monkeypatch.setattr(gate, "STREAMS_MAX", 2)
-    statuses: Counter[tuple[str, int]] = Counter()
+class Asked:
+    """Requests to a gate whose application names its caller, and lasts."""
 
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        del scope, receive
-        await trio.sleep(5)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+    def __init__(self, requests_max: int = 4) -> None:
+        self.statuses: Counter[tuple[str, str, int]] = Counter()  # (path, caller, status)
+        self.gate = Gate(self._application, requests_max, stay_of)
 
-    made = Gate(application, 2, stay_of)
+    async def _application(self, scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        try:
+            if caller := scope["caller"]:
+                scope["state"][ADMIT](caller)
+            await trio.sleep(5)
+            status = 200
+        except Problem as problem:
+            status = problem.status
+        await send({"type": "http.response.start", "status": status, "headers": []})
 
-    async def ask(path: str) -> None:
+    async def ask(self, path: str, caller: str = "ann", address: str = "192.0.2.1", body_s: float = 0.0) -> None:
+        """Ask once; the body, if there is one, comes after a time."""
+
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                statuses[path, message["status"]] += 1
+                self.statuses[path, caller, message["status"]] += 1
 
-        async def receive() -> None:
-            raise AssertionError("no body is read")
+        async def receive() -> Any:
+            await trio.sleep(body_s)
+            return {"type": "http.request", "body": b"{}"}
 
-        await made({"type": "http", "path": path, "query_string": b"", "headers": []}, receive, send)
+        scope = {"type": "http", "path": path, "query_string": b"", "client": (address, 1), "caller": caller}
+        headers = [(b"content-length", b"2")] if body_s else []
+        await self.gate(scope | {"headers": headers}, receive, send)
 
+
+async def test_each_kind_keeps_out_its_own(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> None:
+    """Four places of each: a caller gets the half, the third of a kind gets 503, and places are free again behind."""
+    del autojump_clock
+    monkeypatch.setattr(gate, "WAITS_MAX", 4)
+    monkeypatch.setattr(gate, "STREAMS_MAX", 4)
+    asked = Asked()
     for _ in range(2):
         async with trio.open_nursery() as nursery:
             for path in ("/live", "/wait", "/short"):
                 for _ in range(3):
-                    nursery.start_soon(ask, path)
-    assert statuses == {(path, code): 4 - code % 2 * 2 for path in ("/live", "/wait", "/short") for code in (200, 503)}
-    assert made.refused == 6
+                    nursery.start_soon(asked.ask, path)
+    paths = ("/live", "/wait", "/short")
+    assert asked.statuses == {(path, "ann", code): 4 - code % 2 * 2 for path in paths for code in (200, 503)}
+    assert asked.gate.refused == 6
+
+
+async def test_one_caller_keeps_no_other_one_out(autojump_clock: object) -> None:
+    """NIST: protect. However many one asks for: another one finds a place."""
+    del autojump_clock
+    asked = Asked(requests_max=8)
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(asked.ask, "/short", "viewer")
+        await trio.sleep(1)
+        for _ in range(2):
+            nursery.start_soon(asked.ask, "/short", "admin")
+    assert asked.statuses["/short", "viewer", 200] == 4 and asked.statuses["/short", "admin", 200] == 2
+
+
+@pytest.mark.parametrize("addresses", [1, 16])
+async def test_slow_bodies_keep_no_caller_and_no_stranger_out(addresses: int, autojump_clock: object) -> None:
+    """NIST: protect. 400 bodies that do not come: others are served at once, and each is ended after 5 s."""
+    del autojump_clock
+    asked = Asked(requests_max=8)
+    async with trio.open_nursery() as nursery:
+        for number in range(400):
+            nursery.start_soon(asked.ask, "/slow", "", f"198.51.100.{number % addresses}", 60.0)
+        await trio.sleep(0.1)
+        for number in range(8):
+            nursery.start_soon(asked.ask, "/short", f"caller-{number % 4}", "192.0.2.1")
+            nursery.start_soon(asked.ask, "/login", "", "192.0.2.2")
+        await trio.sleep(5.1)
+        assert asked.statuses["/login", "", 200] == 8
+        assert sum(asked.statuses["/short", f"caller-{number}", 200] for number in range(4)) >= 6
+    assert asked.statuses["/slow", "", 200] == 0
+    assert asked.statuses["/slow", "", 408] + asked.statuses["/slow", "", 503] == 400
 
 
 @pytest.mark.parametrize(
@@ -66,8 +116,8 @@ def test_a_look_that_waits_is_told_by_its_address(path: str, query: bytes, waiti
     ("pieces", "pause_s", "taken", "closes"),
     [
         ([b"{", b"}"], 0.1, 2, False),
-        ([b"{", b"}"], 5.0, 0, True),  # comes too late
-        ([b"x" * 40_000] * 9, 0.01, 2, True),  # longer than a body may be
+        ([b"{", b"}"], 6.0, 0, True),  # comes too late
+        ([b"x" * 40_000] * 9, 0.01, 4, True),  # longer than a body may be
     ],
 )
 async def test_a_connection_stays_whose_body_nobody_read(
@@ -86,7 +136,7 @@ async def test_a_connection_stays_whose_body_nobody_read(
         return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting)}
 
     async def send(message: Any) -> None:
-        heads.append(dict(message["headers"]))
+        heads.append(dict(message.get("headers", ())))
 
     scope = {"type": "http", "path": "/bans", "query_string": b"", "headers": [(b"content-length", b"2")]}
     await Gate(application, 2, stay_of)(scope, receive, send)

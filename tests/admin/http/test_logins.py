@@ -1,6 +1,7 @@
 """Browsers: a code works once, a login ends by time and by its token, and guessing is slow."""
 
 import hashlib
+from collections import Counter
 from itertools import count
 from typing import Any
 
@@ -41,6 +42,32 @@ def test_a_login_ends_by_idleness_age_number_and_token() -> None:
     assert is_genuine(login, login.forgery) and not is_genuine(login, "") and not is_genuine(login, "x")
     known.close_token("digest")
     assert known.find(0.0, cookie) is None
+
+
+def test_logins_of_one_token_throw_out_none_of_another() -> None:
+    """NIST: protect. At the bound the token with most logins loses its most idle one."""
+    known = logins(sessions_max=10)
+    admin, _ = known.open(0.0, "root", Role.ADMIN, "digest of root")
+    viewers = [known.open(0.0, "guest", Role.VIEWER, "digest of guest")[0] for _ in range(1_100)]
+    assert len(known) == 10 and known.find(1.0, admin) is not None
+    assert [known.find(1.0, cookie) is not None for cookie in viewers[-10:]] == [False] + [True] * 9
+
+
+async def test_wrong_tokens_delay_no_right_one() -> None:
+    """NIST: protect. Failures of an address, and of all, are answered 429; a right token is taken meanwhile."""
+
+    async def check(digest: str) -> dict[str, Any] | None:
+        return RECORD if digest == GOOD else None
+
+    callers = Callers(logins(), check, lambda: 0.0, lambda: 0.0, is_https=False)
+    answers: Counter[int] = Counter()
+    for _ in range(100):
+        with pytest.raises(Problem) as caught:
+            await callers.find(asking(bearer="smq_bad"))
+        answers[caught.value.status] += 1
+        assert (await callers.find(asking(bearer="smq_good"))).name == "ci"
+        assert (await callers.log_in("192.0.2.1", "smq_good", ""))[1].name == "ci"
+    assert answers == {401: 5, 429: 95}
 
 
 def asking(method: str = "GET", bearer: str = "", cookie: str = "", forgery: str = "") -> Request:
