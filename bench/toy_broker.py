@@ -174,6 +174,9 @@ class ToyHandler:
     def sent(self, conn: Any, octets: int) -> None:
         raise AssertionError((conn, octets))
 
+    def has_room(self, conn: Conn) -> None:
+        """Nothing waits for room."""
+
     def memory_exceeded(self) -> None:
         pass
 

@@ -46,6 +46,7 @@ REASON_OF = {
     # the core of an edge
     "dropped_events": "rate_limited",
     "dropped_held_rights": "not_authorized",
+    "dropped_retained_expired": "expired",
     "dropped_retained_limit": "retained_limit",
     "dropped_retained_rights": "not_authorized",
     "dropped_retained_source": "not_authorized",
@@ -69,9 +70,9 @@ NO_DROPS = {
     "reports_dropped": "the end of a connection that is not reported; its partition finds out by itself",
     "requests_dropped_early": "a request that its edge sends again",
     "requests_dropped_not_serving": "a request that its edge sends again",
-    "retained_partitions_missed": "partitions whose retained messages were not read in time",
+    "retained_partitions_missed": "partitions that were asked again what retained messages they have",
+    "retained_reads_cut": "a stored session's filter whose connection ended before all that is retained was queued",
     "retained_reads_dropped": "a read of retained messages that found no room; what it would have found is not known",
-    "retained_reads_missed": "a filter whose retained messages were not read in time",
     "shard_messages_dropped": "a message about routes that its node sends again",
 }
 

@@ -207,7 +207,7 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         default=10_000,
         ge=1,
         le=10_000_000,
-        description="retained messages one SUBSCRIBE delivers; what is left out is counted",
+        description="retained messages that one filter brings; beyond it an event, and a reason in the next SUBACK",
     )
     retained_hold_s: float = Field(
         default=5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"

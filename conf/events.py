@@ -160,6 +160,11 @@ EVENTS: dict[str, Event] = {
     "revocation.in_order": Event(INFO, "revocation lists of {of}: in order again"),
     "revocation.taken": Event(INFO, "revocation list of {of}: {line}"),
     "signal.end": Event(INFO, "stopping at once on {signal}"),
+    "retained.limit_reached": Event(
+        WARNING,
+        "more than {limit} retained messages match {topic_filter} of client {client}: the rest is not sent; raise "
+        "edge.retained_per_subscribe_max, or subscribe to narrower filters",
+    ),
     "signal.reload": Event(INFO, "reloading on SIGHUP"),
     "signal.state": Event(INFO, "state: {line}", is_list=True),
     "signal.stop": Event(INFO, "stopping in order on SIGTERM; SIGTERM again, or SIGINT, ends at once"),

@@ -178,9 +178,9 @@ class EdgeCore:
         self.figures = SysFigures(node, hot, self.clients, self.routes, sys, self.rights)
         self.held = HeldMessages(node, hot, local, self.rights)
         self.retained = RetainedReads(node, hot, self.requests, self.held, sys, self.rights, self._absent)
-        self.subscribing = Subscribing(
-            node, hot, self.clients, self.requests, local, self.registrar, self.held, self.retained, self.rights
-        )
+        self.has_room: Callable[[Conn], None] = self.retained.has_room  # of Handler
+        parts = local, self.registrar, self.held, self.retained, self.rights
+        self.subscribing = Subscribing(node, hot, self.clients, self.requests, *parts)
         packets = ClientPackets(node, self.clients, self.connecting, self.logins, self.subscribing, self.leaving)
         self.packet: Callable[[Conn, int, bytes], None] = packets.take  # of Handler
 
@@ -206,8 +206,8 @@ class EdgeCore:
         self.links.over(key)
 
     def _map_moved(self, cluster_map: ClusterMap) -> None:
-        self.follower.moved(cluster_map)
-        self.events.map_moved(cluster_map)
+        for moved in (self.follower.moved, self.retained.map_moved, self.events.map_moved):
+            moved(cluster_map)
         self._relinked()
 
     def _routes_stand(self, names: list[str]) -> None:

@@ -59,6 +59,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     counted_as: str = ""  # user whose connections it is among
     session_tokens: tuple[str, ...] = ()  # whose buckets paid for a session which its claim may make
     opening: OpenSession | None = None  # not answered yet
+    takes_reasons: bool = False  # Reason Strings beside CONNACK and DISCONNECT [MQTT-3.1.2-29]; set with its session
     has_will: bool = False
     will_at_once: bool = False  # it fires when the connection ends without DISCONNECT 0x00
     end_code: int = -1  # by which it was disconnected, by itself or by us; -1: by none

@@ -433,6 +433,7 @@ class Connecting:
             # [MQTT-3.1.2-29]: without problem information no PUBACK and PUBREC has a user property.
             asks = TELL_ORIGINS in property_values.user_properties(properties)
             options.tells_origins = asks and property_values.wants_problem_information(properties)
+        client.takes_reasons = packet.protocol_version == 5 and property_values.wants_problem_information(properties)
         self._loop.open_session(client.conn, options)
         if client.seat is not None and (purse := client.seat.purse) is not None:
             self._loop.share(client.conn, purse)

@@ -10,7 +10,9 @@ from edge.hot.layout cimport (
     PACKET_IDENTIFIER_IN_USE, PACKET_IDENTIFIER_NOT_FOUND, PAYLOAD_FORMAT_INVALID, PROTOCOL_ERROR, QUOTA_EXCEEDED,
     SERVER_BUSY, TOPIC_NAME_INVALID, UNSPECIFIED_ERROR
 )
-from edge.hot.output cimport answer_unknown, mark_dirty, pending_output, output_of, unpark, write_short
+from edge.hot.output cimport (
+    answer_unknown, mark_dirty, note_room, pending_output, output_of, unpark, write_short
+)
 from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
 from edge.hot.round_trips cimport end_trip

@@ -34,7 +34,7 @@ if not cython.compiled:
         TOPIC_NAME_INVALID,
         UNSPECIFIED_ERROR,
     )
-    from edge.hot.output import answer_unknown, mark_dirty, unpark, write_short
+    from edge.hot.output import answer_unknown, mark_dirty, note_room, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.round_trips import end_trip
     from edge.hot.state import ANSWER_PENDING, PARK_QUOTA, RELEASE_PENDING
@@ -244,6 +244,8 @@ def _ephemeral(
     free_identifier(outbound, identifier)
     if outbound.pending:
         drain_pending(hot, conn)
+    if conn.reports_room:
+        note_room(hot, conn)
     return 0
 
 

@@ -59,6 +59,12 @@ class Engine(Peering):
             self.end_fence(now_ns)
         if self.high:
             end_lag(self)
+        if self.roomy:
+            roomy = self.roomy
+            self.roomy = []
+            for conn in roomy:
+                if not conn.closed:
+                    self.handler.has_room(conn)
         if self.paced and now_ns - self.paced_at_ns >= PACED_EVERY_NS:
             self.read_paced()
         if self.ready:
@@ -116,7 +122,7 @@ class Engine(Peering):
 
     def wants_turn(self) -> bool:
         """Whether ``begin_turn`` would find something to do without new bytes."""
-        return bool(self.ready or self.gone)
+        return bool(self.ready or self.gone or self.roomy)
 
     def sweep(self, now_ns: int) -> None:
         """Look at every connection now, whatever it takes; see ``sweep_some``."""

@@ -149,6 +149,9 @@ class Handler(Protocol):
     def sent(self, conn: Conn, octets: int) -> None:
         """A connection that ``SessionOptions.metered`` named has sent so many bytes, which are dealt with."""
 
+    def has_room(self, conn: Conn) -> None:
+        """A connection that ``hot.report_room`` named has taken enough to get more; once per call of that."""
+
     def memory_exceeded(self) -> None:
         """More is held for clients than ``hot.bound_held_bytes`` said."""
 

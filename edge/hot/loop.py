@@ -117,7 +117,7 @@ class Loop(Sockets):
     def patience_s(self) -> float:
         """How long a nested host may wait for ``epoll_fd`` before it makes a turn anyway."""
         hot = self.hot
-        if hot.ready or hot.gone or hot.dirty_first is not None or (hot.busy_peers and hot.leased):
+        if hot.ready or hot.gone or hot.roomy or hot.dirty_first is not None or (hot.busy_peers and hot.leased):
             return 0.0
         if self.undecrypted or self.event_at < self.event_count or hot.sweep_left > 0:
             return 0.0
@@ -231,6 +231,7 @@ class Loop(Sockets):
         blocks = until_ns > 0 and not (
             hot.ready
             or hot.gone
+            or hot.roomy
             or hot.dirty_first is not None
             or (hot.busy_peers and hot.leased)
             or self.undecrypted

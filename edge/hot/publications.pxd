@@ -12,7 +12,9 @@ from edge.hot.picks cimport unfinished_picks
 from edge.hot.records cimport load_record, topic_of
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
-from edge.hot.state cimport Conn, HotState, Inbound, PARK_QUOTA, PendingAck, Packet, RELEASE_PENDING, Route, Sub
+from edge.hot.state cimport (
+    Conn, HotState, Inbound, Outbound, PARK_QUOTA, PendingAck, Packet, RELEASE_PENDING, Route, Sub
+)
 from edge.hot.told_origins cimport forget_origin
 
 

@@ -11,7 +11,7 @@ import cython
 
 from edge.hot.connections import Connections
 from edge.hot.picks import read_pick
-from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route, Sub
+from edge.hot.state import Conn, HotState, Inbound, Outbound, Packet, PendingAck, Route, Sub
 
 if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
@@ -239,6 +239,36 @@ class Publications(Connections):
         if pending_output(conn) > self.output_high:
             note_high(self, conn)
         return delivered
+
+    def can_take(self, conn: Conn, size: int, qos: int, live: bool = False) -> bool:
+        """Return whether a message from a source that can wait is sent or queued, and none is dropped for it.
+
+        Up to half of what may be queued for the session, and less than may be of its output: the rest is for live
+        messages.
+
+        Args:
+            conn: Where to; a closed one takes nothing.
+            size: Bytes of the message, at least.
+            qos: Of the copy.
+            live: It is a live message, which has all of the bounds.
+        """
+        outbound: Outbound | None = conn.outbound
+        parts: cython.Py_ssize_t = 1 if live else 2
+        if conn.closed or conn.lagging or pending_output(conn) > (self.output_high if live else self.output_low):
+            return False
+        if qos == 0 or conn.session != 0 or outbound is None:
+            return True
+        waits: cython.Py_ssize_t = len(outbound.pending) if outbound.pending else 0
+        if waits == 0 and outbound.inflight < outbound.window:
+            return True
+        fits: bool = (
+            waits < self.pending_max // parts and outbound.pending_bytes + size <= self.pending_bytes_max // parts
+        )
+        return fits
+
+    def report_room(self, conn: Conn) -> None:
+        """Call ``Handler.has_room`` when a connection of which ``can_take`` said no has taken more."""
+        conn.reports_room = True
 
     def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
         """Send a copy that ``Handler.hold`` took to its subscriber after all, as a Route would.

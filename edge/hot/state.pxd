@@ -76,6 +76,7 @@ cdef class Conn:
     cdef readonly int waits
     cdef readonly list waiters
     cdef readonly long long high_since_ns
+    cdef bint reports_room
     cdef readonly Py_ssize_t client_packet_max
     cdef readonly Outbound outbound
     cdef readonly int window
@@ -316,6 +317,7 @@ cdef class HotState(Counters):
     cdef Conn dirty_last
     cdef list ready
     cdef list gone
+    cdef list roomy
     cdef int closings
     cdef readonly list high
     cdef list lingering

@@ -109,7 +109,8 @@ class Conn:
         self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not asked for
         self.retain_available, self.qos_max = True, 2
         self.out: Buffer | None = None
-        self.has_acks = self.lagging = self.high = False  # high: stands in HotState.high, its output is above the bound
+        # high: stands in HotState.high, its output is above the bound; reports_room: to ``Handler.has_room``, once
+        self.has_acks = self.lagging = self.high = self.reports_room = False
         self.waits = 0  # subscribers that this publisher waits for
         self.waiters: list[Conn] | None = None
         self.high_since_ns = 0
@@ -431,8 +432,7 @@ class HotState(Counters):
         self.acks_in = Durations()  # from PUBLISH to PUBACK or PUBREC, of those that were not answered at once
         self.journal: Any = None
         self.trace: Any = None
-        self.noted_ns = self.notes = 0  # turn of the last note, and how many it had
-        self.lease_until_ns = 0
+        self.noted_ns = self.notes = self.lease_until_ns = 0  # first two: turn of the last note, and how many it had
         self.leased = False
         self.fence_ns = 0  # when ``Handler.fence_over`` is called before anything else is done; 0: never
         self.lease_ns = 2_000_000_000  # how long one lasts, as the map has it
@@ -445,6 +445,7 @@ class HotState(Counters):
         self.dirty_first: Conn | None = None  # linked in the order of marking: no list is made in every turn
         self.dirty_last: Conn | None = None
         self.ready: list[Conn] = []
+        self.roomy: list[Conn] = []  # of which ``Handler.has_room`` is called in the next turn
         self.gone: list[Conn] = []
         self.closings = 0  # of them, how many more the core is told of in this turn
         self.high: list[Conn] = []

@@ -245,9 +245,21 @@ class Delivery(Protocol):
     def charge(self, conn: Conn, filters: int, gap_ns: int) -> None:
         """Let what a client asks for use up its rate: with more than a second's worth it is not read."""
 
+    def can_take(self, conn: Conn, size: int, qos: int) -> bool:
+        """Return whether a message that can wait is sent or queued, and none is dropped for it."""
+
+    def report_room(self, conn: Conn) -> None:
+        """Call ``Handler.has_room`` when a connection has taken more of what it was sent."""
+
 
 class Copies(Protocol):
     """Copies that the core kept for a subscriber."""
+
+    def can_take(self, conn: Conn, size: int, qos: int, live: bool = False) -> bool:
+        """Return whether a message is sent or queued, and not dropped."""
+
+    def report_room(self, conn: Conn) -> None:
+        """Call ``Handler.has_room`` when a connection has taken more of what it was sent."""
 
     def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
         """Send one to its subscriber."""

@@ -10,7 +10,7 @@ instead. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rule 7.4; docs/adr/0
 
 from edge.clients.client import Client
 from edge.hot.layout import HELD, HELD_FULL, NOT_HELD
-from edge.hot.state import Sub
+from edge.hot.state import Conn, Sub
 from edge.node.node import EdgeNode
 from edge.node.ports import Copies
 from edge.rights.client_rights import ClientRights
@@ -26,19 +26,26 @@ __all__ = ["HeldMessages", "Hold"]
 CLIENT_BYTES_MAX = 1024 * 1024  # held for one client; more end the holding
 EDGE_BYTES_MAX = 32 * 1024 * 1024  # for all of them; more end it for those that have more than their part of it
 COPY_OVERHEAD_BYTES = 1024  # what a copy takes besides its record, rounded up
+COPY_BYTES = 32  # of a written copy besides what is in its record, at most
 TOPICS_MAX = 10_000  # noted for one client; beyond it a late copy of any topic counts as older
 
 
 class Hold:
     """One SUBSCRIBE's retained reads, and the filters that wait for them."""
 
-    __slots__ = ("client", "deadline", "late", "topic_filters")
+    __slots__ = ("client", "deadline", "late", "read", "topic_filters")
 
     def __init__(self, client: Client, topic_filters: list[str], deadline: float) -> None:
         self.client = client
         self.topic_filters = set(topic_filters)  # without those that were unsubscribed meanwhile
         self.deadline = deadline
         self.late = False  # messages pass; the read is still under way
+        self.read = False  # the read has ended; what is held goes out as the client takes it
+
+    @property
+    def passes(self) -> bool:
+        """Return whether its messages go out."""
+        return self.late or self.read
 
 
 class Copy:
@@ -78,15 +85,15 @@ class Waiting:
         self.passed: set[bytes] = set()  # topics of messages that went out before a late read ended
 
     @property
-    def late(self) -> bool:
-        """Return whether copies of some hold pass."""
-        return any(hold.late for hold in self.holds)
+    def passes(self) -> bool:
+        """Return whether copies of some hold go out."""
+        return any(hold.passes for hold in self.holds)
 
     def wanted_filters(self) -> TopicTrie:
         """Return the filters that still wait for their retained messages."""
         filters = TopicTrie()
         for hold in self.holds:
-            for name in hold.topic_filters if not hold.late else ():
+            for name in hold.topic_filters if not hold.passes else ():
                 filters.add(name, 0, True)
         return filters
 
@@ -114,9 +121,8 @@ class HeldMessages:
     def left_s(self, number: int) -> float | None:
         """Return how long copies for a connection wait at most, None where none wait."""
         waiting = self._waiting.get(number)
-        left = (
-            [hold.deadline - self._node.now for hold in waiting.holds if not hold.late] if waiting is not None else []
-        )
+        holds = waiting.holds if waiting is not None else []
+        left = [hold.deadline - self._node.now for hold in holds if not hold.passes]
         return max(0.0, *left) if left else None
 
     def begin(self, client: Client, granted: list[Subscription], existed: list[bool]) -> Hold | None:
@@ -153,7 +159,7 @@ class HeldMessages:
             return NOT_HELD  # by a Route that is older than the end of the hold
         self._keep(waiting, Copy(self._node.now, sub, topic, record))
         full = waiting.bytes > CLIENT_BYTES_MAX or self._bytes > EDGE_BYTES_MAX
-        if full or waiting.late:
+        if full or waiting.passes:
             self._due[waiting.client.number] = waiting
             self._node.wake()
         return HELD_FULL if full else HELD
@@ -182,7 +188,7 @@ class HeldMessages:
         client.holds -= held
         for hold in waiting.holds:
             hold.topic_filters -= held
-        self._release(waiting, [])
+        self._release(waiting, at_once=True)
 
     def end(self, hold: Hold) -> None:
         """Deliver what was held and nothing else waits for; from now on the filters' copies go to the client."""
@@ -190,34 +196,61 @@ class HeldMessages:
         waiting = self._waiting.get(client.number)
         if waiting is None or hold not in waiting.holds:
             return
-        waiting.holds.remove(hold)
-        client.holds -= hold.topic_filters
-        self._release(waiting, sorted(hold.topic_filters))
+        hold.read = True
+        self._release(waiting)
 
-    def _release(self, waiting: Waiting, changed: list[str]) -> None:
+    def _release(self, waiting: Waiting, *, at_once: bool = False) -> None:
+        """Deliver what nothing waits for any more, as far as the client takes it, and end the holds that are empty.
+
+        ``at_once``: all of it, and what the client does not take is dropped like any live message.
+        """
         client = waiting.client
         copies, waiting.copies = waiting.copies, []
         self._bytes -= waiting.bytes
         waiting.bytes = 0
+        at_once = at_once or client.conn.closed
+        wanted = waiting.wanted_filters() if copies else None
+        stuck = False
+        for copy in copies if not client.conn.closed else ():
+            if stuck or (wanted is not None and wanted.match(copy.topic.decode())):
+                self._keep(waiting, copy)
+            elif at_once or self._takes(copy):
+                self._deliver(waiting, copy)
+            else:
+                stuck = True  # those behind it as well: each topic keeps its order
+                self._keep(waiting, copy)
+        if stuck:
+            self._loop.report_room(client.conn)
+            return
+        for hold in [hold for hold in waiting.holds if hold.read]:
+            waiting.holds.remove(hold)
+            client.holds -= hold.topic_filters
+            for name in sorted(hold.topic_filters) if not client.conn.closed else ():
+                self._local.released(client, name)
         if not any(hold.topic_filters for hold in waiting.holds):
             waiting.holds.clear()
             del self._waiting[client.number]
-        if client.conn.closed:
-            return
-        for name in changed:
-            self._local.released(client, name)
-        wanted = waiting.wanted_filters() if copies and waiting.holds else None
-        for copy in copies:
-            if wanted is not None and wanted.match(copy.topic.decode()):
-                self._keep(waiting, copy)
-            else:
-                if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
-                    waiting.passed.add(copy.topic)
-                if self._rights.may_receive(client, copy.topic.decode(), copy.sub.qos):
-                    self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
-                else:
-                    self._node.count("dropped_held_rights")
-                    self._node.journal.note("drop", "not_authorized", client.client_id, copy.topic.decode())
+
+    def _takes(self, copy: Copy) -> bool:
+        """Return whether a copy would not be dropped now."""
+        size = len(copy.record) + len(copy.sub.identifiers) + COPY_BYTES
+        return self._loop.can_take(copy.sub.conn, size, copy.sub.qos, True)
+
+    def _deliver(self, waiting: Waiting, copy: Copy) -> None:
+        client = waiting.client
+        if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
+            waiting.passed.add(copy.topic)
+        if self._rights.may_receive(client, copy.topic.decode(), copy.sub.qos):
+            self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
+        else:
+            self._node.count("dropped_held_rights")
+            self._node.journal.note("drop", "not_authorized", client.client_id, copy.topic.decode())
+
+    def has_room(self, conn: Conn) -> None:
+        """A client can be sent more."""
+        waiting = self._waiting.get(conn.number)
+        if waiting is not None and waiting.copies and waiting.passes:
+            self._release(waiting)
 
     def next_turn(self, now: float) -> None:
         """Let go what became much in this turn, and what came for a read that lasts too long."""
@@ -240,9 +273,10 @@ class HeldMessages:
             for hold in list(waiting.holds):
                 if hold.client.conn.closed:
                     self.end(hold)
-                elif full or hold.deadline <= now:
-                    if not hold.late:
-                        self._node.count("holds_cut_full" if full else "holds_cut_time")
+                elif not hold.passes and (full or hold.deadline <= now):
+                    self._node.count("holds_cut_full" if full else "holds_cut_time")
                     hold.late = True
-            if waiting.copies and waiting.late:
-                self._release(waiting, [])
+            if waiting.copies and waiting.passes:
+                self._release(waiting)
+                if waiting.bytes > room:
+                    self._release(waiting, at_once=True)

@@ -27,6 +27,7 @@ from mqtt import property_values
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.errors import RemoteProtocolError
 from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
+from mqtt.properties import PropertyId
 from mqtt.reasons import FAILURE, ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
 from wire.messages.sessions import Subscription
@@ -246,7 +247,15 @@ class Subscribing:
 
     def _suback(self, item: _Waiting) -> None:
         client, packet, codes = item.client, item.packet, item.codes
-        data = encode_packet(Suback(packet.packet_identifier, codes, {}), client.version)  # [MQTT-3.9.3-1]
+        properties: dict[int, object] = {}
+        if client.takes_reasons:
+            wanted = zip(packet.subscriptions, codes, strict=True)
+            names = [one.topic_filter for one, code in wanted if code < FAILURE and one.retain_handling < 2]
+            if reason := self._retained.limits.reason(names):
+                properties[PropertyId.REASON_STRING] = reason
+        data = encode_packet(Suback(packet.packet_identifier, codes, properties), client.version)  # [MQTT-3.9.3-1]
+        if properties and len(data) > client.conn.client_packet_max:  # [MQTT-3.9.2-1]
+            data = encode_packet(Suback(packet.packet_identifier, codes, {}), client.version)
         self._loop.write(client.conn, data, needs_lease=True)
         self.times.observe(self._node.now - item.at)
         for at in [at for at, code in enumerate(codes) if code >= FAILURE]:
@@ -449,14 +458,16 @@ class Subscribing:
         for name in gone:
             self._local.remove(client, name)
         self._held.unsubscribed(client, gone)
+        self._retained.unsubscribed(client)
         self._registrar.release([name for name in gone if is_routed(name)])
         return gone
 
     def ended(self, client: Client) -> None:
-        """The connection of an ephemeral session is gone, its subscriptions with it.
+        """A connection is gone, and with that of an ephemeral session its subscriptions.
 
         Until they are, they do no harm: a closed connection is sent nothing, and is no member of a group.
         """
+        self._retained.closed(client)
         if not client.session:
             self._leaving.add(self._ending(client))
 

@@ -53,9 +53,9 @@ class RetainedScan:
         self.visits += VISITS_PER_PARTITION + visits
         if found:
             touch(number, hosted)  # its clock goes on
-        for topic, (_, deadline, *_) in found:
-            if len(self.messages) >= limit or self.size >= PAGE_BYTES_MAX:
-                return True
+        for topic, (size, deadline, *_) in found:
+            if len(self.messages) >= limit or (self.messages and self.size + size > PAGE_BYTES_MAX):
+                return True  # a page with one large message at most fits into a frame
             message = hosted.retained.message(topic, deadline)
             self.visits += VISITS_PER_MESSAGE
             if message is not None:
@@ -152,4 +152,4 @@ class RetainedScans:
             for number, hosted in scan.partitions:
                 if self._is_hosted(number, hosted):
                     self._touch(number, hosted)
-                    hosted.partition.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, False, number))
+                    hosted.partition.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, True, number))

@@ -43,6 +43,8 @@ __all__ = ["COPIES_ALL", "Delivery"]
 COPIES_ALL = 1 << 60
 RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
 LIVE_RETAINED_MAX = 64  # topics per session, the last ones
+COPIES_FILL = 0.75  # of a queue, that retained copies may fill
+HELD_FILL = 0.5  # of a queue, at which nothing is held back any more
 OVERTAKEN_MAX = 64  # topics per session whose waiting copies are older than what was sent
 
 
@@ -172,6 +174,13 @@ class Delivery:
         messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
         return session.queued >= messages or session.queue_bytes + size > octets
 
+    def has_room_for_copy(self, session: DurableSession, size: int, fill: float = COPIES_FILL) -> bool:
+        """Return whether a retained copy may be queued: it can wait, and a part of the queue is for live messages."""
+        settings = self._partition.settings
+        messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
+        queued = session.queued
+        return not queued or (queued < messages * fill and session.queue_bytes + size <= octets * fill)
+
     def _shared_body(self, message: PublishMessage, targets: list[Target]) -> int:
         """Store a body once for several sessions, or in pieces when it is large; return its id, 0 for inline."""
         partition = self._partition
@@ -278,6 +287,8 @@ class Delivery:
             self.outbound.push(session, entry, flight, dup=False)
         else:
             partition.crowded = True
+            if session.reads is not None and not self.has_room_for_copy(session, 0, HELD_FILL):
+                self.outbound.end_holds(session)
             if session.edge and len(session.ready) == len(session.sizes) < READY_MAX:
                 session.ready.append(entry)
             session.sizes.append(size)

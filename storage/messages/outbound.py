@@ -352,6 +352,13 @@ class Outbound:
         if not session.held:
             self.free(session)
 
+    def end_holds(self, session: DurableSession) -> None:
+        """Its queue fills while it is held back: live messages go on before their reads have ended."""
+        if session.reads is not None and session.reads.hold:
+            self._partition.count("holds_cut_full")
+            session.reads.end_holds()
+            self.free(session)
+
     def push_retained(self, session: DurableSession, message: RetainedMessage) -> None:
         """Send a QoS 0 retained copy to the connection, if there is one."""
         if session.edge:

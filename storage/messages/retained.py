@@ -11,8 +11,9 @@ from mqtt.reasons import ReasonCode
 from mqtt.topic_index import Page, TopicIndex
 from storage.messages.delivery import Delivery
 from storage.state import keys
+from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
-from storage.state.rows import NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
+from storage.state.rows import ENTRY_OVERHEAD_BYTES, NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
 from storage.state.timers import ExpireRetained
 from storage.state.user_sums import Retained, add_retained
 from wire.messages.batches import NO_EXPIRY, PublishMessage
@@ -199,40 +200,59 @@ class RetainedStore:
         """
         partition = self._partition
         session = partition.sessions.get(request.session)
+        taken = len(request.messages)  # of a session that has ended, nothing is left to do
         if session is not None and session.owner_epoch == request.owner_epoch:
             if request.read == request.request:
                 self._delivery.outbound.hold(session, request.read)
             if session.reads is None or request.read not in session.reads:
                 partition.tell(edge, RetainedDelivered(request.request, again=bool(request.messages)))
                 return
-            for message in request.messages if session.reads.take_request(request.read, request.request) else ():
-                if session.reads.is_older(request.read, message.topic.encode()):
-                    continue  # a newer value of this topic came live
-                if self._delivery.is_overtaken(session, message):
-                    partition.count("retained_overtaken")
-                    continue
-                if message.qos == 0:
-                    self._delivery.outbound.push_retained(session, message)
-                    continue
-                self._delivery.remember_retained(session, message)
-                deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
-                self._delivery.enqueue_copy(
-                    session,
-                    Entry(
-                        session.next_seq,
-                        message.topic.encode(),
-                        message.payload,
-                        message.properties,
-                        message.qos,
-                        True,
-                        deadline,
-                        0,
-                        STATE_QUEUED,
-                        message.origin_kind,
-                        message.origin_a,
-                        message.origin_b,
-                    ),
-                )
+            if not session.reads.take_request(request.read, request.request):
+                taken = session.reads.taken(request.read, request.request)
+            else:
+                taken = self._deliver(session, request)
+                session.reads.note_taken(request.read, request.request, taken)
             if request.done:
                 self._delivery.outbound.unhold(session, request.read)
-        partition.tell(edge, RetainedDelivered(request.request))
+            elif taken < len(request.messages):
+                self._delivery.outbound.end_holds(session)
+        partition.tell(edge, RetainedDelivered(request.request, taken=taken))
+
+    def _deliver(self, session: DurableSession, request: DeliverRetained) -> int:
+        """Queue or send copies as far as there is room; return for how many of them, the first ones, that is done."""
+        partition = self._partition
+        assert session.reads is not None, "no read is under way"
+        for taken, message in enumerate(request.messages):
+            size = len(message.topic) + len(message.payload) + len(message.properties) + ENTRY_OVERHEAD_BYTES
+            if message.qos and not self._delivery.has_room_for_copy(session, size):
+                partition.count("retained_copies_waited")
+                return taken
+            if session.reads.is_older(request.read, message.topic.encode()):
+                partition.count("retained_overtaken")
+                continue  # a newer value of this topic came live
+            if self._delivery.is_overtaken(session, message):
+                partition.count("retained_overtaken")
+                continue
+            if message.qos == 0:
+                self._delivery.outbound.push_retained(session, message)
+                continue
+            self._delivery.remember_retained(session, message)
+            deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
+            self._delivery.enqueue_copy(
+                session,
+                Entry(
+                    session.next_seq,
+                    message.topic.encode(),
+                    message.payload,
+                    message.properties,
+                    message.qos,
+                    True,
+                    deadline,
+                    0,
+                    STATE_QUEUED,
+                    message.origin_kind,
+                    message.origin_a,
+                    message.origin_b,
+                ),
+            )
+        return len(request.messages)

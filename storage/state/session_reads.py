@@ -9,15 +9,17 @@ Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rules 7.4, 7.5.
 __all__ = ["SessionReads"]
 
 READS_MAX = 64  # under way for one session; the oldest is forgotten, and has to begin again
+REQUESTS_MAX = 32  # of one read whose outcome is remembered; its edge has fewer under way
 TOPICS_MAX = 10_000  # noted for one read; beyond it a copy of any topic counts as older
 
 
 class _Read:
-    __slots__ = ("deadline", "newest", "topics")
+    __slots__ = ("deadline", "newest", "taken", "topics")
 
     def __init__(self, deadline: int) -> None:
         self.deadline = deadline  # of the holding, on the served clock; 0: it is over
         self.newest = 0  # request that brought copies last
+        self.taken: dict[int, int] = {}  # by the last requests, how many of their copies were taken
         self.topics: set[bytes] | None = set()  # that came live; None: too many
 
 
@@ -59,9 +61,25 @@ class SessionReads:
         known.newest, former = max(known.newest, request), known.newest
         return request > former
 
+    def note_taken(self, read: int, request: int, count: int) -> None:
+        """Note how many of a request's copies were taken."""
+        taken = self._reads[read].taken
+        taken[request] = count
+        if len(taken) > REQUESTS_MAX:
+            del taken[next(iter(taken))]
+
+    def taken(self, read: int, request: int) -> int:
+        """Return how many of a request's copies were taken when it came first."""
+        return self._reads[read].taken.get(request, 0)
+
     def end(self, read: int) -> None:
         """All copies of a read are queued."""
         self._reads.pop(read, None)
+
+    def end_holds(self) -> None:
+        """Live messages wait no more; the reads go on, and bring nothing older."""
+        for read in self._reads.values():
+            read.deadline = 0
 
     def expire(self, now: int) -> None:
         """Live messages have waited long enough for the reads whose deadline came."""

@@ -234,7 +234,7 @@ class Edge:
             CloseSession: lambda m: SessionClosed(m.request, True),
             RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
             ReleaseInbound: lambda m: InboundReleased(m.request),
-            DeliverRetained: lambda m: RetainedDelivered(m.request),
+            DeliverRetained: lambda m: RetainedDelivered(m.request, taken=len(m.messages)),
             ListAway: lambda m: AwayListed(m.request),
             RevokeAway: lambda m: AwayRevoked(m.request, len(m.topic_filters)),
         }

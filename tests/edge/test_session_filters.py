@@ -71,7 +71,7 @@ def test_pieces_are_one_retained_read(edge: Edge) -> None:
     while asked := edge.take(DeliverRetained):
         delivered += asked
         for request in asked:
-            edge.storage(RetainedDelivered(request.request))
+            edge.storage(RetainedDelivered(request.request, taken=len(request.messages)))
         edge.turn()
     assert {request.read for request in delivered} == {first.request}
     assert [request.done for request in delivered].count(True) == 1 and delivered[-1].done

@@ -255,3 +255,70 @@ def test_no_copy_in_the_queue_follows_a_newer_value_of_qos_0(crash: bool) -> Non
         [],
     )
     assert [push.payload for push in alice.received if push.topic == b"a/c"][-3:] == [b"old", b"older", b"oldest"]
+
+
+def copies_for(cluster: Cluster, alice: Connection, read: int, *topics: str, done: bool = False) -> int:
+    """Deliver copies at QoS 1 that are retained; return how many of them the partition took."""
+    edge = cluster.edges["e1"]
+    number = next(edge.requests)
+    messages = [RetainedMessage(topic, b"kept", 1, b"", 0xFFFFFFFF, 0, 1, at) for at, topic in enumerate(topics, 1_000)]
+    edge.ask(DeliverRetained(number, 0, edge.epoch(0), alice.session, alice.owner_epoch, messages, done, read))
+    cluster.settle()
+    (answer,) = [one for one in edge.answers(RetainedDelivered) if one.request == number]
+    return int(answer.taken)
+
+
+def test_copies_that_find_no_room_wait_and_push_nothing_out() -> None:
+    """A queue takes copies up to three quarters of its bound, and says how many; live messages have the rest."""
+    cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=40, outbound_window_max=5))
+    alice = cluster.edges["e1"].open("alice")
+    read = begin_read(cluster, alice)
+    topics = [f"a/{number:03}" for number in range(100)]
+    taken = copies_for(cluster, alice, read, *topics)
+    assert taken == 30
+    assert copies_for(cluster, alice, read, *topics[taken:]) == 0
+    edge = cluster.edges["e1"]
+    for number in range(10):
+        edge.publish(PublishMessage(0, b"a/live", b"%d" % number, 1), 0)
+    cluster.settle()
+    for _ in range(200):
+        for push in list(alice.outbound.values()):
+            edge.acknowledge(push, 4)
+        cluster.settle()
+        if taken < 100:
+            taken += copies_for(cluster, alice, read, *topics[taken:])
+    assert copies_for(cluster, alice, read, done=True) == 0
+    assert cluster.primary(0).core.event_counts().get("dropped_queue_full", 0) == 0
+    got = [push.topic.decode() for push in alice.received]
+    assert [topic for topic in got if topic != "a/live"] == topics and got.count("a/live") == 10
+
+
+def test_a_request_that_comes_again_is_answered_as_before() -> None:
+    """A link broke before the answer came: its copies are not queued twice, and what did not fit still waits."""
+    cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=8))
+    alice = cluster.edges["e1"].open("alice")
+    edge = cluster.edges["e1"]
+    read, number = begin_read(cluster, alice), next(edge.requests)
+    messages = [RetainedMessage(f"a/{one}", b"kept", 1, b"", 0xFFFFFFFF, 0, 1, one) for one in range(1, 10)]
+    for _ in range(2):
+        edge.ask(DeliverRetained(number, 0, edge.epoch(0), alice.session, alice.owner_epoch, messages, False, read))
+        cluster.settle()
+    assert [one.taken for one in edge.answers(RetainedDelivered) if one.request == number] == [6, 6]
+    assert len(alice.received) == 6
+
+
+def test_a_hold_ends_before_the_queue_is_full() -> None:
+    """Live messages wait for a read that lasts; none of them is dropped for that."""
+    cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=40))
+    alice = cluster.edges["e1"].open("alice")
+    begin_read(cluster, alice)
+    edge = cluster.edges["e1"]
+    for number in range(60):
+        edge.publish(PublishMessage(0, b"a/live", b"%d" % number, 1), 0)
+        cluster.settle()
+        for push in list(alice.outbound.values()):
+            edge.acknowledge(push, 4)
+    cluster.settle()
+    assert [push.payload for push in alice.received] == [b"%d" % number for number in range(60)]
+    counts = cluster.primary(0).core.event_counts()
+    assert counts["holds_cut_full"] == 1 and counts.get("dropped_queue_full", 0) == 0

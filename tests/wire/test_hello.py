@@ -51,7 +51,7 @@ def test_any_split_and_what_follows() -> None:
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n", "does not speak"),
         (HEADER.pack(HELLO_BYTES_MAX + 1, FrameKind.HELLO, 0, PROTOCOL_VERSION, 0), "does not speak"),
-        (HEADER.pack(0, FrameKind.HELLO, 0, 9, 0), "version 9, this node 7"),
+        (HEADER.pack(0, FrameKind.HELLO, 0, 9, 0), "version 9, this node 8"),
         (HEADER.pack(1, FrameKind.HELLO, 0, PROTOCOL_VERSION, 0) + b"\xc1", "unreadable HELLO"),
     ],
 )

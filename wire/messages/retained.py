@@ -105,7 +105,11 @@ class DeliverRetained(Message, tag="DeliverRetained"):
 
 
 class RetainedDelivered(Message, tag="RetainedDelivered"):
-    """Committed; or not done (``again``): the read began under a former primary."""
+    """Committed; or not done (``again``): the read began under a former primary.
+
+    ``taken``: how many of the messages, the first ones, are queued or were sent; for the others there is no room now.
+    """
 
     request: U64
     again: bool = False
+    taken: Counted = 0

@@ -1,0 +1,273 @@
+"""Copies of retained messages for the client of a read: to its connection, or into the queue of its durable session.
+
+As many as there is room for: a copy that would be dropped waits for its client instead. An ephemeral session has room
+for half of what it may queue, and a durable one as far as its partition says: what that does not take is asked again,
+one message at first. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from edge.clients.client import Client
+from edge.cluster.partition_requests import PartitionRequests
+from edge.hot.state import Inbound
+from edge.node.node import EdgeNode
+from edge.node.ports import Delivery
+from edge.rights.client_rights import ClientRights
+from edge.subscriptions.ephemeral_sessions import identifier_properties
+from edge.subscriptions.held_live import HeldMessages
+from edge.subscriptions.retained_pages import RetainedPages
+from edge.subscriptions.retained_read import ReadPage, RetainedRead, SubscribeReads
+from edge.subscriptions.sys_topics import SysTopics
+from wire.messages.batches import NO_EXPIRY
+from wire.messages.control import Control
+from wire.messages.retained import RetainedDelivered, RetainedMessage
+from wire.messages.sessions import Subscription
+
+__all__ = ["RetainedCopies"]
+
+DELIVER_MAX = 500  # messages in one DeliverRetained
+DELIVER_BYTES_MAX = 1024 * 1024  # of them, or one message
+REQUESTS_MAX = 8  # DeliverRetained of one SUBSCRIBE that are not answered
+COPY_BYTES = 32  # of a copy besides topic, properties and payload, at most
+RETRY_S, RETRY_S_MAX = 0.1, 2.0  # before a queue without room is asked again
+
+Finish = Callable[[ReadPage], None]
+
+
+@dataclass(slots=True, frozen=True)
+class _Queued:
+    """Retained messages that a durable session's partition was asked to queue."""
+
+    copies: "RetainedCopies"
+    page: ReadPage
+    finish: Finish
+
+    def answered(self, answer: Control) -> None:
+        """Go on with what was not taken, or read again where the session has a new primary."""
+        if isinstance(answer, RetainedDelivered):
+            self.copies.queued(self.page, answer, self.finish)
+
+
+class RetainedCopies:
+    """Delivers the pages of one edge.
+
+    Args:
+        node: This edge.
+        loop: Delivers copies to ephemeral sessions.
+        requests: Requests to partitions.
+        held: Live messages that wait for the retained ones.
+        sys: The values of $SYS.
+        rights: What each client may receive.
+        pages: Where pages wait for room.
+        begin: Begins to read for a SUBSCRIBE.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: Delivery,
+        requests: PartitionRequests,
+        held: HeldMessages,
+        sys: SysTopics,
+        rights: ClientRights,
+        pages: RetainedPages,
+        begin: Callable[[SubscribeReads], None],
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._requests = requests
+        self._held = held
+        self._sys = sys
+        self._rights = rights
+        self._pages = pages
+        self._begin = begin
+        self._retries: dict[Client, float] = {}  # durable sessions whose queue has no room: when to ask again
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for its time."""
+        return bool(self._retries)
+
+    def deliver(self, page: ReadPage, finish: Finish) -> bool:
+        """Deliver what there is room for; False if some is left. ``finish`` is called when all of it is delivered."""
+        if page.read.whole.durable:
+            return self._queue(page, finish)
+        return self._write(page, finish)
+
+    # --- ephemeral sessions
+
+    def _write(self, page: ReadPage, finish: Finish) -> bool:
+        read, messages = page.read, page.messages
+        client, subscription, hold = read.whole.client, read.subscription, read.whole.hold
+        assert messages is not None, "the page is not checked"
+        identifiers = identifier_properties([subscription])
+        waited_s = int(self._node.now - page.arrived)
+        while page.at < len(messages):
+            message = messages[page.at]
+            qos = min(message.qos, subscription.qos)
+            size = len(message.payload) + len(message.topic) * 4 + len(message.properties) + len(identifiers)
+            if not self._loop.can_take(client.conn, size + COPY_BYTES, qos):
+                self._loop.report_room(client.conn)
+                return False
+            page.at += 1
+            if not self._may_receive(client, message.topic, qos):
+                continue
+            if hold is not None and self._held.is_held(hold, message):
+                continue  # the live one follows
+            expiry_s = message.expiry_s
+            if expiry_s != NO_EXPIRY:
+                if waited_s >= expiry_s:  # [MQTT-3.3.2-5]
+                    self._node.count("dropped_retained_expired")
+                    self.note(read, "expired", message.topic)
+                    continue
+                expiry_s -= waited_s
+            publish = Inbound(
+                message.topic.encode(), message.payload, message.qos, True, message.properties, 5, expiry_s
+            )
+            self._loop.deliver(client.conn, publish, qos, identifiers)
+        finish(page)
+        return True
+
+    def deliver_sys(self, client: Client, subscription: Subscription) -> None:
+        """Deliver the current values of $SYS."""
+        identifiers = identifier_properties([subscription])
+        for topic, value in self._sys.matching(subscription.topic_filter):
+            if not self._may_receive(client, topic, 0):
+                continue
+            self._loop.deliver(client.conn, Inbound(topic.encode(), value, 0, True), 0, identifiers)
+
+    def _may_receive(self, client: Client, topic: str, qos: int) -> bool:
+        if self._rights.may_receive(client, topic, qos):
+            return True
+        self._node.count("dropped_retained_rights")
+        self._node.journal.note("drop", "not_authorized", client.client_id, topic, detail="retained")
+        return False
+
+    def note(self, read: RetainedRead, reason: str, topic: str) -> None:
+        """Write a drop down."""
+        self._node.journal.note("drop", reason, read.whole.client.client_id, topic, detail="retained")
+
+    # --- durable sessions
+
+    def _queue(self, page: ReadPage, finish: Finish) -> bool:
+        read = page.read
+        whole, subscription = read.whole, read.subscription
+        client = whole.client
+        if whole.requests >= (1 if whole.retry_s else REQUESTS_MAX) or client in self._retries:
+            return False
+        if not self._loop.can_take(client.conn, 0, 0):  # QoS 0 goes to the connection past the queue
+            self._loop.report_room(client.conn)
+            return False
+        allowed = [one for one in page.rest if self._may_receive(client, one.topic, min(one.qos, subscription.qos))]
+        if len(allowed) < page.count:
+            page.after, page.messages, page.at = page.last_delivered, allowed, 0
+        if not allowed:
+            finish(page)
+            return True
+        identifiers = identifier_properties([subscription])
+        messages = [
+            RetainedMessage(
+                one.topic,
+                one.payload,
+                min(one.qos, subscription.qos),
+                one.properties + identifiers,
+                one.expiry_s,
+                one.origin_kind,
+                one.origin_a,
+                one.origin_b,
+            )  # without its user, who is judged: the session's partition has no use for that
+            for one in allowed[: _chunk(allowed, 1 if whole.retry_s else DELIVER_MAX)]
+        ]
+        if self._send(whole, messages, _Queued(self, page, finish).answered):
+            whole.requests += 1
+        else:
+            page.at += page.count
+            finish(page)
+        return True
+
+    def _send(
+        self,
+        whole: SubscribeReads,
+        messages: list[RetainedMessage],
+        answered: Callable[[Control], None],
+        *,
+        done: bool = False,
+        begin: bool = False,
+    ) -> bool:
+        request = self._requests.of(whole.client).deliver_retained(messages, 0 if begin else whole.number, done=done)
+        whole.number = request.read
+        if self._requests.ask(request, answered, self._node.now):
+            return True
+        self._node.count("retained_reads_dropped")
+        return False
+
+    def queued(self, page: ReadPage, answer: RetainedDelivered, finish: Finish) -> None:
+        """A partition has taken some messages of a page, the first ones."""
+        whole = page.read.whole
+        client = whole.client
+        whole.requests -= 1
+        if client.conn.closed:
+            return
+        if answer.again:
+            self._begin_again(whole)
+        page.at += min(answer.taken, page.count)
+        if answer.taken:
+            whole.retry_s = 0.0
+        if not page.count:
+            finish(page)
+        else:
+            if not answer.taken and not whole.over:
+                whole.retry_s = min(RETRY_S_MAX, 2 * whole.retry_s or RETRY_S)
+                self._retries[client] = self._node.now + whole.retry_s
+                self._node.count("retained_reads_waited")
+            self._pages.put(page)
+        if client not in self._retries:
+            self._pages.resume(client)
+
+    def _begin_again(self, whole: SubscribeReads) -> None:
+        """The session has a new primary, which held nothing while this was read: hold there, then read again."""
+        if whole.over:
+            return
+        whole.over = True
+        held = whole.client.subscriptions
+        wanted = [one for one in whole.wanted if held.get(one.topic_filter) is one]  # neither removed nor replaced
+        if wanted:
+            self._node.count("retained_reads_again")
+            fresh = SubscribeReads(whole.client, True, None, wanted)
+            self._send(fresh, [], partial(self._begun, fresh), begin=True)
+
+    def _begun(self, whole: SubscribeReads, answer: Control) -> None:
+        del answer
+        if not whole.client.conn.closed:
+            self._begin(whole)
+
+    def end(self, whole: SubscribeReads) -> None:
+        """All copies of a SUBSCRIBE are queued: its partition holds live messages no more."""
+        self._send(whole, [], partial(self._ended, whole), done=True)
+
+    def _ended(self, whole: SubscribeReads, answer: Control) -> None:
+        if isinstance(answer, RetainedDelivered) and answer.again and not whole.client.conn.closed:
+            self._begin_again(whole)
+
+    def closed(self, client: Client) -> None:
+        """A connection is gone."""
+        self._retries.pop(client, None)
+
+    def tick(self, now: float) -> None:
+        """Ask queues again that had no room."""
+        for client in [client for client, at in self._retries.items() if at <= now]:
+            del self._retries[client]
+            self._pages.resume(client)
+
+
+def _chunk(messages: list[RetainedMessage], most: int) -> int:
+    """Return how many of some messages go into one request."""
+    count = octets = 0
+    for message in messages[:most]:
+        octets += len(message.payload) + len(message.properties) + len(message.topic)
+        if count and octets > DELIVER_BYTES_MAX:
+            break
+        count += 1
+    return count
