@@ -174,7 +174,7 @@ class ToyHandler:
     def sent(self, conn: Any, octets: int) -> None:
         raise AssertionError((conn, octets))
 
-    def has_room(self, conn: Conn) -> None:
+    def has_room(self, conn: Any) -> None:
         """Nothing waits for room."""
 
     def memory_exceeded(self) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from conf.limit_settings import EdgeConduct, ListenerLimits
+from conf.limit_settings import PACKET_BYTES_MAX, EdgeConduct, ListenerLimits
 from conf.login_settings import EdgeLogin, ListenerLogin
 from conf.node_settings import NAME_PATTERN, named_tables, split_list
 from conf.rules_settings import EdgeRules, ListenerRules
@@ -19,8 +19,14 @@ __all__ = ["EdgeSettings", "ListenerSettings"]
 
 KIB = 1024
 MIB = 1024 * KIB
-PACKET_BYTES_MAX = 8 * MIB - 320 * KIB  # with its partitions and share it fits into one frame between nodes (8 MiB)
 
+LISTENER_BOUNDS = {  # of a listener: the edge's, which may only be narrowed
+    "packet_bytes_max": "maximum_packet_size",
+    "topic_levels_max": "topic_levels_max",
+    "keep_alive_max_s": "keep_alive_max_s",
+    "filters_max": "filters_per_session_max",
+    "publish_rate_max": "publish_rate_max",
+}
 ADVERTISE_CHARS_MAX = 96  # as much as gossip carries
 
 
@@ -155,11 +161,11 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         default=MIB + 64 * KIB,  # a payload of 1 MiB with its topic and properties
         ge=KIB,
         le=PACKET_BYTES_MAX,
-        description="bytes of a packet from a client; larger ones end the connection (0x95)",
+        description="bytes of a packet from a client; larger ones end the connection (0x95); a listener may have fewer",
     )
     announce_maximum_packet_size: bool = Field(
         default=True,
-        description="tell every MQTT 5 client; false: those that send a limit of their own, as `stratamq up` does",
+        description="tell every MQTT 5 client; false: those that send a limit of their own",
     )
     drain_rate: int = Field(
         default=200,
@@ -210,7 +216,10 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         description="retained messages that one filter brings; beyond it an event, and a reason in the next SUBACK",
     )
     retained_hold_s: float = Field(
-        default=5.0, gt=0, le=60, description="s that live messages of a new subscription wait for its retained ones"
+        default=5.0,
+        gt=0,
+        le=60,
+        description="s that live messages of a new subscription wait for its retained ones; of a stored session: 5 s",
     )
     retained_rate_max: float = Field(
         default=0.0,
@@ -364,4 +373,19 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
     def _consistent(self) -> "EdgeSettings":
         if self.output_buffer_bytes_low >= self.output_buffer_bytes_max:
             raise ValueError("output_buffer_bytes_low must be below output_buffer_bytes_max")
+        for listener in self.listeners:
+            for name, of_edge in LISTENER_BOUNDS.items():
+                value, most = getattr(listener, name), getattr(self, of_edge)
+                if 0 < most < value:
+                    raise ValueError(
+                        f"listeners.{listener.name}.{name} = {value} has no effect above edge.{of_edge} = {most}, "
+                        f"which all listeners have: raise edge.{of_edge}, or lower this one"
+                    )
+            inflight = max(self.receive_maximum, self.outbound_window_max)
+            if listener.inflight_max > inflight:
+                raise ValueError(
+                    f"listeners.{listener.name}.inflight_max = {listener.inflight_max} has no effect above "
+                    f"edge.receive_maximum and edge.outbound_window_max, the larger of which is {inflight}: raise one "
+                    f"of these, or lower this one"
+                )
         return self

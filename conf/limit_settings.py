@@ -5,7 +5,9 @@ A setting enters with its reader; ``conf/edge_settings.py`` takes both models as
 
 from pydantic import BaseModel, Field, model_validator
 
-__all__ = ["EdgeConduct", "ListenerLimits"]
+__all__ = ["PACKET_BYTES_MAX", "EdgeConduct", "ListenerLimits"]
+
+PACKET_BYTES_MAX = (8 << 20) - (320 << 10)  # with its partitions and share it fits into one frame between nodes (8 MiB)
 
 
 class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
@@ -81,31 +83,31 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=65535,
-        description="QoS 1/2 messages open in each direction with one client here, 0: the edge's; MQTT 5 is told",
+        description="QoS 1/2 messages open in each direction with a client, at most and 0: the edge's; MQTT 5 is told",
     )
     packet_bytes_max: int = Field(
         default=0,
         ge=0,
-        le=1 << 28,
-        description="bytes of a packet from one client here, 0: the edge's maximum_packet_size; MQTT 5 is told",
+        le=PACKET_BYTES_MAX,
+        description="bytes of a client's packet, at most and 0: the edge's maximum_packet_size; MQTT 5 is told",
     )
     topic_levels_max: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="levels of a topic name or filter of one client here, 0: the edge's; deeper ones get 0x90 or 0x8F",
+        description="levels of a topic of one client here, at most and 0: the edge's; deeper ones get 0x90 or 0x8F",
     )
     keep_alive_max_s: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="s; a longer Keep Alive, or none, becomes this here, 0: the edge's; MQTT 5 is told",
+        description="s; a longer Keep Alive, or none, becomes this here, at most and 0: the edge's; told MQTT 5",
     )
     filters_max: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="subscriptions of one session here, 0: filters_per_session_max of the edge; more get 0x97",
+        description="subscriptions of one session, at most and 0: the edge's filters_per_session_max; more get 0x97",
     )
     connections_user_max: int = Field(
         default=0,
@@ -141,13 +143,13 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0,
         ge=0,
         le=100_000_000,
-        description="messages queued for one session, 0: storage.queue_messages_max; what then: storage.queue_full",
+        description="messages queued for a session, at most and 0: storage.queue_messages_max; see queue_full",
     )
     queue_bytes_max: int = Field(
         default=0,
         ge=0,
         le=1 << 40,
-        description="bytes queued for one session, 0: storage.queue_bytes_max; what then: storage.queue_full",
+        description="bytes queued for a session, at most and 0: storage.queue_bytes_max; see queue_full",
     )
     proxy_identity: bool = Field(
         default=False,

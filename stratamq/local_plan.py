@@ -277,8 +277,7 @@ class _Writer:
             table |= {"bind": "127.0.0.1", "allow_anonymous": True, "roles_file": self._data / "roles.toml", **roles}
         room: dict[str, object] = {"user_property_bytes_max": 128 * 1024, "client_id_bytes_max": 65_535}
         # No limit per address either: all clients of such a cluster come from one.
-        room |= {"session_rate": 0.0, "failed_logins_max": 0, "flapping_ends_max": 0}
-        room |= {"announce_maximum_packet_size": False, "listeners": listeners}
+        room |= {"session_rate": 0.0, "failed_logins_max": 0, "flapping_ends_max": 0, "listeners": listeners}
         node = self._node(name, "edge", {"edge": room}, link_port=0)
         node.listeners.update({listener: int(str(table["port"])) for listener, table in listeners.items()})
         return node

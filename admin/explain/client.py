@@ -119,8 +119,9 @@ def _ended(journal: Sequence[SeenJournal], now_ms: int) -> Iterator[Step]:
         ("session_end", "its session ended"),
         ("refused", "it was refused"),
         ("kicked", "it was kicked"),
+        ("ended", "its edge ended its connection"),
     ):
-        entry = _newest(journal, event)
+        entry = _newest([one for one in journal if event != "ended" or (one.reason or "").startswith("0x")], event)
         if entry is not None:
             of = f": {entry.reason}" if entry.reason else ""
             more = f" ({entry.detail})" if entry.detail else ""

@@ -152,7 +152,7 @@ class Clients:
         if not isinstance(client, Client):
             self._loop.close(conn, linger=False)
             return
-        self.count_end(f"{int(reason_code):#04x}", client)
+        self.count_end(f"{int(reason_code):#04x}", client, self._bound_of(client, reason_code))
         if client.phase == Phase.NEW and reason_code == ReasonCode.UNSPECIFIED_ERROR:
             self._node.count("late_connects")
         if client.phase not in (Phase.NEW, Phase.OPENING, Phase.AUTHENTICATING):
@@ -199,12 +199,23 @@ class Clients:
             told = client.phase == Phase.OPEN and client.version == 5
             self._loop.cut(client.conn, last if told else b"")
 
-    def count_end(self, reason: str, client: Client | None = None) -> None:
+    def _bound_of(self, client: Client, reason_code: int) -> str:
+        """Return which bound a packet of a client was beyond, for the journal; "" for none."""
+        if reason_code != ReasonCode.PACKET_TOO_LARGE:
+            return ""
+        if not client.was_open:
+            return f"first packet above edge.unauthenticated_bytes_max={self._node.limits.unauthenticated_bytes_max}"
+        return (
+            f"packet above {client.known_bounds.packet_bytes_max} bytes (edge.maximum_packet_size or a stricter limit)"
+        )
+
+    def count_end(self, reason: str, client: Client | None = None, why: str = "") -> None:
         """Count the end of a connection by its reason, and write it down with the client that it is about."""
         self._node.count(f"disconnects_{reason}")
         if client is not None:
             event = EVENTS.get(reason, "ended")
-            self._node.journal.note(event, reason, client.client_id, detail=_whence(client, "connection"))
+            whence = _whence(client, "connection")
+            self._node.journal.note(event, reason, client.client_id, detail=f"{why}; {whence}" if why else whence)
 
 
 def _whence(client: Client, what: str) -> str:

@@ -1,8 +1,8 @@
-"""$SYS: this edge's figures as retained messages, with all of Mosquitto's names, and the nodes of its map.
+"""$SYS: this edge's figures as retained messages, with Mosquitto's names, and the nodes of its map.
 
 They never leave the edge: a subscriber sees the figures of the node that it is connected to. Topics under $SYS that are
-routed are in ``edge/subscriptions/sys_scope.py``. An edge stores nothing, so names of what a broker stores are 0 here:
-storage nodes show theirs on ``/metrics``. Source: mosquitto(8), "Broker Status".
+routed are in ``edge/subscriptions/sys_scope.py``. An edge stores nothing, so it has no topic of what a broker stores:
+storage nodes show that on ``/metrics``. Source: mosquitto(8), "Broker Status".
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,6 @@ from wire.messages.cluster_map import ClusterMap
 __all__ = ["SysTopics"]
 
 BROKER, LOAD, NODES = "$SYS/broker/", "$SYS/broker/load/", "$SYS/cluster/nodes/"
-# What a broker that stores would count: sessions of absent clients, messages that wait in queues, retained ones.
-STORED = (
-    "clients/disconnected",
-    "clients/inactive",
-    "clients/expired",
-    "messages/stored",
-    "store/messages/count",
-    "store/messages/bytes",
-    "retained messages/count",
-)
 
 
 class SysTopics:
@@ -76,8 +66,7 @@ class SysTopics:
         clients, held = counters.get("clients", 0), counters.get("held_bytes", 0)
         most = self._most
         most["clients"], most["held"] = max(most.get("clients", 0), clients), max(most.get("held", 0), held)
-        shown: dict[str, object] = dict.fromkeys((f"{BROKER}{name}" for name in STORED), 0)
-        return shown | {
+        return {
             "$SYS/broker/clients/connected": clients,
             "$SYS/broker/clients/active": clients,
             "$SYS/broker/clients/total": clients,

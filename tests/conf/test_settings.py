@@ -168,3 +168,32 @@ def test_membership_is_handed_in() -> None:
     assert config.membership == Model(profile="local")
     with pytest.raises(UserError, match="unknown room membership"):
         load("edge", environment={}, flags=("membership.profile=local",))
+
+
+def bounded(limit: str, of_edge: str = "") -> str:
+    """Return an edge's file with a limit of a listener, and one of all of them."""
+    return f"[edge]\n{of_edge}\n[edge.listeners.plain]\nport = 1883\ntls = false\n{limit}\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "of_edge", "most"),
+    [
+        ("packet_bytes_max = 2000000", "", "edge.maximum_packet_size = 1114112"),
+        ("topic_levels_max = 33", "", "edge.topic_levels_max = 32"),
+        ("keep_alive_max_s = 3601", "", "edge.keep_alive_max_s = 3600"),
+        ("filters_max = 1001", "", "edge.filters_per_session_max = 1000"),
+        ("publish_rate_max = 51.0", "publish_rate_max = 50.0", "edge.publish_rate_max = 50.0"),
+        ("inflight_max = 65", "", "edge.receive_maximum and edge.outbound_window_max, the larger of which is 64"),
+    ],
+)
+def test_a_limit_of_a_listener_that_cannot_hold_is_refused(tmp_path: Path, limit: str, of_edge: str, most: str) -> None:
+    """A wider one than its edge's has no effect: what, where, and what to do, in one line."""
+    (line,) = [line for line in mistakes(tmp_path, bounded(limit, of_edge)) if "listeners" in line]
+    assert f"listeners.plain.{limit} has no effect above" in line and most in line and "lower this one" in line
+
+
+def test_a_limit_of_a_listener_that_can_hold_is_taken(tmp_path: Path) -> None:
+    """As large as its edge's, or where that has none."""
+    for limit in ("packet_bytes_max = 1114112", "inflight_max = 64", "publish_rate_max = 100.0"):
+        assert edge(tmp_path, bounded(limit))
+    assert edge(tmp_path, bounded("packet_bytes_max = 2000000", "maximum_packet_size = 2000000"))

@@ -80,3 +80,14 @@ def test_every_drop_of_the_loop_is_noted() -> None:
             if is_drop and not any(re.search(r"note_drops?\(", near) for near in lines[max(0, at - 1) : at + 4]):
                 bare.append(f"{file.name}:{at + 1}")
     assert not bare
+
+
+def test_a_packet_that_is_too_large_is_written_down_with_its_bound() -> None:
+    """A 3.1.1 client is closed without a word and comes back for ever: its operator reads why."""
+    edge = Edge()
+    session = edge.client("zigbee", version=4)
+    session.publish("t", bytes(1_200_000))
+    assert session.closed and session.read() == []
+    (row,) = [row for row in rows(edge, "journal") if row.event == "ended"]
+    assert (row.client_id, row.reason) == ("zigbee", "0x95")
+    assert row.detail is not None and row.detail.startswith("packet above 1114112 bytes (edge.maximum_packet_size")

@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from access.identity.principal import CertificateFacts
-from conf.edge_settings import PACKET_BYTES_MAX, EdgeSettings
+from conf.edge_settings import EdgeSettings
+from conf.limit_settings import PACKET_BYTES_MAX
 from edge.clients.client import Client
 from edge.limits_of_settings import edge_limits, hot_limits
 from edge.login import certificate_facts

@@ -122,3 +122,15 @@ def test_a_forwarded_state_reaches_a_local_subscriber() -> None:
     session.read()
     edge.core.hot.publish(edge.core.local(STATE.encode()), Inbound(STATE.encode(), b"0"))
     assert [(copy.topic_name, copy.payload) for copy in publishes(session)] == [(STATE, b"0")]
+
+
+def test_topics_of_what_an_edge_does_not_store_do_not_exist() -> None:
+    """A dashboard made for Mosquitto shows no value there, and not a wrong one."""
+    edge = Edge(EdgeLimits(sys_interval_s=10))
+    session = edge.client("s")
+    edge.turn(10.1)
+    session.subscribe("$SYS/broker/#", qos=0)
+    names = {copy.topic_name.removeprefix("$SYS/broker/") for copy in publishes(session)}
+    assert "clients/connected" in names
+    stored = ("disconnected", "inactive", "expired", "stored", "store/", "retained messages")
+    assert not [name for name in names if any(word in name for word in stored)]
