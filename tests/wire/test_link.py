@@ -111,7 +111,7 @@ def test_duplicates_below_taken_are_dropped_and_counted() -> None:
     ("data", "why"),
     [
         (HEADER.pack(FRAME_BYTES_MAX + 1, CONTROL, 0, PROTOCOL_VERSION, 1), "8388609 bytes"),
-        (HEADER.pack(0, CONTROL, 0, PROTOCOL_VERSION + 1, 1), "version 8"),
+        (HEADER.pack(0, CONTROL, 0, PROTOCOL_VERSION + 1, 1), "version 9"),
         (HEADER.pack(0, CONTROL, 0, PROTOCOL_VERSION, 2), "gap: frame 2 came after frame 0"),
         (HEADER.pack(0, CONTROL, 0, PROTOCOL_VERSION, 0), "gap"),
         (HEADER.pack(0, FrameKind.HELLO, 0, PROTOCOL_VERSION, 0), "second HELLO"),

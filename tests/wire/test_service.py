@@ -383,7 +383,7 @@ async def test_another_protocol_version_is_one_line_on_both_sides(
             assert router.hub.refusals == {"certificate": 0, "hello": 1}
             nursery.cancel_scope.cancel()
     (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert line == "refused a link: the peer speaks link protocol version 2, this node 7"
+    assert line == "refused a link: the peer speaks link protocol version 2, this node 8"
 
 
 async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -405,4 +405,4 @@ async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptu
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     (line,) = [record.getMessage() for record in caplog.records if "cannot link" in record.getMessage()]
-    assert line.endswith("the peer speaks link protocol version 2, this node 7")
+    assert line.endswith("the peer speaks link protocol version 2, this node 8")
