@@ -41,7 +41,7 @@ def test_a_record_that_comes_when_the_right_is_gone() -> None:
 
 
 def test_a_repeat_behind_pubrec() -> None:
-    """NIST: protect. PUBREC was sent under the old right and lost: the repeat has the same answer, and no second copy."""
+    """NIST: protect. PUBREC was sent under the old right and lost: a repeat has the same answer, and no second copy."""
     edge, anna, reader = place()
     anna.publish("up/a", qos=2, identifier=5)
     assert [packet.reason_code for packet in anna.read()] == [0]
