@@ -1,4 +1,4 @@
-"""What an audit asks of an engine: the work on rows."""
+"""The interface between an audit and its engine: the work on rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Present(NamedTuple):
 
 
 class ProofInput(NamedTuple):
-    """What the proof reads."""
+    """Input of the proof."""
 
     ledgers: list[str]  # URIs of files
     exported: dict[int, int]  # partition -> op_index
@@ -58,7 +58,7 @@ class ProofInput(NamedTuple):
 
 
 class ProofResult(NamedTuple):
-    """What an engine returns for the proof."""
+    """Result of the proof."""
 
     proof: Proof
     folders: list[LedgerFolder]

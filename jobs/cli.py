@@ -35,7 +35,7 @@ def _run(module: str, context: typer.Context, *, needs_spark: bool = True) -> No
         print(f"stratamq jobs: {reason}", file=sys.stderr)
         raise typer.Exit(ExitCode.COULD_NOT_RUN)
     code = int(importlib.import_module(module).main(words))
-    if run:
+    if run and module not in ("jobs.prune", "jobs.bundle"):
         close_session()
     raise typer.Exit(code)
 

@@ -1,4 +1,4 @@
-"""What becomes of each row of a compaction: exactly one fate, and all of them are counted.
+"""The fate of each row of a compaction: exactly one, and all of them are counted.
 
 Rows in equal rows out plus rows removed, or nothing is published.
 """

@@ -322,7 +322,7 @@ def _stored_entries(number: int, partition: _Partition) -> StoredEntries:
 
 @dataclass(slots=True)
 class _PartitionTables:
-    """What the tables of the report need of one partition."""
+    """Facts of one partition for the tables of the report."""
 
     kinds: Counter[int]
     depths: list[tuple[int, int, int, str | None]]  # depth, partition, session, client

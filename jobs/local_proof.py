@@ -80,7 +80,7 @@ class AccountedDebt(NamedTuple):
 
 @dataclass(slots=True)
 class StoredEntries:
-    """What an export says about queue entries."""
+    """Queue entries of an export, and those that its session rows call finished."""
 
     queued: set[tuple[int, int, int]] = field(default_factory=set)  # partition, session, session_seq
     acked_up_to: dict[tuple[int, int], int] = field(default_factory=dict)  # partition, session
@@ -185,7 +185,7 @@ class _Acked:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of the entries of one debt."""
+    """Outcome of the entries of one debt."""
 
     seqs: set[int] = field(default_factory=set)
     delivered: int = 0

@@ -1,4 +1,4 @@
-"""What a compaction asks of an engine: the work on rows."""
+"""The interface between a compaction and its engine: the work on rows."""
 
 from __future__ import annotations
 
