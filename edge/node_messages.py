@@ -23,7 +23,8 @@ from edge.publishing.publishing import Publishing
 from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
-from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, standing
+from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, role_fault_of, standing
+from wire.links.roster import Roster
 from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.connects import ConnectAnswer, decode_answers
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
@@ -97,6 +98,7 @@ class NodeMessages:
         self._retained = retained
         self._operators = operators
         self._operator_messages = operator_messages
+        self._roster = Roster(lambda: node.map)
         self._kinds = kinds_from(TIER_EDGE)  # of frames, by the tier that sends them
         self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
             KickSession: self._kick,
@@ -130,6 +132,9 @@ class NodeMessages:
             if fault:
                 self._links.violated(peer, name_of(message), fault)
                 return
+            if role_fault := role_fault_of(key, message, self._roster):
+                self._links.violated(peer, name_of(message), role_fault)
+                continue
             if key.tier == TIER_ROUTER:
                 self.from_router(key.node, message)
             elif key.tier == TIER_STORAGE:

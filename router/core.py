@@ -5,7 +5,7 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from conf.events import say
@@ -40,7 +40,8 @@ from router.settings import RouterSettings
 from wire.decoding import Unreadable
 from wire.links.allowed import TIER
 from wire.links.refusals import Refusals
-from wire.messages.cluster_map import MapDelta, NodeEntry
+from wire.links.roster import Roster
+from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.messages.looks import Look
@@ -79,12 +80,14 @@ class RouterCore:
         settings: RouterSettings,
         *,
         ended_incarnation: int = 0,
+        group: Callable[[], Collection[str]] | None = None,
         believes: Callable[[], dict[str, Believed]] = dict,
         utc: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Set up.
 
         Args:
+            group: Returns the members of the Raft group, none while this router joins; None: as the map has them.
             believes: Returns each node as gossip sees it, which operators are shown.
             utc: Seconds since the epoch, by this machine's clock.
         """
@@ -99,7 +102,7 @@ class RouterCore:
         )
         self.counts: dict[str, int] = {}
         refusals = Refusals(self.count)
-        self._gate = FrameGate(self.count, refusals)
+        self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group))
         self._outbox = Outbox(self.node, self.count)
         self.tell = self._outbox.tell
         self._relaying = Relaying(self.tell, self.count)
@@ -116,6 +119,7 @@ class RouterCore:
             self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes, pruning
         )
         self._orders = NodeOrders(self.tell)
+        self._group = group
         self._answering = Answering(self, self.policy, self._orders, self.propose, self.tell, self.count, utc)
         self.looks, self.journal = self._answering.desk.desk, self._answering.desk.journal
         self._placement_requests = PlacementRequests()
@@ -207,7 +211,8 @@ class RouterCore:
     def _time(self, now: float) -> None:
         self._changed = True
         self.stop.step(now)
-        self.holder.beat(now)
+        if self._group is None or self.node in self._group():  # else the leader would refuse it
+            self.holder.beat(now)
         self._take_own()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
@@ -237,6 +242,7 @@ class RouterCore:
         if not self.leads:
             return
         self._late_storage.look(now)
+        self._relieve_strangers(cluster_map)
         owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)
         if owners:
             self.count("shards_rescued", len(owners))
@@ -248,6 +254,17 @@ class RouterCore:
         if stopped is not None:
             self.count("leases_stopped")
             self.leases.stop(stopped)
+
+    def _relieve_strangers(self, cluster_map: ClusterMap) -> None:
+        """Give the shards of routers that left the group to others; their leases are not renewed any more."""
+        if self._group is None:
+            return
+        group = self._group()
+        routers = cluster_map.live(TIER_ROUTER)
+        left = {entry.node: entry.incarnation for entry in routers if entry.node not in group and not entry.stops}
+        if left:
+            self.count("routers_left", len(left))
+            self.propose(StopNodes(left))
 
     def _take_own(self) -> bool:
         """Take what this router said to itself; return whether that was anything."""

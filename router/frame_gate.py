@@ -6,8 +6,9 @@ What a condemned peer sent behind that is void. Rules of who may say what: ``wir
 from collections.abc import Callable, Iterator
 
 from wire.decoding import Unreadable
-from wire.links.allowed import TIER, fault_of, kinds_from
+from wire.links.allowed import TIER, fault_of, kinds_from, role_fault_of
 from wire.links.refusals import Refusals
+from wire.links.roster import Roster
 from wire.messages.control import Control, decode_control, decode_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
@@ -23,11 +24,13 @@ class FrameGate:
     Args:
         count: Counts an event by name.
         refusals: Refusals of this router.
+        roster: Who is registered, and who is a router of the group.
     """
 
-    def __init__(self, count: Callable[[str], None], refusals: Refusals) -> None:
+    def __init__(self, count: Callable[[str], None], refusals: Refusals, roster: Roster) -> None:
         self._count = count
         self._refusals = refusals
+        self._roster = roster
         self._kinds = kinds_from(TIER_ROUTER)  # of frames, by the tier that sends them
         self._condemned: dict[PeerKey, str] = {}  # in this turn
 
@@ -51,6 +54,9 @@ class FrameGate:
                 self.condemn(now, peer, name_of(message), fault)
             if peer in self._condemned:
                 return
+            if role_fault := role_fault_of(peer, message, self._roster):
+                self._refusals.refuse(now, peer, name_of(message), role_fault)
+                continue
             yield message
 
     def unreadable(self, peer: PeerKey, error: Unreadable) -> None:

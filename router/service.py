@@ -131,6 +131,7 @@ class RouterService:
                 self._process.entry(bound),
                 RouterSettings(self._config.node.cluster, **shared_values(settings, RouterSettings)),
                 ended_incarnation=self._process.folder.ended_incarnation,
+                group=lambda: self._raft.configuration.peers(),
                 believes=self._gossip.believes,
                 utc=time.time,
             )
@@ -413,6 +414,8 @@ class RouterService:
     def _waits_for(self) -> str:
         """Return why this router decides nothing, in one line; "" if it does."""
         peers = self._raft.configuration.peers()
+        if self._config.node.id not in peers:
+            return f"not in the Raft group: `stratamq cluster join {self._config.node.id}` takes it in"
         others = sorted(set(peers) - self._connected - {self._config.node.id})
         if not self.core.leader and others:
             return f"the {len(peers)} routers have no leader; no link to {', '.join(others)}"

@@ -145,7 +145,7 @@ class PeerTable:
             dialled = conn.context if isinstance(conn.context, Dialled) else None
             if dialled is not None:
                 expect(key, dialled.tier, dialled.node)
-            self._admit(key)
+            self._admit(key, dialled=dialled is not None)
             peer = self._peer_of(key)
             told = dialled.told if dialled is not None else Told(key.incarnation, peer.link.taken)
             if dialled is None:
@@ -158,10 +158,11 @@ class PeerTable:
             return None
         return key
 
-    def _admit(self, key: PeerKey) -> None:
+    def _admit(self, key: PeerKey, *, dialled: bool) -> None:
         known = self._peers.get(key.node)
         incarnation, why = self._condemned.get(key.node, (-1, ""))
-        admit(self.identity, key, None if known is None else known[0], why if incarnation >= key.incarnation else None)
+        condemned = why if incarnation >= key.incarnation else None
+        admit(self.identity, key, None if known is None else known[0], condemned, dialled=dialled)
         if known is None and key.tier == TIER_OPERATOR:
             check_room(self.identity, key, sum(one.tier == TIER_OPERATOR for one, _ in self._peers.values()))
         if known is None and len(self._peers) >= PEERS_MAX:

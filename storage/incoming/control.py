@@ -12,7 +12,8 @@ from storage.hosting.waiting import PartitionRequest
 from storage.incoming.requests import Requests
 from storage.incoming.session_orders import SESSION_VERBS, carry_out
 from storage.looks.operators import Operators
-from wire.links.allowed import RELAYED, TIER, fault_of
+from wire.links.allowed import RELAYED, TIER, fault_of, role_fault_of
+from wire.links.roster import Roster
 from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -57,6 +58,7 @@ class ControlMessages:
     ) -> None:
         self._turn = turn
         self._lease = lease
+        self._roster = Roster(lambda: lease.map)
         self._partitions = partitions
         self._early = early
         self._requests = requests
@@ -64,10 +66,12 @@ class ControlMessages:
         self._operators = operators
 
     def take(self, peer: PeerKey, message: Control) -> None:
-        """Take one message, or condemn a peer that may not send it."""
+        """Take one message; condemn a peer that may never send it, refuse one that is not in that role now."""
         fault = fault_of(peer, TIER_STORAGE, message)
         if fault:
             self._turn.condemn(peer, name_of(message), fault)
+        elif role_fault := role_fault_of(peer, message, self._roster):
+            self._turn.refuse(peer, name_of(message), role_fault)
         elif peer.tier == TIER_ROUTER and self._lease.handle(self._turn.now, message):
             self._early.forget_before(self._lease.newest_at)
         elif isinstance(message, PartitionRequest):

@@ -98,6 +98,7 @@ class RouterProcess(LinkProcess):
             NodeEntry(self.node, TIER_ROUTER, incarnation, self.address),
             self.settings,
             ended_incarnation=ended_incarnation,
+            group=lambda: self.raft.configuration.peers(),
             utc=lambda: EPOCH_S + self.world.scheduler.now,
         )
         config = RaftConfig(

@@ -41,7 +41,7 @@ HIDDEN = frozenset(
     (
         *("counts", "_refusals", "_condemned", "acks_unknown"),  # refusals
         *("brought", "untold", "room", "dirty", "dirty_first", "dirty_last", "next_dirty"),  # our end of the link
-        *("packet", "turn_end_ns", "of_partitions"),  # of a turn
+        *("packet", "turn_end_ns", "of_partitions", "now"),  # of a turn
         "_peer",  # whose frame is being taken: set before each is judged
         *("building", "released", "_claims_after"),  # of answers: another edge's request is told that it is over
         "_new_client_id",  # the way back to the simulation

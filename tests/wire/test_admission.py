@@ -16,7 +16,7 @@ S1 = PeerKey("s1", "storage", 5)
 
 @pytest.mark.parametrize("known", [None, S1, S1._replace(incarnation=4)])
 def test_a_new_incarnation_and_the_same_one_are_admitted(known: PeerKey | None) -> None:
-    admit(EDGE, S1, known, None)
+    admit(EDGE, S1, known, None, dialled=True)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,23 @@ def test_an_incarnation_is_refused_in_one_line(
     key: PeerKey, known: PeerKey | None, condemned: str | None, words: str
 ) -> None:
     with pytest.raises(LinkError) as refused:
-        admit(EDGE, key, known, condemned)
+        admit(EDGE, key, known, condemned, dialled=True)
     assert str(refused.value) == words
+
+
+@pytest.mark.parametrize(
+    ("mine", "key", "why"),
+    [
+        (EDGE, PeerKey("r9", "router", 5), "router r9 dialled this edge, and a router dials no edge"),
+        (EDGE, S1, "storage s1 dialled this edge"),
+        (NodeIdentity("c", "s2", "storage", 7), PeerKey("r9", "router", 5), "router r9 dialled this storage"),
+    ],
+)
+def test_a_node_takes_no_link_that_was_its_own_to_dial(mine: NodeIdentity, key: PeerKey, why: str) -> None:
+    """NIST: protect. Any certificate of a router was listened to, from wherever it came."""
+    with pytest.raises(LinkError, match=why):
+        admit(mine, key, None, None, dialled=False)
+    admit(mine, key, None, None, dialled=True)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +89,11 @@ def test_a_gateway_takes_the_link_of_no_node() -> None:
     hello = Hello(PROTOCOL_VERSION, "c", "e1", "gateway", 5)
     key = check_hello(router, hello, ("c", "gateway", "e1"))
     assert key == PeerKey("gateway/e1", "gateway", 5)
-    admit(router, key, None, None)
+    admit(router, key, None, None, dialled=False)
     with pytest.raises(LinkError, match="came with the certificate of gateway e2"):
         check_hello(router, hello, ("c", "gateway", "e2"))
     with pytest.raises(LinkError, match="edge e1 takes no link from gateway gateway/e1"):
-        admit(EDGE, key, None, None)
+        admit(EDGE, key, None, None, dialled=False)
 
 
 def test_who_was_admitted_is_judged_again_when_its_link_begins() -> None:

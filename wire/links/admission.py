@@ -112,7 +112,7 @@ def _describe(identity: tuple[str, str, str]) -> str:
     return plain_text(f"{tier} {node} of cluster {cluster}")
 
 
-def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None) -> None:
+def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None, *, dialled: bool) -> None:
     """Judge an incarnation that HELLO and certificate agree on by what this node knows of its name.
 
     Args:
@@ -120,11 +120,16 @@ def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: st
         key: The incarnation.
         known: The incarnation of that name that has the link.
         condemned: Why this very incarnation is refused until it starts again; None: it is not.
+        dialled: This node opened the connection. What a higher tier says is taken only over such a one: its certificate
+            alone is no reason to listen to a router.
     Raises:
-        LinkError: Its tier has no business here or was another one before, it is over, or it broke the protocol.
+        LinkError: Its tier has no business here, does not dial this one, or was another one before, it is over, or it
+            broke the protocol.
     """
     if key.tier not in link_tiers(mine.tier):
         raise LinkError(f"{mine.tier} {mine.node} takes no link from {key.tier} {key.node}")
+    if not dialled and DIAL_RANK[key.tier] > DIAL_RANK[mine.tier]:
+        raise LinkError(f"{key.tier} {key.node} dialled this {mine.tier}, and a {key.tier} dials no {mine.tier}")
     if known is not None and known.tier != key.tier:
         raise LinkError(f"{key.node} was a {known.tier} and now claims to be a {key.tier}")
     if known is not None and known.incarnation > key.incarnation:

@@ -1,8 +1,9 @@
-"""Rights on a link: one table of message type, sender tier and receiver tier, each cell with its rule.
+"""Rights on a link: one table of message type, sender tier and receiver tier; each cell has its rule and its sender.
 
 Routers, storage nodes and edges judge every frame by it, the edge's compiled loop too. A message without a cell, or one
 that speaks for another node, has no honest cause: it is refused and its link is closed until that node starts again. A
-message that only its place forbids (the sender is not the primary any more) is refused, and the link stays.
+message that only the sender's place or role forbids (it is not the primary any more, it is no router of the cluster) is
+refused, and the link stays: the receiver's map may be the older one.
 Counting and logging of refusals is in ``wire/links/refusals.py``. Source: docs/protocol.md rule 1.8; docs/adr/0018.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
+from wire.links.roster import Roster
 from wire.messages import (
     away,
     control,
@@ -37,18 +39,22 @@ __all__ = [
     "FRAMES",
     "IDENTITY",
     "RELAYED",
+    "ROLE",
     "TIER",
     "Rule",
+    "Sender",
     "Standing",
     "fault_of",
     "kinds_from",
     "link_tiers",
     "may_send",
+    "role_fault_of",
     "standing",
 ]
 
 TIER = "tier"  # reasons of a refusal: no cell for these tiers
 IDENTITY = "identity"  # it speaks for another node, or another incarnation
+ROLE = "role"  # its sender is not in that role now, by the receiver's map or Raft group
 
 
 class Rule(enum.Enum):
@@ -62,15 +68,29 @@ class Rule(enum.Enum):
     ASKED = "a node that this very question was sent to"
 
 
+class Sender(enum.Enum):
+    """Role that an edge or storage node must have now to say something (``wire/links/roster.py``).
+
+    A router must be one of the cluster for whatever it says; an operator's or a gateway's certificate is its role.
+    """
+
+    CERTIFIED = "any holder of a certificate of the tier"
+    MEMBER = "an incarnation that the receiver's map has as alive"
+
+
 class Cell(NamedTuple):
-    """Which tier may send a message to which, and what must hold beside that."""
+    """Which tier may send a message to which, in which role, and what must hold beside that."""
 
     tiers: frozenset[tuple[str, str]]  # sender, receiver
     rule: Rule
+    sender: Sender
 
 
-def _cell(senders: str, receivers: str, rule: Rule = Rule.TIERS) -> Cell:
-    return Cell(frozenset(product(senders.split(), receivers.split())), rule)
+def _cell(senders: str, receivers: str, rule: Rule = Rule.TIERS, sender: Sender | None = None) -> Cell:
+    """Return a cell; routers speak as members, others by their certificates unless it says so."""
+    if sender is None:
+        sender = Sender.MEMBER if senders == TIER_ROUTER else Sender.CERTIFIED
+    return Cell(frozenset(product(senders.split(), receivers.split())), rule, sender)
 
 
 _NODES = "edge storage router"
@@ -99,7 +119,9 @@ CELLS: dict[type, Cell] = {
     routes.Invalidate: _cell("router", "edge"),
     routes.Invalidated: _cell("edge", "router"),
     nodes.Moved: Cell(
-        frozenset({(TIER_ROUTER, TIER_EDGE), (TIER_ROUTER, TIER_STORAGE), (TIER_STORAGE, TIER_EDGE)}), Rule.TIERS
+        frozenset({(TIER_ROUTER, TIER_EDGE), (TIER_ROUTER, TIER_STORAGE), (TIER_STORAGE, TIER_EDGE)}),
+        Rule.TIERS,
+        Sender.MEMBER,
     ),
     sessions.OpenSession: _cell("edge", "storage"),
     sessions.SessionOpened: _cell("storage", "edge", Rule.ASKED),
@@ -139,10 +161,10 @@ CELLS: dict[type, Cell] = {
     redispatch.RedispatchOrder: _cell("storage", "edge", Rule.PRIMARY),
     redispatch.RedispatchAnswer: _cell("edge", "storage", Rule.ASKED),
     # A gateway has the role of a viewer (access/operators/verbs.py).
-    operators.Admin: Cell(_OF_OPERATORS | {(TIER_GATEWAY, TIER_ROUTER)}, Rule.TIERS),
-    operators.AdminReply: Cell(_TO_OPERATORS | {(TIER_ROUTER, TIER_GATEWAY)}, Rule.TIERS),
-    looks.Look: Cell(_OF_OPERATORS, Rule.TIERS),
-    looks.Seen: Cell(_TO_OPERATORS, Rule.TIERS),
+    operators.Admin: Cell(_OF_OPERATORS | {(TIER_GATEWAY, TIER_ROUTER)}, Rule.TIERS, Sender.CERTIFIED),
+    operators.AdminReply: Cell(_TO_OPERATORS | {(TIER_ROUTER, TIER_GATEWAY)}, Rule.TIERS, Sender.CERTIFIED),
+    looks.Look: Cell(_OF_OPERATORS, Rule.TIERS, Sender.CERTIFIED),
+    looks.Seen: Cell(_TO_OPERATORS, Rule.TIERS, Sender.CERTIFIED),
     looks.StartTrace: _cell("operator", "edge storage"),
     looks.StopTrace: _cell("operator", "edge storage"),
     policy.FollowPolicy: _cell("edge", "router"),
@@ -222,6 +244,15 @@ def fault_of(peer: PeerKey, receiver_tier: str, message: control.Control) -> str
         return TIER
     look = messages[type(message)]
     return "" if look is None or look(peer, message) else IDENTITY
+
+
+def role_fault_of(peer: PeerKey, message: control.Control, roster: Roster) -> str:
+    """Return "", or ROLE where the sender does not have the role now that this message wants; its link stays."""
+    if peer.tier == TIER_ROUTER:
+        return "" if roster.is_router(peer) else ROLE
+    if CELLS[type(message)].sender is Sender.CERTIFIED or roster.is_registered(peer):
+        return ""
+    return ROLE
 
 
 def _is_own_kind(peer: PeerKey, message: nodes.Moved) -> bool:

@@ -182,7 +182,7 @@ class LinkTable:
         """
         peer = self._peers.get(key.node)
         if peer is None or peer.key != key:
-            self._admit(key)
+            self._admit(key, dialled=True)  # by the map, or judged already by who dialled
         if peer is not None and peer.key != key:
             self.forget(key.node)
             peer = None
@@ -234,7 +234,7 @@ class LinkTable:
         """
         key = check_hello(self.identity, hello, certified)
         expect(key, tier, node)
-        self._admit(key)
+        self._admit(key, dialled=True)
         return key
 
     def accepted(self, hello: Hello, certified: tuple[str, str, str] | None) -> tuple[PeerKey, Told, bytes]:
@@ -246,22 +246,23 @@ class LinkTable:
             LinkError: Not admitted.
         """
         key = check_hello(self.identity, hello, certified)
-        self._admit(key)
+        self._admit(key, dialled=False)
         known = self._peers.get(key.node)
         told = Told(key.incarnation, known.core.taken) if known and known.key == key else Told()
         if known is not None:
             self._drop_connection(known)
         return key, told, encode_hello(self.identity, *told)
 
-    def _admit(self, key: PeerKey) -> None:
+    def _admit(self, key: PeerKey, *, dialled: bool) -> None:
         known = self._peers.get(key.node)
         if known is None:
-            admit(self.identity, key, None, None)
+            admit(self.identity, key, None, None, dialled=dialled)
             if key.tier == TIER_OPERATOR:
                 operators = sum(peer.key.tier == TIER_OPERATOR for peer in self._peers.values())
                 check_room(self.identity, key, operators)
             return
-        admit(self.identity, key, known.key, (known.condemned or None) if known.key == key else None)
+        condemned = (known.condemned or None) if known.key == key else None
+        admit(self.identity, key, known.key, condemned, dialled=dialled)
         # Two routers that know each other only as seeds dial each other: the one that the rule names wins.
         ours = dials(self.identity.tier, self.identity.node, key.tier, key.node)
         if known.connection is not None and known.key == key and ours and known.dialled_by_us:

@@ -36,7 +36,7 @@ class Refusals:
             now: Seconds.
             peer: The sender.
             what: Its type.
-            reason: "tier", "identity", "placement" or "owner".
+            reason: "tier", "identity", "role", "placement" or "owner".
         """
         self._count(f"refused_{reason}")
         if now < self._log_at:

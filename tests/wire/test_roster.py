@@ -1,0 +1,75 @@
+"""Whose word as a router, and whose as a registered node, counts at a node: by its map, and by the Raft group."""
+
+import pytest
+
+from wire.links.allowed import ROLE, role_fault_of
+from wire.links.roster import Roster, is_router
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages.hello import PeerKey
+from wire.messages.nodes import HeartbeatReply, Moved, Register
+from wire.messages.orders import OrderNode
+
+R1, R9 = PeerKey("r1", "router", 5), PeerKey("r9", "router", 5)
+
+
+def a_map(**states: str) -> ClusterMap:
+    """Return a map of nodes at incarnation 5; the first letter is the tier."""
+    tiers = {"r": "router", "s": "storage", "e": "edge"}
+    entries = {name: NodeEntry(name, tiers[name[0]], 5, "h:1", state=state) for name, state in states.items()}
+    return ClusterMap("c", 1, entries)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "peer", "believed"),
+    [
+        ({}, R9, True),  # before the first map: this node dialled it
+        ({"e1": NodeState.ACTIVE}, R9, True),  # the first routers register by this very map
+        ({"r1": NodeState.ACTIVE}, R1, True),
+        ({"r1": NodeState.DRAINING}, R1, True),
+        ({"r1": NodeState.ACTIVE}, R9, False),  # of a spare, of one that was taken out, stolen
+        ({"r1": NodeState.ACTIVE, "r9": NodeState.DEAD}, R9, False),
+        ({"r1": NodeState.ACTIVE, "r9": NodeState.DEAD}, R9._replace(incarnation=6), False),
+        ({"r1": NodeState.ACTIVE}, R1._replace(incarnation=6), True),  # started again: its own steps will say so
+        ({"r1": NodeState.ACTIVE}, R1._replace(incarnation=4), False),
+        ({"r1": NodeState.DEAD}, R1._replace(incarnation=6), True),  # all stopped in order, and come back
+        ({"r1": NodeState.ACTIVE}, PeerKey("r1", "storage", 5), False),
+        ({}, PeerKey("s1", "storage", 5), False),
+    ],
+)
+def test_a_router_is_believed_that_the_map_has_alive(nodes: dict[str, str], peer: PeerKey, believed: bool) -> None:
+    assert is_router(a_map(**nodes), peer) is believed
+    assert Roster(lambda: a_map(**nodes)).is_router(peer) is believed
+
+
+@pytest.mark.parametrize(("group", "believed"), [(("r1", "r2"), False), (("r1", "r9"), True), ((), False)])
+def test_a_router_believes_members_of_its_raft_group(group: tuple[str, ...], believed: bool) -> None:
+    """Its own log says who they are, its map only who has registered; one that joins believes nobody yet."""
+    roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, r9=NodeState.ACTIVE), lambda: group)
+    assert roster.is_router(R9) is believed
+
+
+@pytest.mark.parametrize(
+    ("peer", "registered"),
+    [
+        (PeerKey("e1", "edge", 5), True),
+        (PeerKey("e1", "edge", 6), False),
+        (PeerKey("e1", "storage", 5), False),
+        (PeerKey("e2", "edge", 5), False),  # dead
+        (PeerKey("e9", "edge", 5), False),
+    ],
+)
+def test_a_registered_node_is_the_incarnation_that_lives(peer: PeerKey, registered: bool) -> None:
+    assert Roster(lambda: a_map(e1=NodeState.ACTIVE, e2=NodeState.DEAD)).is_registered(peer) is registered
+
+
+def test_whatever_a_router_says_wants_its_role() -> None:
+    """An introduction too: another router of the group would have it registered."""
+    roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, s1=NodeState.ACTIVE))
+    entry = NodeEntry("r9", "router", 5, "h:1")
+    said = [HeartbeatReply(1, 0.0, 1.0, 0, "r9"), OrderNode(1, "reload"), Register(1, entry), Moved(0, "shard", 0, 1)]
+    assert [role_fault_of(R9, message, roster) for message in said] == [ROLE] * 4
+    assert [role_fault_of(R1, message, roster) for message in said] == [""] * 4
+    assert role_fault_of(PeerKey("e9", "edge", 5), Register(1, entry), roster) == ""
+    moved = Moved(1, "partition", 0, 1)
+    assert role_fault_of(PeerKey("s9", "storage", 5), moved, roster) == ROLE
+    assert role_fault_of(PeerKey("s1", "storage", 5), moved, roster) == ""

@@ -1,0 +1,54 @@
+"""Current roles of other nodes, as one node knows them: who is registered, and whose word as a router counts.
+
+A certificate proves a name and a tier; it outlives the node's place in the cluster. So each message that is more than
+an introduction is taken only in the sender's current role (``wire/links/allowed.py``, ``Sender``). Edges and storage
+nodes judge by their map, routers by the members of their Raft group. Pure rules. Source: docs/protocol.md rule 1.11.
+"""
+
+from collections.abc import Callable, Collection
+
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_ROUTER, PeerKey
+
+__all__ = ["Roster", "is_router"]
+
+
+class Roster:
+    """The roles of other nodes at one node.
+
+    Args:
+        cluster_map: Returns this node's map.
+        group: At a router, returns the members of its Raft group, none while it joins; None: judge routers by the map.
+    """
+
+    def __init__(
+        self, cluster_map: Callable[[], ClusterMap], group: Callable[[], Collection[str]] | None = None
+    ) -> None:
+        self._map = cluster_map
+        self._group = group
+
+    def is_registered(self, peer: PeerKey) -> bool:
+        """Return whether the map has this very incarnation as one that may act."""
+        entry = self._map().nodes.get(peer.node)
+        return entry is not None and entry.tier == peer.tier and entry.alive and entry.incarnation == peer.incarnation
+
+    def is_router(self, peer: PeerKey) -> bool:
+        """Return whether this incarnation speaks as a router of the cluster."""
+        if self._group is None:
+            return is_router(self._map(), peer)
+        return peer.tier == TIER_ROUTER and peer.node in self._group()
+
+
+def is_router(cluster_map: ClusterMap, peer: PeerKey) -> bool:
+    """Return whether a map has a peer as a router that may act.
+
+    A later incarnation of a router that the map has alive is one too: it has started again, and only by its steps can
+    this map come to know that. Where the map has no live router, which is so before the first map, the peer is one
+    that this node dialled itself: no node takes a router's link that it did not dial (``wire/links/admission.py``).
+    """
+    if peer.tier != TIER_ROUTER:
+        return False
+    entry = cluster_map.nodes.get(peer.node)
+    if entry is not None and entry.tier == TIER_ROUTER and entry.alive:
+        return peer.incarnation >= entry.incarnation
+    return not any(each.tier == TIER_ROUTER and each.alive for each in cluster_map.nodes.values())
