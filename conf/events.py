@@ -124,6 +124,9 @@ EVENTS: dict[str, Event] = {
     "node.incarnation_ended": Event(WARNING, "the map ended this incarnation; starting anew"),
     "node.not_let_in": Event(ERROR, "the routers do not let this node in: {why}"),
     "node.ready": Event(INFO, "ready: {addresses}"),
+    "node.routers_replaced": Event(
+        WARNING, "no router of this node's map is linked, and {routers} answers at node.seeds: starting again by those"
+    ),
     "node.setting_without_effect": Event(WARNING, "node.{setting} = {value} has no effect: {why}"),
     "node.stop_late": Event(WARNING, "not stopped after {seconds:g} s: ended"),
     "node.stopped": Event(INFO, "stopped in order{waits}"),

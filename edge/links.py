@@ -71,7 +71,7 @@ class Links:
             return
         self._unreached.link_up(key)
         if key.tier == TIER_ROUTER:
-            self._node.lease.router_up(key.node, self._node.now)
+            self._node.lease.router_up(key.node, self._node.now, key.incarnation)
             self._policy.router_up(key.node)
         elif key.tier == TIER_STORAGE:
             self._follower.storage_up(key.node)

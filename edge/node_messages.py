@@ -165,7 +165,7 @@ class NodeMessages:
             self._relayed(node, message)
         elif isinstance(message, OrderNode):
             self._ordered(node, message)
-        elif not self._policy.handle(message) and not self._node.lease.handle(self._node.now, message):
+        elif not self._policy.handle(message) and not self._node.lease.handle(self._node.now, node, message):
             self._node.count("messages_unknown")
 
     def from_storage(self, node: str, message: Control) -> None:

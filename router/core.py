@@ -97,10 +97,10 @@ class RouterCore:
         self.leases = LeaseTable(settings.lease_s, settings.lease_margin_s)
         self.leads = False
         self.leader = ""
-        self.holder = LeaseHolder(
-            entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation
-        )
         self.counts: dict[str, int] = {}
+        self.holder = LeaseHolder(
+            entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation, count=self.count
+        )
         refusals = Refusals(self.count)
         self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group))
         self._outbox = Outbox(self.node, self.count)
@@ -158,7 +158,7 @@ class RouterCore:
             elif isinstance(event, LinkUp):
                 self.reach.link_up(event.peer)
                 if event.peer.tier == TIER_ROUTER:
-                    self.holder.router_up(event.peer.node, now)
+                    self.holder.router_up(event.peer.node, now, event.peer.incarnation)
             elif isinstance(event, LinkDown):
                 self._link_down(event.peer)
             elif isinstance(event, OrderDone):
@@ -433,7 +433,7 @@ class RouterCore:
             self._answering.ask(node, peer, message)
         elif isinstance(message, Orders):
             self._orders.take(node, message)
-        elif not self.holder.handle(self._now, message):
+        elif not self.holder.handle(self._now, node, message):
             self.count("messages_unknown")
 
     def _heartbeat(self, node: str, message: Heartbeat) -> None:

@@ -74,7 +74,7 @@ class StorageCore:
         self.node = entry.node
         self._turn = turn = Turn(now)
         self.lease = lease = LeaseHolder(
-            entry, turn.tell, self._map_moved, whole=whole, ended_incarnation=ended_incarnation
+            entry, turn.tell, self._map_moved, whole=whole, ended_incarnation=ended_incarnation, count=turn.count
         )
         self.stop = OrderlyStop(lease, STOP_S)
         self._batches = WriteBatches()
@@ -286,7 +286,7 @@ class StorageCore:
             self.operators.gone(peer)
         if peer.tier == TIER_ROUTER:
             if up:
-                self.lease.router_up(peer.node, now)
+                self.lease.router_up(peer.node, now, peer.incarnation)
             else:
                 self.lease.router_down(peer.node)
         elif peer.tier == TIER_STORAGE:

@@ -1,4 +1,4 @@
-"""Dials of one edge: every node of the map that is its to dial, and the seeds until the map is known.
+"""Dials of one edge: every node of the map that is its to dial, and the seeds while no router of the map is linked.
 
 Sans-IO: the shell waits, connects, and says how it went. Which of two nodes dials is a rule of
 ``wire/messages/hello.py``, how long to wait one of ``wire/links/redial.py``.
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from edge.cluster.peer_table import PeerTable
 from edge.hot.state import Conn
 from wire.links.redial import backoff_s
+from wire.links.roster import is_router
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_ROUTER
 
@@ -74,7 +75,7 @@ class Dialling:
     def _wanted(self) -> dict[str, tuple[str, str]]:
         cluster_map = self._map()
         wanted = {name: where for name, where in self._peers.wanted(cluster_map).items() if where[1]}
-        if not cluster_map.cluster and not any(key.tier == TIER_ROUTER for key in self._peers.connected()):
+        if not any(is_router(cluster_map, key) for key in self._peers.connected()):
             wanted.update({seed: (TIER_ROUTER, seed) for seed in self._seeds})
         for name in [name for name in self._under_way if name not in wanted]:
             if self._under_way[name] is not None:  # it is linked, or nobody any more

@@ -72,7 +72,7 @@ class ControlMessages:
             self._turn.condemn(peer, name_of(message), fault)
         elif role_fault := role_fault_of(peer, message, self._roster):
             self._turn.refuse(peer, name_of(message), role_fault)
-        elif peer.tier == TIER_ROUTER and self._lease.handle(self._turn.now, message):
+        elif peer.tier == TIER_ROUTER and self._lease.handle(self._turn.now, peer.node, message):
             self._early.forget_before(self._lease.newest_at)
         elif isinstance(message, PartitionRequest):
             self._requests.ask(peer, message)

@@ -248,7 +248,7 @@ FLOODS: dict[str, tuple[str, str, int, Callable[[str], bytes]]] = {  # to whom, 
         "storage-0",
         "edge",
         FrameKind.CONTROL,
-        lambda _: encode_control(Claims(0, 10**6, [])),
+        lambda _: encode_control(Claims(1, 0, 10**6, [])),
     ),
 }
 

@@ -107,7 +107,7 @@ def test_nested_hello_of_a_node(cluster: LocalCluster, node: str) -> None:
 def test_nested_control_of_a_node(cluster: LocalCluster, node: str) -> None:
     """The link that carries it is closed; this incarnation of its sender is not let in again, the next one is."""
     before = pids(cluster)
-    tier = "edge" if node != "edge-0" else "storage"
+    tier = "edge"  # which dials nodes of every tier
     name = f"{tier}-for-{node}"
     files = authority(cluster).node(tier, name)
     for incarnation, welcome in ((5, True), (5, False), (6, True)):

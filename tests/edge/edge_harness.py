@@ -157,7 +157,8 @@ class Edge:
         self.retained: list[RetainedMessage] = []
         self.sessions: dict[str, int] = {}
         self.epochs = 0
-        self.core.lease.router_up("r0", self.now)
+        self.core.lease.router_up("r0", self.now, 1)
+        self.core.lease.beat(self.now)  # asks for the map
         self.router(*map_pages(cluster_map()))
         self.renew()
 
@@ -168,6 +169,8 @@ class Edge:
     # --- time
 
     def renew(self, lease_s: float = 1000.0) -> None:
+        self.core.lease.router_up("r0", self.now, 1)
+        self.core.lease.beat(self.now)
         self.router(HeartbeatReply(1, self.now, lease_s, 1, "r0"))
         self.turn()
 

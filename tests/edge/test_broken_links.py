@@ -14,9 +14,9 @@ from wire.messages.hello import NodeIdentity, encode_hello
 
 
 def link(edge: Edge, incarnation: int, behind: bytes = b"") -> Conn:
-    """Connect as storage node s1, with bytes right behind the HELLO."""
+    """Connect as edge e9, with bytes right behind the HELLO."""
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
-    feed(edge, conn, encode_hello(NodeIdentity("c", "s1", "storage", incarnation, "s1:1")) + behind)
+    feed(edge, conn, encode_hello(NodeIdentity("c", "e9", "edge", incarnation, "e9:1")) + behind)
     return conn
 
 

@@ -16,7 +16,7 @@ def test_many_links_are_kept_alive_some_at_a_time() -> None:
     conns = []
     for number in range(10, 10 + LINKS):
         conns.append(edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns))
-        feed(edge, conns[-1], encode_hello(NodeIdentity("c", f"s{number}", "storage", 1, f"s{number}:1")))
+        feed(edge, conns[-1], encode_hello(NodeIdentity("c", f"e{number}", "edge", 1, f"e{number}:1")))
     edge.turn(2.0)
     while sum(bool(edge.core.hot.take_output(conn)) for conn in conns):
         edge.turn(0.001)

@@ -12,7 +12,7 @@ from router.map.leases import LeaseTable
 from router.routes.shard import RouteShard
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
 from wire.messages.control import Control
-from wire.messages.nodes import Heartbeat, HeartbeatReply
+from wire.messages.nodes import Heartbeat, HeartbeatReply, Registered
 from wire.messages.routes import (
     AddRoutes,
     Invalidate,
@@ -158,7 +158,11 @@ def _edge(name: str) -> NodeEntry:
 def lease_counts_from_the_question() -> None:
     """An answer that was long on its way grants what was asked for, from when it was asked."""
     holder = LeaseHolder(_edge("e1"), lambda *_: True, lambda _: None)
-    holder.handle(11.5, HeartbeatReply(1, 10.0, LEASE_S, 0, "r1"))
+    holder.router_up("r1", 10.0)
+    holder.beat(10.0)
+    holder.handle(10.0, "r1", Registered(1, 1))
+    holder.beat(10.0)
+    holder.handle(11.5, "r1", HeartbeatReply(1, 10.0, LEASE_S, 0, "r1"))
     assert holder.lease_until <= 10.0 + LEASE_S
 
 

@@ -74,7 +74,7 @@ class Stream:
     def deliver(self, router: str, count: int = 1) -> None:
         """The edge takes messages of a router."""
         for _ in range(count):
-            self.holder.handle(self.now, decode_control(self.to_edge[router].pop(0)))
+            self.holder.handle(self.now, router, decode_control(self.to_edge[router].pop(0)))
 
     def follow(self, turns: int = 1000) -> int:
         """Everything arrives until nothing is left to say; return the number of messages."""
@@ -149,7 +149,7 @@ def test_a_router_that_goes_in_the_middle_leaves_nothing_behind() -> None:
     stream.holder.router_down("r1")
     stream.holder.router_up("r2", 0.0)
     stream.ask()
-    stream.holder.handle(0.0, decode_control(late))
+    stream.holder.handle(0.0, "r1", decode_control(late))
     assert not stream.seen
     stream.follow()
     assert stream.holder.map == stream.map

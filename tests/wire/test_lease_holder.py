@@ -29,6 +29,14 @@ class Node:
         self.sent.append((router, message))
         return True
 
+    def answer(self, now: float, message: Control, router: str = "r1") -> None:
+        """Have a router answer what it was asked; a heartbeat is sent before its answer comes."""
+        beats = [said.sent_at for to, said in self.sent if to == router and isinstance(said, Heartbeat)]
+        if isinstance(message, HeartbeatReply) and message.sent_at not in beats:
+            self.holder.router_up(router, message.sent_at)
+            self.holder.beat(message.sent_at)
+        self.holder.handle(now, router, message)
+
     def map(self, entry: NodeEntry, epoch: int = 4, lease_s: float = 2.0) -> MapPage:
         return map_pages(ClusterMap("c", epoch, {"e1": entry}, lease_s=lease_s))[0]
 
@@ -37,12 +45,12 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     """The lease runs from when the answered heartbeat was sent, and only while the map lists this incarnation."""
     node = Node("r1")
     assert [type(message) for _, message in node.sent] == [Register, FollowMap]
-    node.holder.handle(0.1, Registered(1, 2))
-    node.holder.handle(0.1, node.map(node.entry(2)))
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)))
     node.holder.beat(0.1)
     beat = node.sent[-1][1]
     assert isinstance(beat, Heartbeat) and beat.map_epoch == 4
-    node.holder.handle(0.9, HeartbeatReply(2, 0.1, 2.0, 4, "r1"))
+    node.answer(0.9, HeartbeatReply(2, 0.1, 2.0, 4, "r1"))
     assert node.holder.has_lease(2.0)
     assert not node.holder.has_lease(2.1)
 
@@ -50,9 +58,9 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
 def test_the_lease_of_a_former_incarnation_is_no_lease_of_this_one() -> None:
     """It ran on another host, whose clock is far ahead; the answer to its last heartbeat came over our link."""
     node = Node("r1")
-    node.holder.handle(0.1, HeartbeatReply(1, 90_000.0, 2.0, 4, "r1"))
-    node.holder.handle(0.1, Registered(1, 2))
-    node.holder.handle(0.1, node.map(node.entry(2)))
+    node.answer(0.1, HeartbeatReply(1, 90_000.0, 2.0, 4, "r1"))
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)))
     assert not node.holder.has_lease(0.2)
     assert node.holder.newest_at < 0.2
 
@@ -60,30 +68,30 @@ def test_the_lease_of_a_former_incarnation_is_no_lease_of_this_one() -> None:
 def test_a_former_incarnation_in_a_late_map_does_not_end_this_one() -> None:
     """The answer to the registration came from the leader; the map, from a router that is behind."""
     node = Node("r1")
-    node.holder.handle(0.1, Registered(1, 2))
-    node.holder.handle(0.1, node.map(node.entry(1)))
-    node.holder.handle(0.1, MapStep(MapDelta(5, (node.entry(1, NodeState.DEAD),))))
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(1)))
+    node.answer(0.1, MapStep(MapDelta(5, (node.entry(1, NodeState.DEAD),))))
     assert not node.holder.ended
-    node.holder.handle(0.2, MapStep(MapDelta(6, (node.entry(2),))))
+    node.answer(0.2, MapStep(MapDelta(6, (node.entry(2),))))
     assert node.holder.active
-    node.holder.handle(0.3, MapStep(MapDelta(7, (node.entry(2, NodeState.DEAD),))))
+    node.answer(0.3, MapStep(MapDelta(7, (node.entry(2, NodeState.DEAD),))))
     assert node.holder.ended
 
 
 def test_an_incarnation_that_died_before_it_heard_of_its_registration_has_ended() -> None:
     """The leader registered it, and its answer was lost with it; the next one found no heartbeat."""
     node = Node("r1")
-    node.holder.handle(0.1, node.map(node.entry(1)))
+    node.answer(0.1, node.map(node.entry(1)))
     assert not node.holder.ended
-    node.holder.handle(5.0, node.map(node.entry(2, NodeState.DEAD), 9))
+    node.answer(5.0, node.map(node.entry(2, NodeState.DEAD), 9))
     assert node.holder.ended
 
 
 def test_the_answer_to_a_former_incarnation_s_registration_registers_nobody() -> None:
     """The former incarnation died before its registration was committed; the answer comes over the next one's link."""
     node = Node("r1")
-    node.holder.handle(0.1, Registered(1, 1))
-    node.holder.handle(0.1, node.map(node.entry(1)))
+    node.answer(0.1, Registered(1, 1))
+    node.answer(0.1, node.map(node.entry(1)))
     node.sent.clear()
     node.holder.beat(0.5)
     assert [type(message) for _, message in node.sent] == [Register]
@@ -97,25 +105,25 @@ def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogC
         node.holder.beat(node.holder.next_deadline())
         request = node.sent[-1][1] if isinstance(node.sent[-1][1], Register) else node.sent[-2][1]
         assert isinstance(request, Register)
-        node.holder.handle(1.0, Refused(request.request, code, detail))
-    node.holder.handle(1.0, Refused(99, "invalid", "partition 3 is at 4"))
+        node.answer(1.0, Refused(request.request, code, detail))
+    node.answer(1.0, Refused(99, "invalid", "partition 3 is at 4"))
     assert [record.getMessage() for record in caplog.records] == ["the routers do not let this node in: is over"]
 
 
 def test_a_newer_incarnation_ends_this_one() -> None:
     """Two processes of one name: the older starts anew."""
-    node = Node()
-    node.holder.handle(0.0, Registered(1, 2))
-    node.holder.handle(0.1, node.map(node.entry(3)))
+    node = Node("r1")
+    node.answer(0.0, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(3)))
     assert node.holder.ended
 
 
 def test_a_silent_leader_is_not_asked_for_ever() -> None:
     """Without an answer for a lease, the other routers are asked in turn: one of them knows the leader."""
     node = Node("r1", "r2")
-    node.holder.handle(0.0, Registered(1, 2))
-    node.holder.handle(0.0, node.map(node.entry(2)))
-    node.holder.handle(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
+    node.answer(0.0, Registered(1, 2))
+    node.answer(0.0, node.map(node.entry(2)))
+    node.answer(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
     node.sent.clear()
     for tenth in range(1, 60):
         node.holder.beat(tenth / 10)
@@ -127,8 +135,8 @@ def test_a_silent_leader_is_not_asked_for_ever() -> None:
 def test_the_map_is_followed_from_another_router_at_once() -> None:
     """The router that told us the map is gone: nobody's change of placement waits for our next look."""
     node = Node("r1", "r2")
-    node.holder.handle(0.0, Registered(1, 2))
-    node.holder.handle(0.0, node.map(node.entry(2)))
+    node.answer(0.0, Registered(1, 2))
+    node.answer(0.0, node.map(node.entry(2)))
     node.holder.beat(0.3)
     (followed,) = [router for router, message in node.sent if isinstance(message, FollowMap)]
     node.holder.router_down(followed)
@@ -142,27 +150,27 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
     """Its link stands, the leader's too; but what it tells is an old map, and ours must not stay one."""
     node = Node("r1")
     node.holder.router_up("r2", 0.1)
-    node.holder.handle(0.1, Registered(1, 2))
-    node.holder.handle(0.1, node.map(node.entry(1)))  # from before our registration
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(1)))  # from before our registration
     for tenth in range(2, 12):
         node.holder.beat(tenth / 10)
-        node.holder.handle(tenth / 10, HeartbeatReply(2, tenth / 10, 2.0, 4, "r2", map_epoch=9))
+        node.answer(tenth / 10, HeartbeatReply(2, tenth / 10, 2.0, 4, "r2", map_epoch=9), "r2")
     assert [router for router, message in node.sent if isinstance(message, FollowMap)] == ["r1", "r2"]
 
 
 def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
     """It leads under its name as before, and knows nothing of what its former incarnation was told."""
-    node = Node()
-    node.holder.router_up("r1", 0.0)
-    node.holder.handle(0.0, Registered(1, 2))
-    node.holder.handle(0.0, node.map(node.entry(2)))
-    node.holder.handle(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
+    node = Node("r1")
+    node.answer(0.0, Registered(1, 2))
+    node.answer(0.0, node.map(node.entry(2)))
+    node.answer(0.1, HeartbeatReply(2, 0.0, 2.0, 4, "r1"))
     node.holder.sizes = {7: (3, 100)}
+    node.sent.clear()
     for now in (0.2, 0.8):
         node.holder.beat(now)
     node.holder.router_down("r1")
     node.holder.router_up("r1", 0.9)
-    node.holder.handle(0.9, HeartbeatReply(2, 0.8, 2.0, 4, "r1"))
+    node.answer(0.9, HeartbeatReply(2, 0.8, 2.0, 4, "r1"))
     node.holder.beat(1.0)
     told = [message.sizes for _, message in node.sent if isinstance(message, Heartbeat)]
     assert told == [{7: (3, 100)}, {}, {7: (3, 100)}]
@@ -174,12 +182,13 @@ def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
     node = Node()
     node.holder.router_up("r1", 0.0)
     node.holder.beat(0.1)
-    node.holder.handle(0.1, node.map(node.entry(2), lease_s=lease_s))
+    node.answer(0.1, node.map(node.entry(2), lease_s=lease_s))
     now, due = 100.13, []
+    node.answer(100.0, HeartbeatReply(2, 100.0, 10.0, 4, "r1"))
     for late_s in (0.0, 0.0, 0.004, 0.02, 0.0, 0.0):
         now += late_s
-        node.holder.handle(now, HeartbeatReply(2, now, lease_s, 4, "r1"))
         node.holder.beat(now)
+        node.holder.handle(now, "r1", HeartbeatReply(2, now, lease_s, 4, "r1"))
         now = node.holder.next_deadline()
         due.append(now)
     period_s = lease_s / 4

@@ -21,17 +21,18 @@ class Life(Node):
         self.stop = OrderlyStop(holder, 5.0, idle=lambda: self.idle, hands_over=hands_over)
         holder.router_up("r1", 0.0)
         holder.beat(0.0)
-        holder.handle(0.0, Registered(1, 2))
+        holder.handle(0.0, "r1", Registered(1, 2))
+        holder.beat(0.0)
         self.shows(NodeState.ACTIVE, 4)
-        holder.handle(0.0, HeartbeatReply(2, 0.0, 60.0, 4, "r1"))
+        holder.handle(0.0, "r1", HeartbeatReply(2, 0.0, 60.0, 4, "r1"))
 
     def shows(self, state: str, epoch: int, settled: int = 0) -> None:
         """Let the map show this incarnation in a state."""
         nodes = {"e1": self.entry(2, state), "e2": NodeEntry("e2", "edge", 1, "host:2", state=self.other)}
         for page in map_pages(ClusterMap("c", epoch, nodes)):
-            self.holder.handle(1.0, page)
+            self.holder.handle(1.0, "r1", page)
         if settled:
-            self.holder.handle(1.0, HeartbeatReply(2, 0.0, 60.0, settled, "r1"))
+            self.holder.handle(1.0, "r1", HeartbeatReply(2, 0.0, 60.0, settled, "r1"))
 
     def look(self, now: float) -> list[type]:
         """One round; return what was said about the end."""
@@ -58,7 +59,7 @@ def test_drain_settle_leave_end() -> None:
     life.idle = True
     assert life.look(1.7) == [Leave]
     assert life.stop.phase == Phase.LEAVING and not life.holder.has_lease(1.7)
-    life.holder.handle(1.8, HeartbeatReply(2, 1.6, 60.0, 6, "r1"))
+    life.holder.handle(1.8, "r1", HeartbeatReply(2, 1.6, 60.0, 6, "r1"))
     assert not life.holder.has_lease(1.8), "a late grant gives nothing back"
     life.shows(NodeState.DEAD, 7)
     life.look(1.9)
@@ -126,6 +127,6 @@ def test_the_leader_is_found_by_the_refusal_of_another_router() -> None:
     life.stop.begin(1.0)
     life.look(1.0)
     assert life.sent[-1][0] == "r1"
-    life.holder.handle(1.01, Refused(0, "not_leader", "", "r2"))
+    life.holder.handle(1.01, "r1", Refused(0, "not_leader", "", "r2"))
     assert life.look(1.07) == [Drain]
     assert next(router for router, message in life.sent if isinstance(message, Drain)) == "r2"

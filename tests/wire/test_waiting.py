@@ -54,9 +54,9 @@ def test_what_the_routers_have_not_given() -> None:
     holder.router_up("router-0", 0.0)
     assert missing_from_routers(holder, 0.0, ("a:1",)).startswith("router-0 sent no map yet: a majority")
     holder.beat(0.0)
-    holder.handle(0.0, Refused(1, "invalid", "the name is taken"))
+    holder.handle(0.0, "router-0", Refused(1, "invalid", "the name is taken"))
     assert missing_from_routers(holder, 0.0, ("a:1",)) == "the routers do not let this node in: the name is taken"
-    holder.handle(0.0, map_pages(cluster_map(node("edge-0", "edge"), partitions=[]))[0])
+    holder.handle(0.0, "router-0", map_pages(cluster_map(node("edge-0", "edge"), partitions=[]))[0])
     assert missing_from_routers(holder, 0.0, ("a:1",)).startswith("no lease from router-0: a majority")
     holder.lease_until = 5.0
     assert missing_from_routers(holder, 0.0, ("a:1",)) == ""

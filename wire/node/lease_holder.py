@@ -6,12 +6,15 @@ owner acknowledges after it has applied the change. Rules: docs/protocol.md sect
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from conf.events import say
 from wire.clock import next_moment, tier_phase
+from wire.links.roster import is_router
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
+from wire.messages.hello import TIER_ROUTER, PeerKey
 from wire.messages.map_pages import MapReader
 from wire.messages.nodes import (
     Drain,
@@ -37,6 +40,8 @@ SEEKING_S = 0.1  # between heartbeats to every router while none grants
 LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
 PAGE_WAIT_S = 2.0  # for a page of the map that was asked for: a quarter of a megabyte, of a router that lives
 RETRY_S = 0.25  # of a registration or a map request that was not answered
+STRANDED_S = 10.0  # without a lease and a router of the map, while others answer at the seeds: several elections
+BEATS_MAX = 64  # heartbeats to one router whose answers are taken: those of a lease and more
 
 
 class LeaseHolder:
@@ -49,6 +54,7 @@ class LeaseHolder:
         whole: Storage: the store proved itself whole.
         ended_incarnation: A former incarnation of this node that is proved to have ended; 0 for none.
         follows: Ask a router for the map; a router has its own and gives it by ``take_own``.
+        count: Counts an event by name.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class LeaseHolder:
         whole: bool = True,
         ended_incarnation: int = 0,
         follows: bool = True,
+        count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.entry = entry
         self.map = ClusterMap(cluster="")
@@ -78,7 +85,11 @@ class LeaseHolder:
         self._on_map = on_map
         self._whole = whole
         self._ended_incarnation = ended_incarnation
-        self._routers: list[str] = []  # connected
+        self._count = count
+        self._routers: dict[str, None] = {}  # connected
+        self._incarnations: dict[str, int] = {}  # of routers that were connected
+        self._beats: dict[str, deque[float]] = {}  # router -> when heartbeats were sent that it may answer
+        self._asked: set[str] = set()  # routers that this incarnation sent a registration, or the end of it
         self._registered = False
         self._refusal = ""  # of the registration, as the log has it
         self._follows = follows
@@ -94,20 +105,23 @@ class LeaseHolder:
         self._turn = 0
         self._stop: Drain | Leave | None = None  # what the leader is told until the map shows it
         self._next_stop = float("inf")
+        self._stranded_by = float("inf")  # then this incarnation has ended: the routers of its map are gone
 
     # --- links
 
-    def router_up(self, node: str, now: float) -> None:
-        """A link to a router stands."""
-        if node not in self._routers:
-            self._routers.append(node)
+    def router_up(self, node: str, now: float, incarnation: int = 0) -> None:
+        """A link to this incarnation of a router stands."""
+        if self._incarnations.get(node) != incarnation:  # another one was not asked yet
+            self._incarnations[node] = incarnation
+            self._beats.pop(node, None)
+            self._asked.discard(node)
+        self._routers[node] = None
         self._next_try = now
         self._next_beat = min(self._next_beat, now)
 
     def router_down(self, node: str) -> None:
         """The link to a router is gone."""
-        if node in self._routers:
-            self._routers.remove(node)
+        self._routers.pop(node, None)
         if self._told_sizes[0] == node:
             self._told_sizes = ("", {})  # its next incarnation has not been told
         if self.following == node:
@@ -123,8 +137,10 @@ class LeaseHolder:
 
     @property
     def linked(self) -> list[str]:
-        """The routers to which a link stands."""
-        return self._routers
+        """The routers of the cluster to which a link stands."""
+        if not self._follows:
+            return list(self._routers)
+        return [node for node in self._routers if self._is_believed(node)]
 
     @property
     def is_reading_map(self) -> bool:
@@ -140,6 +156,10 @@ class LeaseHolder:
     def active(self) -> bool:
         """True once the map that this node acknowledged lists its own incarnation as active."""
         return self.map.is_alive(self.entry.node, self.entry.incarnation)
+
+    def _is_believed(self, node: str) -> bool:
+        """Return whether what this router says is taken here (``wire/links/roster.py``)."""
+        return is_router(self.map, PeerKey(node, TIER_ROUTER, self._incarnations.get(node, 0)))
 
     def next_deadline(self) -> float:
         """Return when ``beat`` wants to be called next."""
@@ -184,24 +204,26 @@ class LeaseHolder:
             self._next_stop = float("inf")
         else:
             self._next_stop = now + RETRY_S
-            self._send(self._router(), self._stop)
+            self._ask(self._stop)
 
     # --- time
 
     def beat(self, now: float) -> None:
         """Register, follow and renew as far as it is due; call from the loop that does the node's work."""
-        if self.ended or not self._routers:
+        if self.ended or not self.linked:
+            self._look_if_stranded(now)
             self._next_beat = self._next_try = now + RETRY_S
             self._page_by = float("inf")
             self._next_stop = max(self._next_stop, self._next_try)
             return
+        self._stranded_by = float("inf")
         if now >= self._page_by:
             self.follow_again(now)
         if now >= self._next_try:
             self._next_try = now + RETRY_S
             if not self._registered:
                 self._request += 1
-                self._send(self._router(), Register(self._request, self.entry, self._whole, self._ended_incarnation))
+                self._ask(Register(self._request, self.entry, self._whole, self._ended_incarnation))
             if self._follows and not self.following:
                 self.following = self._router()
                 if self._send(self.following, FollowMap(self.map.epoch)):
@@ -215,6 +237,16 @@ class LeaseHolder:
         if self._registered and (self.following or not self._follows):
             self._next_try = now + 10 * RETRY_S
 
+    def _look_if_stranded(self, now: float) -> None:
+        """End this incarnation where all routers of its map were replaced meanwhile: the next one begins by its seeds."""
+        if self.ended or not self._routers or self.has_lease(now):
+            self._stranded_by = float("inf")
+        elif self._stranded_by == float("inf"):
+            self._stranded_by = now + STRANDED_S
+        elif now >= self._stranded_by:
+            say(logger, "node.routers_replaced", routers=", ".join(sorted(self._routers)))
+            self.ended = True
+
     def _heartbeat(self, now: float) -> None:
         beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable[:NODES_MAX])
         beat.stores_aside = self.stores_aside
@@ -222,15 +254,15 @@ class LeaseHolder:
         if now - self._last_grant > self.map.lease_s / 2:
             # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to
             # the former one may not be known to be dead: ask every router rather than the one that others point to.
-            for router in self._routers:
-                self._send(router, beat)
+            for router in self.linked:
+                self._send_beat(router, beat)
             self._next_beat = now + SEEKING_S
             return
         router = self._router()
         if self._told_sizes != (router, self.sizes):
             self._told_sizes = (router, dict(self.sizes))
             beat.sizes = self._told_sizes[1]
-        self._send(router, beat)
+        self._send_beat(router, beat)
         if self.settled_epoch < self.map.epoch:
             self._next_beat = now + SETTLING_S
         else:  # with whatever else is due in this process
@@ -239,15 +271,29 @@ class LeaseHolder:
 
     def _router(self) -> str:
         """Return the leader if its link stands, else the connected routers in turn."""
-        if self.leader in self._routers:
+        routers = self.linked
+        if self.leader in routers:
             return self.leader
         self._turn += 1
-        return self._routers[self._turn % len(self._routers)]
+        return routers[self._turn % len(routers)]
+
+    def _ask(self, message: Control) -> None:
+        router = self._router()
+        self._asked.add(router)
+        self._send(router, message)
+
+    def _send_beat(self, router: str, beat: Heartbeat) -> None:
+        self._beats.setdefault(router, deque(maxlen=BEATS_MAX)).append(beat.sent_at)
+        self._send(router, beat)
 
     # --- messages
 
-    def handle(self, now: float, message: Control) -> bool:
-        """Take a router's message; False if it is not for this part."""
+    def handle(self, now: float, node: str, message: Control) -> bool:
+        """Take a message of a router; False if it is not for this part. One that it was not asked for changes nothing."""
+        if isinstance(message, HeartbeatReply | Registered | Refused | MapPage | MapStep):
+            if not self._was_asked(node, message):
+                self._count("answers_unknown")
+                return True
         if isinstance(message, HeartbeatReply):
             if (
                 message.incarnation == self.entry.incarnation
@@ -271,6 +317,14 @@ class LeaseHolder:
         else:
             return False
         return True
+
+    def _was_asked(self, node: str, message: HeartbeatReply | Registered | Refused | MapPage | MapStep) -> bool:
+        """Return whether this is an answer of the router that it was wanted of."""
+        if isinstance(message, MapPage | MapStep):
+            return node == self.following
+        if isinstance(message, HeartbeatReply):
+            return message.sent_at in self._beats.get(node, ())
+        return node in self._asked
 
     def _page(self, now: float, page: MapPage) -> None:
         """Take a page and ask for the next one, unless the map is no newer than ours."""
@@ -354,5 +408,7 @@ class LeaseHolder:
         if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:
             self._registered = True
         self._behind_since = float("inf")
+        if self.following and not self._is_believed(self.following):  # it tells of others, and was not let in yet
+            self.follow_again(now)
         self._on_map(self.map)
         self._next_beat = now  # acknowledge at once
