@@ -67,7 +67,9 @@ def test_whatever_a_router_says_wants_its_role() -> None:
     """An introduction too: another router of the group would have it registered."""
     roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, s1=NodeState.ACTIVE))
     entry = NodeEntry("r9", "router", 5, "h:1")
-    said: list[Control] = [HeartbeatReply(1, 0.0, 1.0, 0, "r9"), OrderNode(1, "reload"), Register(1, entry), Moved(0, "shard", 0, 1)]
+    said: list[Control] = [
+        HeartbeatReply(1, 0.0, 1.0, 0, "r9"), OrderNode(1, "reload"), Register(1, entry), Moved(0, "shard", 0, 1),
+    ]  # fmt: skip
     assert [role_fault_of(R9, message, roster) for message in said] == [ROLE] * 4
     assert [role_fault_of(R1, message, roster) for message in said] == [""] * 4
     assert role_fault_of(PeerKey("e9", "edge", 5), Register(1, entry), roster) == ""

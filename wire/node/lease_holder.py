@@ -43,6 +43,8 @@ RETRY_S = 0.25  # of a registration or a map request that was not answered
 STRANDED_S = 10.0  # without a lease and a router of the map, while others answer at the seeds: several elections
 BEATS_MAX = 64  # heartbeats to one router whose answers are taken: those of a lease and more
 
+Answer = HeartbeatReply | Registered | Refused | MapPage | MapStep
+
 
 class LeaseHolder:
     """One node's side of registration, lease and map stream.
@@ -238,7 +240,7 @@ class LeaseHolder:
             self._next_try = now + 10 * RETRY_S
 
     def _look_if_stranded(self, now: float) -> None:
-        """End this incarnation where all routers of its map were replaced meanwhile: the next one begins by its seeds."""
+        """End this incarnation where the routers of its map were replaced: the next one begins by its seeds."""
         if self.ended or not self._routers or self.has_lease(now):
             self._stranded_by = float("inf")
         elif self._stranded_by == float("inf"):
@@ -289,11 +291,10 @@ class LeaseHolder:
     # --- messages
 
     def handle(self, now: float, node: str, message: Control) -> bool:
-        """Take a message of a router; False if it is not for this part. One that it was not asked for changes nothing."""
-        if isinstance(message, HeartbeatReply | Registered | Refused | MapPage | MapStep):
-            if not self._was_asked(node, message):
-                self._count("answers_unknown")
-                return True
+        """Take a router's message; False if it is not for this part. One that was not wanted of it changes nothing."""
+        if isinstance(message, Answer) and not self._was_asked(node, message):
+            self._count("answers_unknown")
+            return True
         if isinstance(message, HeartbeatReply):
             if (
                 message.incarnation == self.entry.incarnation
@@ -318,7 +319,7 @@ class LeaseHolder:
             return False
         return True
 
-    def _was_asked(self, node: str, message: HeartbeatReply | Registered | Refused | MapPage | MapStep) -> bool:
+    def _was_asked(self, node: str, message: Answer) -> bool:
         """Return whether this is an answer of the router that it was wanted of."""
         if isinstance(message, MapPage | MapStep):
             return node == self.following
