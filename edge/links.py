@@ -71,6 +71,7 @@ class Links:
             return
         self._unreached.link_up(key)
         if key.tier == TIER_ROUTER:
+            self._peers.router_fault = ""
             self._node.lease.router_up(key.node, self._node.now, key.incarnation)
             self._policy.router_up(key.node)
         elif key.tier == TIER_STORAGE:
@@ -80,7 +81,7 @@ class Links:
 
     def dropped(self, conn: Conn) -> None:
         """Note that a connection is gone that was no client's: perhaps a link that did not stand yet."""
-        self._peers.pending.ended(conn)
+        self._peers.dropped(conn)
         self._relinked()
 
     def over(self, key: PeerKey) -> None:

@@ -258,7 +258,7 @@ class EdgeService:
         """
         said_ready = False
         waiting = WaitingLog(logger)
-        reasons = EdgeWaiting(self.core.node, lambda: self.core.ready, self._config.node.seeds)
+        reasons = EdgeWaiting(self.core.node, lambda: self.core.ready, self._config.node.seeds, self.core.peers)
         self._process.metrics.explain(
             lambda: self._drain.reason() or reasons.reason(boot_time()) or self._canary.reason()
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from edge.cluster.peer_table import PeerTable
 from edge.node.node import EdgeNode
 from wire.node.waiting import MapGaps, missing_from_routers
 
@@ -15,18 +16,21 @@ class EdgeWaiting:
         node: The edge.
         is_ready: Whether every partition has answered.
         seeds: Where it looks for routers (node.seeds).
+        peers: Says why a router that answered made no link.
     """
 
-    def __init__(self, node: EdgeNode, is_ready: Callable[[], bool], seeds: Sequence[str]) -> None:
+    def __init__(self, node: EdgeNode, is_ready: Callable[[], bool], seeds: Sequence[str], peers: PeerTable) -> None:
         self._node = node
         self._is_ready = is_ready
         self._seeds = seeds
+        self._peers = peers
         self._gaps = MapGaps()
 
     def reason(self, now: float) -> str:
         """Return why the edge does not serve clients, "" if it does."""
         node = self._node
-        missing = missing_from_routers(node.lease, now, self._seeds) or self._gaps.reason(node.map)
+        missing = missing_from_routers(node.lease, now, self._seeds, self._peers.router_fault)
+        missing = missing or self._gaps.reason(node.map)
         if missing:
             return missing
         if not node.lease.knows_policy:

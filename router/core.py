@@ -102,7 +102,7 @@ class RouterCore:
             entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation, count=self.count
         )
         refusals = Refusals(self.count)
-        self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group))
+        self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group, at_router=True))
         self._outbox = Outbox(self.node, self.count)
         self.tell = self._outbox.tell
         self._relaying = Relaying(self.tell, self.count)
@@ -163,6 +163,8 @@ class RouterCore:
                 self._link_down(event.peer)
             elif isinstance(event, OrderDone):
                 self.tell(event.router, event.answer)
+        for peer, message in self._gate.registered(now):
+            self._control_of(peer, message)
         if self._owned.has_work and not _only_raft(events):
             leased = self.holder.has_lease(now) if self.machine.map.lease_s else True
             self._owned.turn(Judge(now, self.machine.map, leased))
@@ -400,10 +402,13 @@ class RouterCore:
 
     def _frame(self, event: FrameArrived) -> None:
         for message in self._gate.read(self._now, event):
-            try:
-                self._control(event.peer.node, event.peer, message)
-            except Unreadable as error:  # the message that it wants handed on
-                self._gate.unreadable(event.peer, error)
+            self._control_of(event.peer, message)
+
+    def _control_of(self, peer: PeerKey, message: Control) -> None:
+        try:
+            self._control(peer.node, peer, message)
+        except Unreadable as error:  # the message that it wants handed on
+            self._gate.unreadable(peer, error)
 
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
         if isinstance(message, ShardMessage):

@@ -5,8 +5,9 @@ What a condemned peer sent behind that is void. Rules of who may say what: ``wir
 
 from collections.abc import Callable, Iterator
 
+from router.early_messages import EarlyMessages
 from wire.decoding import Unreadable
-from wire.links.allowed import TIER, fault_of, kinds_from, role_fault_of
+from wire.links.allowed import ROLE, TIER, fault_of, kinds_from, role_fault_of
 from wire.links.refusals import Refusals
 from wire.links.roster import Roster
 from wire.messages.control import Control, decode_control, decode_controls
@@ -32,6 +33,7 @@ class FrameGate:
         self._refusals = refusals
         self._roster = roster
         self._kinds = kinds_from(TIER_ROUTER)  # of frames, by the tier that sends them
+        self._early = EarlyMessages()
         self._condemned: dict[PeerKey, str] = {}  # in this turn
 
     def read(self, now: float, event: FrameArrived) -> Iterator[Control]:
@@ -54,10 +56,23 @@ class FrameGate:
                 self.condemn(now, peer, name_of(message), fault)
             if peer in self._condemned:
                 return
-            if role_fault := role_fault_of(peer, message, self._roster):
+            role_fault = role_fault_of(peer, message, self._roster)
+            if not role_fault:
+                yield message
+            elif self._roster.is_over(peer):
+                self._count("frames_of_dead")  # sent before it knew
+            elif peer.tier == TIER_ROUTER or not self._early.keep(now, peer, message, len(event.payload)):
                 self._refusals.refuse(now, peer, name_of(message), role_fault)
-                continue
-            yield message
+
+    def registered(self, now: float) -> Iterator[tuple[PeerKey, Control]]:
+        """Yield what nodes sent before this router's map had them, as soon as it has; refuse what is too old."""
+        if not len(self._early):
+            return
+        for peer in self._early.peers():
+            if self._roster.is_registered(peer):
+                yield from ((peer, message) for message in self._early.take(peer))
+        for peer, message in self._early.take_late(now):
+            self._refusals.refuse(now, peer, name_of(message), ROLE)
 
     def unreadable(self, peer: PeerKey, error: Unreadable) -> None:
         """Close the link of a peer that sent what is no message, or wants such a thing handed on."""

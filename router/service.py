@@ -492,6 +492,12 @@ class RouterService:
             ("reason",),
         )
         metrics.counter(
+            "router_credentials_sent_total",
+            "Password records and SCRAM verifiers that this router sent, by the edge that asked for one login each.",
+            lambda: {(edge,): float(sent) for edge, sent in core.policy.credentials_sent.items()},
+            ("edge",),
+        )
+        metrics.counter(
             "router_events_total",
             "Events of this router by name; what begins with refused_ is a message that its sender may not send.",
             lambda: {(name,): float(count) for name, count in core.counts.items()},

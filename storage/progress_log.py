@@ -4,7 +4,7 @@ Decides when they are said. Why a node waits is put in words by ``wire/node/wait
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from conf.events import say
 from storage.hosting.figures import Figures
@@ -27,17 +27,26 @@ class ProgressLog:
         placements: Its copies.
         figures: Of its partitions.
         seeds: Where it looks for routers (node.seeds).
+        fault: Returns why a router that answered made no link with this node; "" if it did.
 
     Attributes:
         catches_up: Copies are made anew here, as of the last look.
     """
 
-    def __init__(self, lease: LeaseHolder, placements: Placements, figures: Figures, seeds: Sequence[str]) -> None:
+    def __init__(
+        self,
+        lease: LeaseHolder,
+        placements: Placements,
+        figures: Figures,
+        seeds: Sequence[str],
+        fault: Callable[[], str],
+    ) -> None:
         self.catches_up = False
         self._lease = lease
         self._placements = placements
         self._figures = figures
         self._seeds = seeds
+        self._fault = fault
         self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
         self._told_at = -1  # epoch of the map when copies were last looked at
         self._look_at = 0.0
@@ -69,4 +78,4 @@ class ProgressLog:
 
     def waits_for(self, now: float) -> str:
         """Return why this node serves nothing, in one line; "" if it serves."""
-        return missing_from_routers(self._lease, now, self._seeds) or self._gaps.reason(self._lease.map)
+        return missing_from_routers(self._lease, now, self._seeds, self._fault()) or self._gaps.reason(self._lease.map)

@@ -48,6 +48,8 @@ from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.turn_events import COPIES_MAX, TurnEvents
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
+from wire.links.roster import Roster
+from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
@@ -113,6 +115,7 @@ class StorageService:
         self._deadline = 0.0  # of the core
         self._turned_at = 0.0
         self._serves = self._over = False
+        self._cluster_map = ClusterMap("")  # as this node follows it
         self._hub = LinkHub(
             process.identity,
             process.contexts,
@@ -124,6 +127,7 @@ class StorageService:
             on_read=self._turn_at_once,
             early=process.turns.note,
             give_way=process.give_way,
+            roster=Roster(lambda: self._cluster_map),
         )
         self._events = TurnEvents(self._hub)
         self._frames_lost: set[str] = set()  # nodes that frames did not reach, until the core knows
@@ -235,7 +239,11 @@ class StorageService:
                 )
                 self.core.copies_max = COPIES_MAX
                 self._progress = ProgressLog(
-                    self.core.lease, self.core.placements, self.core.figures, self._config.node.seeds
+                    self.core.lease,
+                    self.core.placements,
+                    self.core.figures,
+                    self._config.node.seeds,
+                    lambda: self._hub.router_fault,
                 )
                 self._process.lease = self.core.lease
                 show_process(self.core.operators.desk, self._process, self.core.placements.journal)
@@ -424,7 +432,7 @@ class StorageService:
 
     def _follow_map(self) -> None:
         if self.core.map.epoch != self._followed:
-            self._followed = self.core.map.epoch
+            self._followed, self._cluster_map = self.core.map.epoch, self.core.map
             peers = {
                 name: (entry.tier, entry.address, entry.incarnation)
                 for name, entry in self.core.map.nodes.items()

@@ -1,4 +1,4 @@
-"""Generates what is said twice: ``docs/settings.md``, the default files ``conf/<tier>.toml``, ``docs/log-events.md``.
+"""Generates what is said twice: settings, log events and rights of certificates in ``docs``, and ``conf/<tier>.toml``.
 
 ``python -m stratamq.manual`` writes them, ``--check`` says whether they are current. Text, defaults and bounds come
 from the models; only what the shipped files switch on, against the defaults of ``stratamq up``, is listed here.
@@ -21,6 +21,7 @@ from conf.settings import ADMIN, BALANCE, ROOMS, TIERS
 from conf.udp_settings import UdpSettings
 from stratamq.alert_rules import alarm_table, alert_rules
 from stratamq.bridge_manual import bridge_file, nested_tables
+from stratamq.certificate_rights import insert_rights
 from stratamq.event_manual import event_page
 from stratamq.federate_manual import federate_file
 from stratamq.rooms import membership_model
@@ -163,6 +164,7 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "settings.md": _manual(rooms),
         ROOT / "docs" / "log-events.md": event_page(),
     }
+    files[ROOT / "docs" / "security.md"] = insert_rights(ROOT / "docs" / "security.md")
     for tier in (*TIERS, BALANCE, ADMIN):
         files[ROOT / "conf" / f"{tier}.toml"] = _toml(tier, rooms)
     files[ROOT / "docs" / "monitoring" / "alerts.yml"] = alert_rules()

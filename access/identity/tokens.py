@@ -231,7 +231,7 @@ class TokenStep:
                 credentials.client_id,
                 tiers=tiers,
                 attributes=attributes,
-                expires_at_utc=expires,
+                expires_at_utc=expires + LEEWAY_S,  # as its login: both by the clock of this edge
                 token_id=_token_id(claims),
             )
         )

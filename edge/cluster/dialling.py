@@ -71,6 +71,8 @@ class Dialling:
     def failed(self, name: str) -> None:
         """Forget a dial that made no connection."""
         self._under_way.pop(name, None)
+        if not self._peers.connected():
+            self._peers.router_fault = ""  # nobody answers, whatever was said before
 
     def _wanted(self) -> dict[str, tuple[str, str]]:
         cluster_map = self._map()

@@ -11,12 +11,14 @@ from conf.events import say
 from edge.cluster.pending_links import PendingLinks
 from edge.hot.state import Conn, Peer
 from edge.node.ports import LinkIO
-from wire.links.admission import Told, admit, check_certificate, check_hello, check_room, expect, resume
+from wire.links.admission import Told, admit, check_certificate, check_hello, check_member, check_room, expect, resume
 from wire.links.allowed import link_tiers
+from wire.links.roster import Roster
 from wire.links.silence import SPEAK_S, Silence, speak_s_of
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import (
     TIER_OPERATOR,
+    TIER_ROUTER,
     LinkError,
     NodeIdentity,
     OtherVersion,
@@ -37,17 +39,20 @@ HEEDED_MAX, SPEAKING_MAX = 100, 10  # links looked at, and spoken on, in one go:
 class Dialled:
     """``Conn.context`` of a link that this edge opened; None in its place: the other side did."""
 
-    __slots__ = ("node", "tier", "told")
+    __slots__ = ("is_judged", "node", "tier", "told")
 
     def __init__(self, node: str, tier: str, told: Told) -> None:
         self.node = node  # "" for a seed: HELLO tells
         self.tier = tier
         self.told = told  # by our HELLO
+        self.is_judged = False  # by its certificate and its HELLO
 
 
 class PeerTable:
     """Peers of one edge by node name.
 
+    Attributes:
+        router_fault: Why the router that was dialled last and answered made no link with this edge; "" if it did.
     Args:
         loop: Links.
         identity: This edge, as its HELLO says.
@@ -70,12 +75,15 @@ class PeerTable:
         self._loop = loop
         self._certify = certify
         self._retired = retired
+        self._map = ClusterMap("")  # as this edge follows it
+        self._roster = Roster(lambda: self._map)
         self._peers: dict[str, tuple[PeerKey, Peer]] = {}
         self._named: set[str] = set()  # in the map
         self._silence: dict[str, Silence] = {}
         self._unheeded: list[str] = []  # nodes whose links this sweep has not looked at
         self._count = count
         self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
+        self.router_fault = ""
         self.pending = PendingLinks(has_received)
 
     def get(self, node: str) -> Peer | None:
@@ -100,10 +108,13 @@ class PeerTable:
     def wanted(self, cluster_map: ClusterMap) -> dict[str, tuple[str, str]]:
         """Return node -> (tier, address) of the live nodes that this edge has to dial and is not linked to."""
         mine = self.identity
+        is_registered = cluster_map.is_alive(mine.node, mine.incarnation)
         wanted = {}
         for name, entry in cluster_map.nodes.items():
             if not entry.alive or name == mine.node or not dials(mine.tier, mine.node, entry.tier, name):
                 continue
+            if entry.tier != TIER_ROUTER and not is_registered:
+                continue  # they would refuse the link
             peer = self.get(name)
             condemned, _ = self._condemned.get(name, (-1, ""))
             if (peer is None or peer.conn is None) and condemned != entry.incarnation:
@@ -127,8 +138,19 @@ class PeerTable:
 
     def _refuse(self, conn: Conn, reason: str, error: LinkError, answer: bytes = b"") -> None:
         say(logger, "link.refused", why=error)
+        self._not_linked(conn, str(error))
         self._count(f"links_refused_{reason}")
         self._loop.close(conn, answer, linger=False)
+
+    def dropped(self, conn: Conn) -> None:
+        """Note that a connection ended that was no client's; perhaps a router closed it before its HELLO."""
+        self.pending.ended(conn)
+        if isinstance(conn.context, Dialled) and not conn.context.is_judged:
+            self._not_linked(conn, "it ended before HELLO: a certificate was refused, here or there")
+
+    def _not_linked(self, conn: Conn, why: str) -> None:
+        if isinstance(conn.context, Dialled) and conn.context.tier == TIER_ROUTER:
+            conn.context.is_judged, self.router_fault = True, why
 
     def condemn(self, peer: Peer, why: str) -> None:
         """Take no other connection of an incarnation that broke the protocol."""
@@ -145,10 +167,13 @@ class PeerTable:
             dialled = conn.context if isinstance(conn.context, Dialled) else None
             if dialled is not None:
                 expect(key, dialled.tier, dialled.node)
+            check_member(self.identity, key, self._roster, dialled=dialled is not None)
             self._admit(key, dialled=dialled is not None)
             peer = self._peer_of(key)
             told = dialled.told if dialled is not None else Told(key.incarnation, peer.link.taken)
-            if dialled is None:
+            if dialled is not None:
+                dialled.is_judged = True
+            else:
                 self._loop.unbind_link(peer)
                 self._loop.write(conn, encode_hello(self.identity, *told))
             self._loop.bind_link(conn, peer, resume(self.identity, hello, key, told, peer.link.taken))
@@ -217,6 +242,7 @@ class PeerTable:
 
         A route that names an edge must not lose messages because the two have not met yet.
         """
+        self._map = cluster_map
         for node, entry in cluster_map.nodes.items():
             known = self._peers.get(node)
             if (

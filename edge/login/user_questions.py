@@ -19,14 +19,14 @@ from access.policy.view import PolicyView, limits_of, roles_of
 from edge.login.job_desk import JobDesk
 from wire.decoding import Unreadable, strictly
 from wire.messages.control import Control
-from wire.messages.policy import USERS_ASKED_MAX, AskUsers, Users
+from wire.messages.policy import USERS_ASKED_MAX, AskCredentials, AskUsers, Users
 
 __all__ = ["Heard", "UserQuestions", "principal_now", "record_of"]
 
 ANSWER_S = 0.5  # of a router that lives
 BEHIND_S = 0.1  # until a router that is behind this edge's view is asked again, or another one
 ASKS_MAX = 6  # of a login; of live clients there is no end, as nobody acknowledges before
-QUESTIONS_MAX = 8  # under way: logins come in company
+QUESTIONS_MAX = 32  # under way; a login has one of its own
 LOOKS_MAX = USERS_ASKED_MAX  # users who are looked up at once, and who wait for one
 KNOWN_MAX = 10_000  # users who were looked up, until the policy moves
 
@@ -141,21 +141,10 @@ class UserQuestions:
         for number in [number for number, question in self._questions.items() if now >= question.until]:
             self._send(self._questions.pop(number))
         while len(self._questions) < QUESTIONS_MAX and (taken := self._desk.take()) is not None:
-            self._send(self._company(taken))
+            self._send(_question_of(taken))
         if self._looks and len(self._questions) < QUESTIONS_MAX:
             looks, self._looks = self._looks, {}
             self._send(_Question(set(looks), {}, None, looks))
-
-    def _company(self, first: tuple[int, Ticket]) -> _Question:
-        """Return one question for as many logins as wait."""
-        logins: dict[str, list[tuple[int, Ticket]]] = {}
-        taken: tuple[int, Ticket] | None = first
-        while taken is not None:
-            job = taken[1].job
-            assert isinstance(job, AskUser)
-            logins.setdefault(job.user, []).append(taken)
-            taken = self._desk.take() if len(logins) < USERS_ASKED_MAX else None
-        return _Question(set(logins), logins, None)
 
     def _send(self, question: _Question) -> None:
         if question.heard is None and question.asks >= ASKS_MAX:
@@ -171,7 +160,9 @@ class UserQuestions:
         self._questions[number] = question
         if routers:
             self._turn += 1
-            self._node.tell(routers[self._turn % len(routers)], AskUsers(number, sorted(question.names)))
+            router, names = routers[self._turn % len(routers)], sorted(question.names)
+            is_login = bool(question.logins)
+            self._node.tell(router, AskCredentials(number, *names) if is_login else AskUsers(number, names))
 
     def handle(self, message: Users) -> None:
         """Take a router's answer; one that is too old, or that nobody asked for, tells nothing."""
@@ -216,6 +207,13 @@ class UserQuestions:
 
 
 _decode = strictly(msgspec.msgpack.Decoder(User).decode, "user")
+
+
+def _question_of(login: tuple[int, Ticket]) -> _Question:
+    """Return the question of one login: routers send credentials for one at a time, and count them."""
+    job = login[1].job
+    assert isinstance(job, AskUser)
+    return _Question({job.user}, {job.user: [login]}, None)
 
 
 def record_of(user: User, view: PolicyView) -> UserRecord | None:

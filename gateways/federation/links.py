@@ -22,7 +22,7 @@ from conf.events import say
 from gateways.federation.events import Event, LinkDown, LinkUp, NeighbourPolicy, Received, Send
 from gateways.retry_delay import RetryDelay
 from wire.clock import boot_time
-from wire.links.connection import address_of, close_quietly, open_stream, read_hello, wrap_tls
+from wire.links.connection import address_of, close_quietly, failure_text, open_stream, read_hello, wrap_tls
 from wire.links.link import LinkCore, LinkFull
 from wire.links.tls import LinkContexts, peer_identity
 from wire.links.tls_stream import TlsStream
@@ -225,7 +225,7 @@ class Links:
             self.counts["refused_slow"] += 1
         except (OSError, LinkError, ValueError, trio.BrokenResourceError) as error:
             self.counts["refused"] += 1
-            say(logger, "federation.link_refused", why=error)
+            say(logger, "federation.link_refused", why=failure_text(error, "handshake"))
         finally:
             with trio.CancelScope(shield=True):
                 await close_quietly(plain if stream is None else stream)

@@ -5,6 +5,7 @@ well, because the one that changed it may still be waited for. One that only giv
 Rules: docs/adr/0034.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from wire.messages.control import Control
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Heartbeat
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.policy import AskUsers, FollowPolicy
+from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy
 
 __all__ = ["Leads", "PolicyDesk", "PolicyQuestion"]
 
@@ -35,7 +36,7 @@ FAILED = 1
 PARTIAL = 3
 NOT_READY = 4
 
-PolicyQuestion = FollowPolicy | AskUsers
+PolicyQuestion = FollowPolicy | AskCredentials | AskUsers
 
 
 class Leads(NamedTuple):
@@ -57,6 +58,8 @@ class PolicyDesk:
         utc: Seconds since the epoch, by this machine's clock: bans end by it.
         page_bytes: Of a whole view in one message.
         pruning: Says when to remove what has ended.
+    Attributes:
+        credentials_sent: Users whose password records were sent, by the edge that asked.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class PolicyDesk:
     ) -> None:
         self.machine = PolicyMachine()
         self.waits = VerbWaits()
+        self.credentials_sent: Counter[str] = Counter()
         self.is_current = False  # it has applied all that was committed before it led
         self._tell = tell
         self._send = send
@@ -124,6 +128,8 @@ class PolicyDesk:
             for answer in answers:
                 self._say(node, answer)
         else:
+            if isinstance(message, AskCredentials):
+                self.credentials_sent[node] += 1
             for users in answers_to(message, self.machine):
                 self._tell(node, users)
 

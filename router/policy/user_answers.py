@@ -9,18 +9,23 @@ import msgspec
 
 from access.policy.machine import PolicyMachine
 from wire.messages.pieces import PIECE_BYTES
-from wire.messages.policy import AskUsers, Users
+from wire.messages.policy import AskCredentials, AskUsers, Users
 
 __all__ = ["answers_to"]
 
 
-def answers_to(question: AskUsers, machine: PolicyMachine) -> Iterator[Users]:
-    """Yield the answers, as many as it takes for each to fit a frame; a name that is asked twice is answered once."""
+def answers_to(question: AskCredentials | AskUsers, machine: PolicyMachine) -> Iterator[Users]:
+    """Yield the answers, as many as it takes for each to fit a frame; a name that is asked twice is answered once.
+
+    Only the answer for a login has the password record and the SCRAM verifier of its user.
+    """
+    if isinstance(question, AskCredentials):
+        yield Users(question.request, machine.epoch, [question.user], [_record(machine, question.user, secret=True)])
+        return
     answer = Users(question.request, machine.epoch, [], [])
     size = 0
     for name in dict.fromkeys(question.names):
-        user = machine.user(name)
-        record = None if user is None else msgspec.msgpack.encode(user)
+        record = _record(machine, name, secret=False)
         length = 8 + 4 * len(name) + len(record or b"")
         if answer.names and size + length > PIECE_BYTES:
             yield answer
@@ -29,3 +34,10 @@ def answers_to(question: AskUsers, machine: PolicyMachine) -> Iterator[Users]:
         answer.records.append(record)
         size += length
     yield answer
+
+
+def _record(machine: PolicyMachine, name: str, *, secret: bool) -> bytes | None:
+    user = machine.user(name)
+    if user is None:
+        return None
+    return msgspec.msgpack.encode(user if secret else msgspec.structs.replace(user, record="", verifier=""))

@@ -116,9 +116,7 @@ class OwnedShards:
             self._count("frames_of_dead")
             return 1
         shard = self.shards.get(message.shard)
-        # The step that ends an edge's former incarnation takes from the shards what the edge said: not before that.
-        current = judge.leased and (peer.tier != TIER_EDGE or judge.map.is_alive(peer.node, peer.incarnation))
-        if shard is None or shard.epoch != message.shard_epoch or not current:
+        if shard is None or shard.epoch != message.shard_epoch or not judge.leased:
             self._moved(peer, message, shard.epoch if shard is not None else 0)
             return 1
         shard.now = judge.now

@@ -19,7 +19,7 @@ from router.raft import messages as raft
 from tests.clients import packets
 from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
-from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed
+from tests.e2e.test_hostile_links import CLUSTER, authority, connect, frame, is_closed, registered_link
 from tests.patience import PATIENCE_S
 from wire.messages.batches import Push, encode_publish_ack, encode_push
 from wire.messages.cluster_map import NodeEntry
@@ -46,6 +46,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 def link(cluster: LocalCluster, node: str, tier: str, name: str) -> ssl.SSLSocket:
     """Open a link with a certificate that the cluster's own authority made."""
+    if tier == "edge" and not node.startswith("router"):
+        return registered_link(cluster, node, tier, name, LIFE)
     files = authority(cluster).operator(name) if tier == "operator" else authority(cluster).node(tier, name)
     connection = connect(cluster, node, files)
     connection.sendall(encode_hello(NodeIdentity(CLUSTER, name, tier, LIFE, "127.0.0.1:1")))

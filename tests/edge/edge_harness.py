@@ -198,7 +198,7 @@ class Edge:
         else:
             self.core.messages.from_storage(node, message)
 
-    def take(self, kind: type) -> list[Any]:
+    def take(self, kind: type | tuple[type, ...]) -> list[Any]:
         """Return and forget what was said of one kind."""
         taken = [message for _, message in self.core.told if isinstance(message, kind)]
         self.core.told = [item for item in self.core.told if not isinstance(item[1], kind)]

@@ -27,7 +27,7 @@ from tests.edge.edge_harness import Edge, Session, facts
 from tests.edge.rights.ruled import Vouched, principal
 from wire.messages.control import Control, decode_control
 from wire.messages.nodes import HeartbeatReply, Registered
-from wire.messages.policy import AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
 from wire.messages.sessions import CloseSession, OpenSession
 
 CLOSED = ListenerPolicy("tls", False)
@@ -48,7 +48,7 @@ class Cluster:
         self.core = self.edge.core
         steps += [*([more] if more else []), PasswordStep(RouterUsers(SECRET), self.edge.chains.known)]
         self.core.logins.add_desks({"hash": self.desk})
-        self.edge.held |= {FollowPolicy, AskUsers}
+        self.edge.held |= {FollowPolicy, *ASKED}
         for command in before:
             assert self.machine.apply(command).step is not None
         self.core.policy.router_up("r0")
@@ -68,7 +68,7 @@ class Cluster:
         self.edge.turn(seconds)
         quiet = 0
         for _ in range(50):
-            said = [*self.edge.take(FollowPolicy), *self.edge.take(AskUsers)]
+            said = [*self.edge.take(FollowPolicy), *self.edge.take(ASKED)]
             for message in said:
                 for answer in self._answers(message):
                     self.edge.router(answer)
@@ -82,8 +82,8 @@ class Cluster:
                 return
         raise AssertionError("the edge does not come to rest")
 
-    def _answers(self, message: FollowPolicy | AskUsers) -> list[Control]:
-        if isinstance(message, AskUsers):
+    def _answers(self, message: FollowPolicy | AskCredentials | AskUsers) -> list[Control]:
+        if isinstance(message, AskCredentials | AskUsers):
             return list(answers_to(message, self.machine))
         said = self.stream.follow(self.edge.now, "e0", 1, message, self.machine.epoch, self.machine.tables)
         return [decode_control(one) if isinstance(one, bytes) else one for one in said]
@@ -99,6 +99,7 @@ class Cluster:
         return self.core.lease.policy_epoch
 
 
+ASKED = (AskCredentials, AskUsers)
 PASSWORDS = dict.fromkeys(("ann", "bob", "eve"), b"good")
 ANN, BOB = c.AddUser("ann", HASH, roles=()), c.AddUser("bob", HASH)
 DEVICE = c.PutRole("device", (Rule(True, 31, "a/#"),))
@@ -158,7 +159,7 @@ def test_a_step_about_others_costs_no_hash(taking: c.SimpleCommand) -> None:
     assert len(cluster.edge.chains.known) == 1 and codes(cluster.come(client_id="again")) == [0]
     cluster.order(c.SetPassword("ann", OTHER))
     cluster.run()
-    assert [*cluster.edge.take(AskUsers)] == [] and codes(cluster.come(password=b"bad")) == [0x86]
+    assert [*cluster.edge.take(ASKED)] == [] and codes(cluster.come(password=b"bad")) == [0x86]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_a_login_that_waits_when_its_user_is_disabled_is_judged_anew() -> None:
     cluster = Cluster(ANN)
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good")
-    (asked,) = cluster.edge.take(AskUsers)
+    (asked,) = cluster.edge.take(ASKED)
     (old,) = answers_to(asked, cluster.machine)
     cluster.order(c.SetDisabled("ann", True))
     cluster.edge.router(old)
@@ -253,7 +254,7 @@ def test_a_router_that_answers_by_an_older_policy_tells_nothing() -> None:
     cluster.run()
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good")
-    (asked,) = cluster.edge.take(AskUsers)
+    (asked,) = cluster.edge.take(ASKED)
     for answer in answers_to(asked, behind):
         cluster.edge.router(answer)
     assert not session.read()
@@ -267,7 +268,7 @@ def test_a_record_that_is_none_is_counted_and_asked_for_again(record: bytes) -> 
     cluster = Cluster(ANN)
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good")
-    (asked,) = cluster.edge.take(AskUsers)
+    (asked,) = cluster.edge.take(ASKED)
     cluster.edge.router(Users(asked.request, cluster.machine.epoch, ["ann"], [record]))
     assert cluster.core.counts["users_unreadable"] == 1 and not session.closed
 
@@ -311,13 +312,13 @@ def test_views_that_come_one_after_the_other_ask_once_in_a_while() -> None:
         assert page is not None
         cluster.edge.router(PolicyPaged(page.epoch, page.offset, page.size, page.checksum, page.data))
     cluster.edge.turn()
-    cluster.edge.take(AskUsers)
+    cluster.edge.take(ASKED)
     behind = PolicyMachine()
     behind.apply(ANN)
     sent = 0
     for _ in range(100):
         cluster.edge.turn(0.01)
-        for asked in cluster.edge.take(AskUsers):
+        for asked in cluster.edge.take(ASKED):
             sent += 1
             for answer in answers_to(asked, behind):
                 cluster.edge.router(answer)

@@ -13,6 +13,7 @@ from wire.links.admission import Told
 from wire.links.connection import HELLO_TIMEOUT_S, WATCH_S
 from wire.links.link_table import LinkPeer, LinkTable
 from wire.links.redial import BACKOFF_MIN_S, backoff_s
+from wire.links.roster import Roster
 from wire.links.silence import Silence, Verdict
 from wire.messages.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
 
@@ -84,6 +85,7 @@ class LinkProcess(Process):
             on_up=self.on_up,
             on_down=self.on_down,
             on_reset=self.on_reset,
+            roster=self.roster(),
         )
         self._connections: list[LinkConnection] = []
         self._targets: dict[tuple[str, str], Target] = {}
@@ -93,6 +95,10 @@ class LinkProcess(Process):
         self.later(WATCH_S, self._watch)
 
     # -- for the tier
+
+    def roster(self) -> Roster | None:
+        """Return who may link to this process; None: every node that has a certificate."""
+        return None
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         """A frame came."""

@@ -15,6 +15,7 @@ from storage.turn_events import TurnEvents
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
 from tests.simulation.process import World
+from wire.links.roster import Roster
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 
@@ -104,6 +105,10 @@ class StorageProcess(LinkProcess):
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
             self.core = begin()
         self.begin_links(incarnation, random.Random(seed))
+
+    def roster(self) -> Roster:
+        """Return the nodes of this node's map."""
+        return Roster(lambda: self.core.map)
 
     def kill(self, *, power: bool = False) -> None:
         """End the life; without power the page cache goes too."""

@@ -65,7 +65,7 @@ def test_a_registered_node_is_the_incarnation_that_lives(peer: PeerKey, register
 
 def test_whatever_a_router_says_wants_its_role() -> None:
     """An introduction too: another router of the group would have it registered."""
-    roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, s1=NodeState.ACTIVE))
+    roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, s1=NodeState.ACTIVE), at_router=True)
     entry = NodeEntry("r9", "router", 5, "h:1")
     said: list[Control] = [
         HeartbeatReply(1, 0.0, 1.0, 0, "r9"), OrderNode(1, "reload"), Register(1, entry), Moved(0, "shard", 0, 1),

@@ -11,12 +11,15 @@ from typing import NamedTuple
 
 from wire.decoding import plain_text
 from wire.links.allowed import link_tiers
+from wire.links.roster import Roster
 from wire.messages.frames import PROTOCOL_VERSION
 from wire.messages.hello import (
     DIAL_RANK,
     OPERATOR_ROLES,
+    TIER_EDGE,
     TIER_GATEWAY,
     TIER_OPERATOR,
+    TIER_STORAGE,
     Hello,
     LinkError,
     NodeIdentity,
@@ -25,7 +28,7 @@ from wire.messages.hello import (
 )
 from wire.messages.ranges import INCARNATION_MAX, NODE_NAME_MAX
 
-__all__ = ["Told", "admit", "check_certificate", "check_hello", "check_room", "expect", "resume"]
+__all__ = ["Told", "admit", "check_certificate", "check_hello", "check_member", "check_room", "expect", "resume"]
 
 OPERATORS_MAX = 32  # links of operators at one node
 
@@ -110,6 +113,25 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
 def _describe(identity: tuple[str, str, str]) -> str:
     cluster, tier, node = identity
     return plain_text(f"{tier} {node} of cluster {cluster}")
+
+
+def check_member(mine: NodeIdentity, key: PeerKey, roster: Roster | None, *, dialled: bool) -> None:
+    """Judge an edge or a storage node by the map, before its link is taken.
+
+    An address of the map that this node dialled may be that of an incarnation that the next epoch has.
+
+    Args:
+        mine: This node.
+        key: The incarnation.
+        roster: Who is registered, by this node's map; None: a router, where nodes register.
+        dialled: This node opened the connection.
+    Raises:
+        LinkError: It is not registered, or is over.
+    """
+    if roster is None or key.tier not in (TIER_EDGE, TIER_STORAGE) or roster.is_registered(key):
+        return
+    if not dialled or roster.is_over(key):
+        raise LinkError(f"{key.node} incarnation {key.incarnation} is not registered by the map of {mine.node}")
 
 
 def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None, *, dialled: bool) -> None:

@@ -74,7 +74,7 @@ class Sender(enum.Enum):
     A router must be one of the cluster for whatever it says; an operator's or a gateway's certificate is its role.
     """
 
-    CERTIFIED = "any holder of a certificate of the tier"
+    CERTIFIED = "any holder of a certificate of the tier: it introduces itself, or is no node"
     MEMBER = "an incarnation that the receiver's map has as alive"
 
 
@@ -87,9 +87,9 @@ class Cell(NamedTuple):
 
 
 def _cell(senders: str, receivers: str, rule: Rule = Rule.TIERS, sender: Sender | None = None) -> Cell:
-    """Return a cell; routers speak as members, others by their certificates unless it says so."""
+    """Return a cell; nodes speak as members unless it says otherwise, operators by their certificates."""
     if sender is None:
-        sender = Sender.MEMBER if senders == TIER_ROUTER else Sender.CERTIFIED
+        sender = Sender.CERTIFIED if senders == TIER_OPERATOR else Sender.MEMBER
     return Cell(frozenset(product(senders.split(), receivers.split())), rule, sender)
 
 
@@ -98,14 +98,14 @@ _OF_OPERATORS = frozenset(product((TIER_OPERATOR,), _NODES.split()))
 _TO_OPERATORS = frozenset(product(_NODES.split(), (TIER_OPERATOR,)))
 
 CELLS: dict[type, Cell] = {
-    nodes.Register: _cell(_NODES, "router", Rule.OWN_INCARNATION),
+    nodes.Register: _cell(_NODES, "router", Rule.OWN_INCARNATION, Sender.CERTIFIED),
     nodes.Registered: _cell("router", _NODES),
     nodes.Refused: _cell("router", _NODES),
-    nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_INCARNATION),
-    nodes.Drain: _cell(_NODES, "router"),  # of the link's incarnation: it names no other
-    nodes.Leave: _cell(_NODES, "router"),
+    nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_INCARNATION, Sender.CERTIFIED),
+    nodes.Drain: _cell(_NODES, "router", sender=Sender.CERTIFIED),  # of the link's incarnation: it names no other
+    nodes.Leave: _cell(_NODES, "router", sender=Sender.CERTIFIED),
     nodes.HeartbeatReply: _cell("router", _NODES),
-    nodes.FollowMap: _cell("edge storage gateway operator", "router"),
+    nodes.FollowMap: _cell("edge storage gateway operator", "router", sender=Sender.CERTIFIED),
     nodes.MapPage: _cell("router", "edge storage gateway operator"),
     nodes.MapStep: _cell("router", "edge storage gateway operator"),
     nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
@@ -170,6 +170,7 @@ CELLS: dict[type, Cell] = {
     policy.FollowPolicy: _cell("edge", "router"),
     policy.PolicyPaged: _cell("router", "edge"),
     policy.PolicyStepped: _cell("router", "edge"),
+    policy.AskCredentials: _cell("edge", "router"),
     policy.AskUsers: _cell("edge", "router"),
     policy.Users: _cell("router", "edge"),
     orders.OrderNode: _cell("router", _NODES),
@@ -250,9 +251,9 @@ def role_fault_of(peer: PeerKey, message: control.Control, roster: Roster) -> st
     """Return "", or ROLE where the sender does not have the role now that this message wants; its link stays."""
     if peer.tier == TIER_ROUTER:
         return "" if roster.is_router(peer) else ROLE
-    if CELLS[type(message)].sender is Sender.CERTIFIED or roster.is_registered(peer):
+    if CELLS[type(message)].sender is Sender.CERTIFIED or peer.tier in (TIER_OPERATOR, TIER_GATEWAY):
         return ""
-    return ROLE
+    return "" if roster.is_member(peer) else ROLE
 
 
 def _is_own_kind(peer: PeerKey, message: nodes.Moved) -> bool:

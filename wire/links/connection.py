@@ -13,6 +13,7 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from wire.clock import boot_time, next_moment
+from wire.decoding import plain_text
 from wire.links.early_reads import EarlyReads
 from wire.links.link import LinkCore
 from wire.links.silence import SILENCE_S, SPEAK_S, Silence, Verdict
@@ -23,11 +24,13 @@ from wire.messages.hello import Hello, HelloReader, LinkError
 __all__ = [
     "HELLO_TIMEOUT_S",
     "Connection",
+    "PeerGone",
     "Stream",
     "address_of",
     "certificate_of",
     "certified_identity",
     "close_quietly",
+    "failure_text",
     "open_stream",
     "read_hello",
     "split_address",
@@ -88,9 +91,22 @@ async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server
         raise
     except trio.BrokenResourceError as error:
         await close_quietly(secured)
-        why = f"TLS handshake failed: {error.__cause__ or error or 'connection closed'}"
+        why = f"TLS handshake failed: {failure_text(error, 'TLS handshake')}"
         raise (LinkError if isinstance(error.__cause__, ssl.SSLError) else PeerGone)(why) from None
     return secured
+
+
+def failure_text(error: BaseException, step: str) -> str:
+    """Return why a connection failed, in plain text that is never empty.
+
+    Args:
+        error: Raised while the connection was opened, or accepted.
+        step: Name of what was under way, such as "TLS handshake".
+    """
+    if isinstance(error, trio.TooSlowError):
+        return f"no {step} within {HELLO_TIMEOUT_S:g} s"
+    text = next((str(each) for each in (error, error.__cause__) if each is not None and str(each)), "")
+    return plain_text(text) or f"the peer closed the connection during the {step}"
 
 
 def certified_identity(stream: Stream) -> tuple[str, str, str] | None:

@@ -26,11 +26,13 @@ from wire.links.allowed import link_tiers
 from wire.links.connection import (
     HELLO_TIMEOUT_S,
     Connection,
+    PeerGone,
     Stream,
     address_of,
     certificate_of,
     certified_identity,
     close_quietly,
+    failure_text,
     open_stream,
     read_hello,
     split_address,
@@ -41,6 +43,7 @@ from wire.links.early_reads import EarlyReads, early_reads
 from wire.links.link import RESEND_BYTES_MAX, LinkCore
 from wire.links.link_table import LinkTable
 from wire.links.redial import backoff_s
+from wire.links.roster import Roster
 from wire.links.silence import speak_s_of
 from wire.links.tls import LinkContexts
 from wire.messages.hello import (
@@ -96,10 +99,12 @@ class LinkHub:
         on_read: The frames of one read of a connection were handed over.
         early: Links are read where trio would wait (``early_reads``, which calls this); None: by tasks.
         give_way: Between two pieces of an early read.
+        roster: Who is registered, by this node's map; None at routers.
 
     Attributes:
         known: Addresses of nodes of the map, of seeds, and of peers whose certificates were accepted.
         handshakes: Accepted connections whose HELLO was not accepted yet.
+        router_fault: Why the router that was dialled last and answered takes no link, or none of ours; "" if it does.
         reads: Reads the links early, and what else the owner has; while ``run`` runs, if asked for and possible.
     """
 
@@ -117,6 +122,7 @@ class LinkHub:
         resend_bytes_max: int = RESEND_BYTES_MAX,
         early: Callable[[float, float], None] | None = None,
         give_way: GiveWay = stay,
+        roster: Roster | None = None,
     ) -> None:
         self._contexts = contexts
         self._early, self._give_way = early, give_way
@@ -131,6 +137,7 @@ class LinkHub:
             on_down=self._ended,
             on_reset=on_reset,
             resend_bytes_max=resend_bytes_max,
+            roster=roster,
         )
         self._targets: dict[tuple[str, str], _Target] = {}  # by (node or "", address)
         self._connections: set[Connection] = set()
@@ -140,6 +147,7 @@ class LinkHub:
         self._nursery: trio.Nursery | None = None
         self.known = KnownAddresses()
         self.handshakes: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["node_links"], self.known.knows)
+        self.router_fault = ""
         self.refusals = {"certificate": 0, "hello": 0}  # connections, by reason
 
     # -- what the owner calls
@@ -294,6 +302,8 @@ class LinkHub:
         self.table.forget(node)
 
     def _stands(self, key: PeerKey) -> None:
+        if key.tier == TIER_ROUTER:
+            self.router_fault = ""
         self._down[key.node] = trio.Event()
         say(logger, "link.up", tier=key.tier, peer=key.node, incarnation=key.incarnation)
         self._on_up(key)
@@ -335,6 +345,7 @@ class LinkHub:
     async def _dial(self, target: _Target, *, quiet: bool) -> bool:
         """Connect and serve until the connection ends; False when it never stood."""
         level = logging.DEBUG if quiet else logging.INFO
+        step = "TLS handshake"
         stream: Stream | None = None
         try:
             with trio.fail_after(HELLO_TIMEOUT_S):
@@ -342,6 +353,7 @@ class LinkHub:
                 if self._contexts is not None:
                     stream = await wrap_tls(stream, self._contexts.client, server_side=False)
                 certified = self._certified(stream)
+                step = "exchange of HELLO"
                 told, ours = self.table.greeting(target.node)
                 await stream.send_all(ours)
                 hello, rest = await read_hello(stream)
@@ -350,7 +362,12 @@ class LinkHub:
                 target.node = key.node
                 self._authenticated(certified, stream)
         except CONNECTION_FAILURES as error:
-            where, why = plain_text(target.address), plain_text(str(error))  # of the map: another node said where it is
+            where, why = (
+                plain_text(target.address),
+                failure_text(error, step),
+            )  # of the map: another node said where it is
+            if target.tier == TIER_ROUTER:
+                self.router_fault = why if isinstance(error, LinkError) and not isinstance(error, PeerGone) else ""
             say(logger, "link.not_dialled", tier=target.tier, peer=target.node, address=where, why=why, level=level)
             if stream is not None:
                 await close_quietly(stream)
@@ -409,7 +426,8 @@ class LinkHub:
                 await secured.send_all(ours)
         except CONNECTION_FAILURES as error:
             self.refusals[refusal] += 1
-            say(logger, "link.refused", why=error)
+            step = "TLS handshake" if refusal == "certificate" else "exchange of HELLO"
+            say(logger, "link.refused", why=failure_text(error, step))
             await close_quietly(secured)
             return None
         except trio.Cancelled:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from conf.events import say
-from wire.links.admission import Told, admit, check_hello, check_room, expect, resume
+from wire.links.admission import Told, admit, check_hello, check_member, check_room, expect, resume
 from wire.links.allowed import kinds_from
 from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore, LinkFull
+from wire.links.roster import Roster
 from wire.messages.frames import FRAME_BYTES_MAX
 from wire.messages.hello import (
     TIER_OPERATOR,
@@ -71,6 +72,7 @@ class LinkTable:
         on_up: A connection to this incarnation of a peer stands.
         on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
         on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
+        roster: Who is registered, by this node's map; None at routers.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class LinkTable:
         on_down: Callable[[PeerKey], None],
         on_reset: Callable[[PeerKey], None],
         resend_bytes_max: int = RESEND_BYTES_MAX,
+        roster: Roster | None = None,
     ) -> None:
         self.identity = identity
+        self._roster = roster
         self.incarnations_condemned = 0  # for what they sent
         self._kinds = kinds_from(identity.tier)  # of frames, by the tier that sends them
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
@@ -234,6 +238,7 @@ class LinkTable:
         """
         key = check_hello(self.identity, hello, certified)
         expect(key, tier, node)
+        check_member(self.identity, key, self._roster, dialled=True)
         self._admit(key, dialled=True)
         return key
 
@@ -246,6 +251,7 @@ class LinkTable:
             LinkError: Not admitted.
         """
         key = check_hello(self.identity, hello, certified)
+        check_member(self.identity, key, self._roster, dialled=False)
         self._admit(key, dialled=False)
         known = self._peers.get(key.node)
         told = Told(key.incarnation, known.core.taken) if known and known.key == key else Told()

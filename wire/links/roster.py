@@ -19,18 +19,39 @@ class Roster:
     Args:
         cluster_map: Returns this node's map.
         group: At a router, returns the members of its Raft group, none while it joins; None: judge routers by the map.
+        at_router: Links of nodes that have not registered are taken here.
     """
 
     def __init__(
-        self, cluster_map: Callable[[], ClusterMap], group: Callable[[], Collection[str]] | None = None
+        self,
+        cluster_map: Callable[[], ClusterMap],
+        group: Callable[[], Collection[str]] | None = None,
+        *,
+        at_router: bool = False,
     ) -> None:
         self._map = cluster_map
         self._group = group
+        self._at_router = at_router
 
     def is_registered(self, peer: PeerKey) -> bool:
         """Return whether the map has this very incarnation as one that may act."""
         entry = self._map().nodes.get(peer.node)
         return entry is not None and entry.tier == peer.tier and entry.alive and entry.incarnation == peer.incarnation
+
+    def is_member(self, peer: PeerKey) -> bool:
+        """Return whether an edge or a storage node speaks in its role.
+
+        Routers take links of every holder of a certificate, so their map must have the incarnation. Other nodes judge
+        that when the link comes (``wire/links/admission.py``): here their map must not say that it is over.
+        """
+        return self.is_registered(peer) or (not self._at_router and not self.is_over(peer))
+
+    def is_over(self, peer: PeerKey) -> bool:
+        """Return whether the map has this incarnation of an edge or a storage node as dead, or a later one."""
+        entry = self._map().nodes.get(peer.node)
+        if peer.tier == TIER_ROUTER or entry is None or entry.tier != peer.tier:
+            return False
+        return entry.incarnation > peer.incarnation or (entry.incarnation == peer.incarnation and not entry.alive)
 
     def is_router(self, peer: PeerKey) -> bool:
         """Return whether this incarnation speaks as a router of the cluster."""

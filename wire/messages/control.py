@@ -29,6 +29,7 @@ from wire.messages.nodes import (
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.policy import (
+    AskCredentials,
     AskUsers,
     FollowPolicy,
     PolicyPaged,
@@ -148,6 +149,7 @@ Control = (
     | FollowPolicy
     | PolicyPaged
     | PolicyStepped
+    | AskCredentials
     | AskUsers
     | Users
     | OrderNode

@@ -1,8 +1,8 @@
 """Control messages about the cluster's policy: the view that nodes follow, users asked for by name.
 
 Records, views and steps are bytes here, because this room knows no rights: ``access/policy`` encodes them and reads
-them. Nodes hold no users but those that they asked for; a storage node gets them without their credentials. A node
-takes nothing of an epoch below its own view's. Rules: docs/adr/0034.
+them. Edges hold no users but those that they asked for; credentials come for one login alone. A node takes nothing of
+an epoch below its own view's. Rules: docs/adr/0034.
 """
 
 from typing import Annotated
@@ -14,6 +14,7 @@ from wire.messages.ranges import MAP_PAGE_BYTES, U32, U64, Counted, UserName
 
 __all__ = [
     "USERS_ASKED_MAX",
+    "AskCredentials",
     "AskUsers",
     "FollowPolicy",
     "PolicyPaged",
@@ -53,8 +54,15 @@ class PolicyStepped(Message, tag="PolicyStep"):
     step: PolicyBytes
 
 
+class AskCredentials(Message, tag="AskCredentials"):
+    """Which user has this name, and how does it prove itself? Asked for one login; answered by Users, and counted."""
+
+    request: U64
+    user: UserName
+
+
 class AskUsers(Message, tag="AskUsers"):
-    """Which users have these names? Any router answers at once, by what it has."""
+    """Which users have these names? Any router answers at once, by what it has, without credentials."""
 
     request: U64
     names: UserNames

@@ -17,17 +17,20 @@ EVERY_S = 10.0
 NAMES_MAX = 5  # nodes named in a line; more are counted
 
 
-def missing_from_routers(lease: LeaseHolder, now: float, seeds: Sequence[str]) -> str:
+def missing_from_routers(lease: LeaseHolder, now: float, seeds: Sequence[str], fault: str = "") -> str:
     """Return why a node has neither map nor lease, "" if it has both.
 
     Args:
         lease: The node's own.
         now: On the clock of the leases.
         seeds: Where the node looks for routers (node.seeds).
+        fault: Why a router that answered made no link with this node; "" if none answered, or one did.
     """
     if not lease.linked and not lease.has_lease(now):
         if not seeds and not lease.map.cluster:
             return "no router is known: node.seeds is empty"
+        if fault:
+            return f"no router takes a link of this node: {fault}"
         known = [entry.address for entry in lease.map.live("router")] or list(seeds)
         return f"no router answers at {_names(known)}"
     if lease.refusal and not lease.active:

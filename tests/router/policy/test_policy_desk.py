@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from access.policy.commands import AddUser, encode_policy_command
+from access.policy.records import User
 from bench.routes import EDGES, Router
 from router.events import Applied, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.map.commands import DeclareDead, RegisterNode, encode_command
@@ -18,7 +20,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Heartbeat, Leave
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.policy import AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
 from wire.node.events import FrameArrived
 
 ADMIN = PeerKey("admin:ann/1", "operator", 1)
@@ -335,6 +337,21 @@ def test_a_follower_gets_the_view_and_every_step() -> None:
     leader.say(edge, AskUsers(7, ["ann", "ann"]))
     answers = [one for _, one in leader.inbox if isinstance(one, Users)]
     assert [(one.names, one.records, one.epoch) for one in answers] == [(["ann"], [None], 1)]
+
+
+def test_credentials_are_in_the_answer_for_a_login_alone() -> None:
+    """NIST: protect. An edge that judges its live clients learns roles and limits of thousands, and no record."""
+    leader = Leader()
+    done(leader, "user add", user="ann", record=HASH)
+    edge = leader.edges[0]
+    users = []
+    for question in (AskUsers(7, ["ann"]), AskCredentials(8, "ann")):
+        leader.say(edge, question)
+        (answer,) = [one for _, one in leader.inbox if isinstance(one, Users) and one.request == question.request]
+        assert answer.names == ["ann"] and answer.records[0] is not None
+        users.append(msgspec.msgpack.decode(answer.records[0], type=User))
+    assert [user.record for user in users] == ["", HASH]
+    assert msgspec.structs.replace(users[1], record="", verifier="") == users[0]
 
 
 def test_a_proposal_of_unknown_fate_is_answered_as_such() -> None:

@@ -1,0 +1,88 @@
+"""A certificate of a node that never registered, at real nodes: it reads nothing that only a living node may read."""
+
+import ssl
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.local_cluster import LocalCluster, local_cluster
+from tests.e2e.test_forged_messages import LIFE
+from tests.e2e.test_hostile_links import CLUSTER, authority, connect, is_closed
+from tests.patience import PATIENCE_S
+from wire.links.link import LinkCore
+from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control, decode_control, decode_controls, encode_control
+from wire.messages.frames import FrameKind
+from wire.messages.hello import HelloReader, NodeIdentity, encode_hello
+from wire.messages.nodes import FollowMap, MapPage, Register, Registered
+from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+
+QUESTIONS: list[Control] = [AskCredentials(1, "ann"), AskUsers(2, ["ann"]), FollowPolicy(0)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    secret = tmp_path_factory.mktemp("secret") / "password"
+    secret.write_text("hunter2")
+    secret.chmod(0o600)
+    with local_cluster("--edges", "1", "--storages", "1", "--routers", "1") as running:
+        added = running.command("user", "add", "ann", "--password-file", str(secret), "--data", str(running.data))
+        assert added.returncode == 0, added.stderr
+        yield running
+
+
+class Stolen:
+    """A link of somebody with the certificate of an edge."""
+
+    def __init__(self, connection: ssl.SSLSocket, name: str) -> None:
+        self._connection = connection
+        self._core = LinkCore()
+        self._core.connected(0)
+        connection.settimeout(PATIENCE_S)
+        connection.sendall(encode_hello(NodeIdentity(CLUSTER, name, "edge", LIFE, "127.0.0.1:1")))
+        hello = HelloReader()
+        while hello.receive(connection.recv(1 << 18)) is None:
+            pass
+
+    def say(self, *messages: Control) -> None:
+        for message in messages:
+            self._core.send(FrameKind.CONTROL, encode_control(message))
+        self._connection.sendall(self._core.take_output())
+
+    def hear(self, *until: type) -> list[Control]:
+        """Return what comes, up to a message of a type."""
+        heard: list[Control] = []
+        while not any(isinstance(message, until) for message in heard):
+            data = self._connection.recv(1 << 18)
+            assert data, heard
+            for frame in self._core.receive(data):
+                if frame.kind == FrameKind.CONTROL:
+                    heard.append(decode_control(frame.payload))
+                elif frame.kind == FrameKind.CONTROLS:
+                    heard += decode_controls(frame.payload)
+        return heard
+
+
+def test_an_edge_that_never_registered_reads_the_map_alone(cluster: LocalCluster) -> None:
+    """NIST: protect. It read argon2id records, SCRAM verifiers and the policy; registered, it does, and is counted."""
+    with connect(cluster, "router-0", authority(cluster).node("edge", "edge-77")) as connection:
+        stolen = Stolen(connection, "edge-77")
+        stolen.say(*QUESTIONS, FollowMap(0))
+        assert [type(message) for message in stolen.hear(MapPage)] == [MapPage]
+        assert 'credentials_sent_total{edge="edge-77"}' not in cluster.metrics("router-0")
+        stolen.say(Register(9, NodeEntry("edge-77", "edge", LIFE, "127.0.0.1:1")))
+        heard = stolen.hear(PolicyPaged, PolicyStepped)
+        assert any(isinstance(message, Registered) for message in heard)
+        users = [message for message in heard if isinstance(message, Users)]
+        assert [message.request for message in users] == [1, 2]
+        records = [len(message.records[0] or b"") for message in users]
+        assert records[0] > records[1] + 64, "only the answer for a login has the record"
+        assert 'router_credentials_sent_total{edge="edge-77"} 1' in cluster.metrics("router-0")
+
+
+def test_no_other_node_takes_its_link(cluster: LocalCluster) -> None:
+    """NIST: protect. It read what is retained at a storage node, and published at edges."""
+    for node in ("storage-0", "edge-0"):
+        with connect(cluster, node, authority(cluster).node("edge", "edge-78")) as connection:
+            connection.sendall(encode_hello(NodeIdentity(CLUSTER, "edge-78", "edge", LIFE, "127.0.0.1:1")))
+            assert is_closed(connection), node

@@ -1,0 +1,85 @@
+"""Messages of nodes that a router's map does not have: an introduction is taken, the rest waits for the map or goes."""
+
+import pytest
+
+from router.early_messages import EARLY_S, PEER_MAX, EarlyMessages
+from router.map.commands import DeclareDead
+from tests.router.test_schedules_routes import Router
+from wire.messages.hello import PeerKey
+from wire.messages.nodes import FollowMap, MapPage, Relay
+from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, Users
+from wire.messages.routes import AddRoutes, Resolve, Resolved, RouteEntry
+
+EDGE = PeerKey("e9", "edge", 7)
+ASKED = [FollowPolicy(0), AskCredentials(1, "ann"), AskUsers(2, ["ann"]), Resolve(3, 0, 1, ["t"])]
+
+
+@pytest.mark.parametrize("message", ASKED, ids=lambda message: type(message).__name__)
+def test_a_certificate_alone_reads_nothing(message: object) -> None:
+    """NIST: protect. An edge that never registered read users' password records and the policy."""
+    router = Router("e1")
+    router.ready_shard(0, ["e1"])
+    assert router.tell("e9", message, incarnation=7) == []  # type: ignore[arg-type]
+    router.now += EARLY_S + 0.1
+    router.handle()
+    assert [said for node, said in router.sent if node == "e9"] == []
+    assert router.core.counts["refused_role"] == 1
+
+
+def test_the_map_is_read_before_a_node_registers() -> None:
+    """A node needs it to register, so every certificate of a node reads it; docs/security.md says so."""
+    (page,) = Router("e1").tell("e9", FollowMap(0), incarnation=7)
+    assert isinstance(page, MapPage)
+
+
+def test_what_waits_is_carried_out_in_order_when_the_map_has_its_sender() -> None:
+    router = Router("e1")
+    router.ready_shard(0, ["e1"])
+    for message in (AskCredentials(1, "ann"), Resolve(3, 0, router.epoch(0), ["t"])):
+        assert router.tell("e9", message, incarnation=7) == []
+    router.commit(Router.register_command("e9", 7))
+    router.handle()
+    said = [type(message) for node, message in router.sent if node == "e9" and isinstance(message, Users | Resolved)]
+    assert said == [Users, Resolved] and "refused_role" not in router.core.counts
+
+
+def test_of_an_incarnation_that_is_over_nothing_is_carried_out() -> None:
+    """NIST: protect. Its certificate is good still; another incarnation of it registers."""
+    router = Router("e1", "e2")
+    router.commit(DeclareDead("e1", 1))
+    for message in (FollowPolicy(0), AskCredentials(1, "ann"), Relay("e2", 1, b"")):
+        assert router.tell("e1", message) == []
+    assert router.core.counts["frames_of_dead"] == 3
+
+
+def test_credentials_are_sent_for_one_login_and_counted_by_edge() -> None:
+    router = Router("e1", "e2")
+    for _ in range(3):
+        assert router.tell("e1", AskCredentials(1, "ann"))
+    assert router.tell("e2", AskCredentials(1, "ann")) and router.tell("e2", AskUsers(2, ["ann", "bob"]))
+    assert router.tell("e9", AskCredentials(1, "ann"), incarnation=7) == []
+    assert router.core.policy.credentials_sent == {"e1": 3, "e2": 1}
+
+
+def test_a_registered_edge_follows_the_policy() -> None:
+    assert [type(answer) for answer in Router("e1").tell("e1", FollowPolicy(0))] == [PolicyPaged]
+
+
+def test_one_incarnation_cannot_fill_the_room() -> None:
+    """NIST: protect. A thief with a certificate sends what it likes: bounded, and others still wait in their order."""
+    early = EarlyMessages()
+    kept = [early.keep(0.0, EDGE, Resolve(number, 0, 1, ["t"]), 100) for number in range(PEER_MAX + 10)]
+    assert kept == [True] * PEER_MAX + [False] * 10
+    other = PeerKey("e8", "edge", 1)
+    assert early.keep(1.0, other, FollowPolicy(0), 10) and not early.keep(1.0, other, FollowPolicy(0), 1 << 30)
+    assert early.peers() == [EDGE, other]
+    assert len(early.take_late(EARLY_S + 0.5)) == PEER_MAX
+    assert early.take(other) == [FollowPolicy(0)] and len(early) == 0 and early.take(other) == []
+
+
+def test_routes_of_a_stranger_change_no_shard() -> None:
+    """NIST: protect."""
+    router = Router("e1")
+    router.ready_shard(0, ["e1"])
+    router.tell("e9", AddRoutes(1, 0, router.epoch(0), -1, 7, 1, [RouteEntry("t")]), incarnation=7)
+    assert router.core.shards[0].routes == 0
