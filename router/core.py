@@ -5,7 +5,7 @@ Sans-IO. Raft is next to it, not inside: the shell gives committed commands as `
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from conf.events import say
@@ -14,6 +14,8 @@ from router.answering import Answering
 from router.events import Applied, Event, OrderDone, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.frame_gate import FrameGate
 from router.map.commands import Bootstrap, Command, DeclareDead, PlaceShards, StopNodes
+from router.map.group_members import Group, is_in_group, outside_group
+from router.map.heartbeats import Heartbeats
 from router.map.late_storage import LateStorage
 from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
@@ -41,7 +43,7 @@ from wire.decoding import Unreadable
 from wire.links.allowed import TIER
 from wire.links.refusals import Refusals
 from wire.links.roster import Roster
-from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry
+from wire.messages.cluster_map import MapDelta, NodeEntry
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.messages.looks import Look
@@ -50,7 +52,6 @@ from wire.messages.nodes import (
     Drain,
     FollowMap,
     Heartbeat,
-    HeartbeatReply,
     Leave,
     Refused,
     Register,
@@ -80,7 +81,7 @@ class RouterCore:
         settings: RouterSettings,
         *,
         ended_incarnation: int = 0,
-        group: Callable[[], Collection[str]] | None = None,
+        group: Group = None,
         believes: Callable[[], dict[str, Believed]] = dict,
         utc: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -118,6 +119,7 @@ class RouterCore:
         self.policy = PolicyDesk(
             self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes, pruning
         )
+        self._heartbeats = Heartbeats(self.node, self.leases, self.policy, self.tell, settings.lease_s)
         self._orders = NodeOrders(self.tell)
         self._group = group
         self._answering = Answering(self, self.policy, self._orders, self.propose, self.tell, self.count, utc)
@@ -213,7 +215,7 @@ class RouterCore:
     def _time(self, now: float) -> None:
         self._changed = True
         self.stop.step(now)
-        if self._group is None or self.node in self._group():  # else the leader would refuse it
+        if is_in_group(self._group, self.node):  # else the leader would refuse it
             self.holder.beat(now)
         self._take_own()
         if now >= self._next_look:
@@ -244,7 +246,8 @@ class RouterCore:
         if not self.leads:
             return
         self._late_storage.look(now)
-        self._relieve_strangers(cluster_map)
+        if (relieved := outside_group(self._group, cluster_map)) is not None:
+            self.propose(relieved)
         owners = self.reach.rescue(now, cluster_map, self.leases.silent_s)
         if owners:
             self.count("shards_rescued", len(owners))
@@ -256,17 +259,6 @@ class RouterCore:
         if stopped is not None:
             self.count("leases_stopped")
             self.leases.stop(stopped)
-
-    def _relieve_strangers(self, cluster_map: ClusterMap) -> None:
-        """Give the shards of routers that left the group to others; their leases are not renewed any more."""
-        if self._group is None:
-            return
-        group = self._group()
-        routers = cluster_map.live(TIER_ROUTER)
-        left = {entry.node: entry.incarnation for entry in routers if entry.node not in group and not entry.stops}
-        if left:
-            self.count("routers_left", len(left))
-            self.propose(StopNodes(left))
 
     def _take_own(self) -> bool:
         """Take what this router said to itself; return whether that was anything."""
@@ -417,7 +409,10 @@ class RouterCore:
             return
         self._changed = True
         if isinstance(message, Heartbeat):
-            self._heartbeat(node, message)
+            if self.leads:
+                self._heartbeats.arrived(self._now, node, message)
+            else:
+                self._heartbeats.refer(node, message, self.leader)
         elif isinstance(message, Register | RequestChange) and not self.leads:
             self._refuse(node, message.request, "not_leader", "this router does not lead")
         elif isinstance(message, Register):
@@ -441,34 +436,11 @@ class RouterCore:
         elif not self.holder.handle(self._now, node, message):
             self.count("messages_unknown")
 
-    def _heartbeat(self, node: str, message: Heartbeat) -> None:
-        if self.leads:
-            self.leases.arrived(node, message, self._now)
-            self.policy.heard(self._now, message)
-            return
-        self.tell(node, HeartbeatReply(message.incarnation, message.sent_at, 0.0, 0, self.leader))
-
     def _round_ended(self, event: RoundEnded) -> None:
         if not event.confirmed or not self.leads:
             self.leases.round_failed(event.context)
             return
-        self.policy.is_current = True
-        cluster_map = self.machine.map
-        settled = self.leases.settled_epoch(cluster_map)
-        for peer, beat, granted in self.leases.round_done(self._now, event.context, cluster_map):
-            lease_s = self.settings.lease_s if granted else 0.0
-            self.tell(
-                peer,
-                HeartbeatReply(
-                    beat.incarnation,
-                    beat.sent_at,
-                    lease_s,
-                    settled,
-                    self.node,
-                    cluster_map.epoch,
-                    self.policy.epoch,
-                ),
-            )
+        self._heartbeats.confirmed(self._now, event.context, self.machine.map)
 
     def _register(self, node: str, message: Register) -> None:
         former = self.machine.map.nodes.get(node)

@@ -222,8 +222,7 @@ class RouterService:
 
     def _send_all(self, sends: list[tuple[str, int, bytes]]) -> None:
         """Send what the core sends; the replies to verbs that leave a line wait for it."""
-        waiting: list[tuple[str, AdminReply]] = []
-        others = []
+        waiting, others = list[tuple[str, AdminReply]](), []
         for send in sends:
             said = decode_control(send[2]) if self._verbs.waits(send[0]) else None
             if isinstance(said, AdminReply):
@@ -413,10 +412,10 @@ class RouterService:
 
     def _waits_for(self) -> str:
         """Return why this router decides nothing, in one line; "" if it does."""
-        peers = self._raft.configuration.peers()
-        if self._config.node.id not in peers:
-            return f"not in the Raft group: `stratamq cluster join {self._config.node.id}` takes it in"
-        others = sorted(set(peers) - self._connected - {self._config.node.id})
+        peers, node = self._raft.configuration.peers(), self._config.node.id
+        others = sorted(set(peers) - self._connected - {node})
+        if node not in peers:
+            return f"not in the Raft group: `stratamq cluster join {node}` takes it in"
         if not self.core.leader and others:
             return f"the {len(peers)} routers have no leader; no link to {', '.join(others)}"
         if not self.core.leader:
