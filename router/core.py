@@ -13,9 +13,9 @@ from membership.node_gossip import Believed
 from router.answering import Answering
 from router.events import Applied, Event, OrderDone, ProposalFailed, Ready, RoleChanged, RoundEnded
 from router.frame_gate import FrameGate
+from router.heartbeats import Heartbeats
 from router.map.commands import Bootstrap, Command, DeclareDead, PlaceShards, StopNodes
 from router.map.group_members import Group, is_in_group, outside_group
-from router.map.heartbeats import Heartbeats
 from router.map.late_storage import LateStorage
 from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
