@@ -81,7 +81,11 @@ def test_each_algorithm_by_its_key(algorithm: str) -> None:
     """Identify: the user is the claim's, never the CONNECT's."""
     answer = judged(token(algorithm=algorithm))
     assert isinstance(answer, Allow)
-    assert (answer.principal.user, answer.principal.expires_at_utc, answer.principal.client_id) == ("alice", EXP, "id")
+    assert (answer.principal.user, answer.principal.expires_at_utc, answer.principal.client_id) == (
+        "alice",
+        EXP + 30.0,
+        "id",
+    )
     damaged = token(algorithm=algorithm)[:-8] + b"AAAAAAAA"
     assert judged(damaged) == Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "token with a signature that is not its key's")
 
