@@ -63,6 +63,8 @@ class PolicyFollower:
         """A link to a router stands."""
         if node not in self._routers:
             self._routers.append(node)
+        if self.following == node:  # over a former connection: the router forgot that
+            self._follow_again(now)
         if not self.following:
             self._next_try = now
 

@@ -78,7 +78,8 @@ class Dialling:
         cluster_map = self._map()
         wanted = {name: where for name, where in self._peers.wanted(cluster_map).items() if where[1]}
         if not any(is_router(cluster_map, key) for key in self._peers.connected()):
-            wanted.update({seed: (TIER_ROUTER, seed) for seed in self._seeds})
+            addresses = {address for _, address in wanted.values()}
+            wanted.update({seed: (TIER_ROUTER, seed) for seed in self._seeds if seed not in addresses})
         for name in [name for name in self._under_way if name not in wanted]:
             if self._under_way[name] is not None:  # it is linked, or nobody any more
                 del self._under_way[name]

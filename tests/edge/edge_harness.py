@@ -17,12 +17,12 @@ from edge.rights.sources import RuleBook
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from wire.messages.away import AwayListed, AwayRevoked, ListAway, RevokeAway
-from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
+from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.connects import ConnectAnswer, ConnectRequest
 from wire.messages.control import Control
 from wire.messages.hello import NodeIdentity
 from wire.messages.map_pages import map_pages
-from wire.messages.nodes import HeartbeatReply
+from wire.messages.nodes import HeartbeatReply, MapStep
 from wire.messages.retained import (
     DeliverRetained,
     ReadRetained,
@@ -165,6 +165,11 @@ class Edge:
     def _new_client_id(self) -> str:
         self.assigned += 1
         return f"auto-{self.assigned}"
+
+    def register(self, *entries: NodeEntry) -> None:
+        """Let the map have these nodes, as of its next epoch."""
+        cluster_map = self.core.node.map
+        self.router(MapStep(MapDelta(cluster_map.epoch + 1, entries)))
 
     # --- time
 

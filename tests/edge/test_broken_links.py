@@ -9,12 +9,14 @@ from edge.hot.state import LINK, Conn
 from tests.edge.edge_harness import Edge
 from tests.fuzz.nested import nested
 from tests.wire.test_hello import hello_of_version
+from wire.messages.cluster_map import NodeEntry, NodeState
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import NodeIdentity, encode_hello
 
 
 def link(edge: Edge, incarnation: int, behind: bytes = b"") -> Conn:
-    """Connect as edge e9, with bytes right behind the HELLO."""
+    """Register and connect as edge e9, with bytes right behind the HELLO."""
+    edge.register(NodeEntry("e9", "edge", incarnation, "e9:1", state=NodeState.ACTIVE))
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
     feed(edge, conn, encode_hello(NodeIdentity("c", "e9", "edge", incarnation, "e9:1")) + behind)
     return conn

@@ -5,6 +5,7 @@ from edge.hot.options import ConnOptions
 from edge.hot.state import LINK
 from tests.edge.edge_harness import Edge
 from tests.edge.test_broken_links import feed
+from wire.messages.cluster_map import NodeEntry, NodeState
 from wire.messages.hello import NodeIdentity, encode_hello
 
 LINKS = 35
@@ -14,9 +15,11 @@ def test_many_links_are_kept_alive_some_at_a_time() -> None:
     """NIST: protect. A word on each of a thousand links at once would hold up clients for milliseconds."""
     edge = Edge()
     conns = []
-    for number in range(10, 10 + LINKS):
+    names = [f"e{number}" for number in range(10, 10 + LINKS)]
+    edge.register(*(NodeEntry(name, "edge", 1, f"{name}:1", state=NodeState.ACTIVE) for name in names))
+    for name in names:
         conns.append(edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns))
-        feed(edge, conns[-1], encode_hello(NodeIdentity("c", f"e{number}", "edge", 1, f"e{number}:1")))
+        feed(edge, conns[-1], encode_hello(NodeIdentity("c", name, "edge", 1, f"{name}:1")))
     edge.turn(2.0)
     while sum(bool(edge.core.hot.take_output(conn)) for conn in conns):
         edge.turn(0.001)

@@ -33,7 +33,7 @@ class Node:
         """Have a router answer what it was asked; a heartbeat is sent before its answer comes."""
         beats = [said.sent_at for to, said in self.sent if to == router and isinstance(said, Heartbeat)]
         if isinstance(message, HeartbeatReply) and message.sent_at not in beats:
-            self.holder.router_up(router, message.sent_at)
+            self.holder._next_beat = message.sent_at
             self.holder.beat(message.sent_at)
         self.holder.handle(now, router, message)
 
@@ -194,3 +194,27 @@ def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
     period_s = lease_s / 4
     first = math.ceil(100.13 / period_s)
     assert due == pytest.approx([(first + at) * period_s for at in range(6)])
+
+
+def test_a_step_that_was_sent_before_the_requested_page_makes_no_second_request() -> None:
+    """The router sent it to a former incarnation, or before it read the request: the page that follows includes it."""
+    node = Node("r1")
+    node.answer(0.1, MapStep(MapDelta(4, (node.entry(2),))))
+    node.holder.beat(0.1)
+    assert [type(message) for _, message in node.sent] == [Register, FollowMap]
+    node.answer(0.2, node.map(node.entry(2)))
+    assert node.holder.map.epoch == 4
+    node.answer(0.3, MapStep(MapDelta(6, (node.entry(2),))))  # no page was requested: one step is missing
+    node.holder.beat(0.3)
+    assert node.sent[-1][1] == FollowMap(4) or node.sent[-2][1] == FollowMap(4)
+
+
+def test_a_link_that_gets_another_connection_makes_the_node_follow_again() -> None:
+    """The router saw the former connection end, and forgot its followers; this node saw no end."""
+    node = Node("r1")
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)))
+    node.sent.clear()
+    node.holder.router_up("r1", 0.2)
+    node.holder.beat(0.2)
+    assert FollowMap(4) in [message for _, message in node.sent]

@@ -123,7 +123,7 @@ def check_member(mine: NodeIdentity, key: PeerKey, roster: Roster | None, *, dia
     Args:
         mine: This node.
         key: The incarnation.
-        roster: Who is registered, by this node's map; None: a router, where nodes register.
+        roster: Registered nodes, by this node's map; None: a router, which takes links of all.
         dialled: This node opened the connection.
     Raises:
         LinkError: It is not registered, or is over.

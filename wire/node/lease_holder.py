@@ -112,12 +112,17 @@ class LeaseHolder:
     # --- links
 
     def router_up(self, node: str, now: float, incarnation: int = 0) -> None:
-        """A link to this incarnation of a router stands."""
+        """A link to this incarnation of a router stands.
+
+        Another connection may have taken the place of the link's former one: the router forgot who followed over that.
+        """
         if self._incarnations.get(node) != incarnation:  # another one was not asked yet
             self._incarnations[node] = incarnation
             self._beats.pop(node, None)
             self._asked.discard(node)
         self._routers[node] = None
+        if self.following == node:
+            self.follow_again(now)
         self._next_try = now
         self._next_beat = min(self._next_beat, now)
 
@@ -355,8 +360,14 @@ class LeaseHolder:
                 self.follow_again(now + RETRY_S)
             else:
                 self._moved(now)
-        elif delta.epoch > self.map.epoch + 1 and not (self.is_reading_map and self._pages.keep(delta)):
+        elif delta.epoch > self.map.epoch + 1 and not self._is_before_page(delta):
             self.follow_again(now)  # a step is missing
+
+    def _is_before_page(self, delta: MapDelta) -> bool:
+        """Return whether pages that were requested continue with a step, or include it; keep the former."""
+        if self.is_reading_map:
+            return self._pages.keep(delta)
+        return self._page_by < float("inf")  # sent before the router got the request: its page has this step
 
     def follow_again(self, at: float) -> None:
         """Ask for the whole map, any router."""
