@@ -120,7 +120,9 @@ class ClusterPolicy:
         logins.add_desks({"user": desk})
         self._questions = UserQuestions(node, lambda: node.lease.linked, lambda: bans.view, desk, logins.done)
         self._utc = utc
-        self._follower = PolicyFollower(node.tell, self._stepped, self._replaced, node.count)
+        self._follower = PolicyFollower(
+            node.tell, self._stepped, self._replaced, node.count, lambda router: router in node.lease.linked
+        )
         self._live: LiveSweep[Applicant] = LiveSweep(clients, self._end, CLIENTS_OF_TURN)
         self._users: set[str] = set()  # that the next pass ends
         self._changed: dict[str, Standing] = {}  # users with other roles, groups or limits

@@ -29,6 +29,7 @@ class PolicyFollower:
         on_step: Called behind each step, with the view moved already.
         on_view: Called with another whole view, which does not say what it takes: all are to be judged anew.
         count: Counts an event by name.
+        is_believed: Returns whether a router is one of the cluster; another one is not asked.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class PolicyFollower:
         on_step: Callable[[PolicyStep], None],
         on_view: Callable[[PolicyView], None],
         count: Callable[[str], None],
+        is_believed: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.view = PolicyView()
         self.following = ""  # the router that tells the steps; none while this node is to ask one
@@ -44,6 +46,7 @@ class PolicyFollower:
         self._on_step = on_step
         self._on_view = on_view
         self._count = count
+        self._is_believed = is_believed
         self._reader = PolicyReader()
         self._routers: list[str] = []
         self._leader = ""
@@ -90,7 +93,7 @@ class PolicyFollower:
             return
         self._next_try = now + RETRY_S
         router = self._router()
-        if self._send(router, FollowPolicy(self.view.epoch)):
+        if router and self._send(router, FollowPolicy(self.view.epoch)):
             self.following = router
             self._answer_by = now + ANSWER_S
 
@@ -180,8 +183,9 @@ class PolicyFollower:
         self._next_try = at
 
     def _router(self) -> str:
-        """Return the next router in turn; the leader where one of them stayed behind it."""
+        """Return the next router in turn, the leader where one of them stayed behind it; "" if none is believed."""
+        routers = [router for router in self._routers if self._is_believed(router)]
         self._turn += 1
-        if self._leader in self._routers and self._turn > 1:
+        if self._leader in routers and self._turn > 1:
             return self._leader
-        return self._routers[self._turn % len(self._routers)]
+        return routers[self._turn % len(routers)] if routers else ""

@@ -218,3 +218,25 @@ def test_a_link_that_gets_another_connection_makes_the_node_follow_again() -> No
     node.holder.router_up("r1", 0.2)
     node.holder.beat(0.2)
     assert FollowMap(4) in [message for _, message in node.sent]
+
+
+def test_a_router_asks_members_of_its_group_alone() -> None:
+    """NIST: protect. A router that left the group was sent registrations and heartbeats of all who linked to it."""
+    sent: list[str] = []
+    group = {"r1", "r2"}
+
+    def send(router: str, _: Control) -> bool:
+        sent.append(router)
+        return True
+
+    entry = NodeEntry("r1", "router", 2, "host:1")
+    holder = LeaseHolder(entry, send, lambda _: None, follows=False, group=lambda: group)
+    for router in ("r8", "r2", "r9"):
+        holder.router_up(router, 0.0, 5)
+    for beat in range(8):
+        holder.beat(float(beat))
+    assert holder.linked == ["r2"] and set(sent) == {"r2"}
+    group.add("r9")
+    holder.take_own(8.0, ClusterMap("c", 4, {"r1": NodeEntry("r1", "router", 2, "host:1", state=NodeState.ACTIVE)}))
+    holder.beat(9.0)
+    assert set(sent) == {"r2", "r9"}

@@ -7,7 +7,7 @@ owner acknowledges after it has applied the change. Rules: docs/protocol.md sect
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from conf.events import say
 from wire.clock import next_moment, tier_phase
@@ -57,6 +57,7 @@ class LeaseHolder:
         ended_incarnation: A former incarnation of this node that is proved to have ended; 0 for none.
         follows: Ask a router for the map; a router has its own and gives it by ``take_own``.
         count: Counts an event by name.
+        group: At a router, returns the members of its Raft group; None: routers are judged by the map.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class LeaseHolder:
         ended_incarnation: int = 0,
         follows: bool = True,
         count: Callable[[str], None] = lambda _: None,
+        group: Callable[[], Collection[str]] | None = None,
     ) -> None:
         self.entry = entry
         self.map = ClusterMap(cluster="")
@@ -88,6 +90,7 @@ class LeaseHolder:
         self._whole = whole
         self._ended_incarnation = ended_incarnation
         self._count = count
+        self._group = group
         self._routers: dict[str, None] = {}  # connected
         self._incarnations: dict[str, int] = {}  # of routers that were connected
         self._beats: dict[str, deque[float]] = {}  # router -> when heartbeats were sent that it may answer
@@ -144,9 +147,9 @@ class LeaseHolder:
 
     @property
     def linked(self) -> list[str]:
-        """The routers of the cluster to which a link stands."""
+        """The routers of the cluster to which a link stands; at a router, itself too while it leads."""
         if not self._follows:
-            return list(self._routers)
+            return [node for node in self._routers if self._group is None or node in self._group()]
         return [node for node in self._routers if self._is_believed(node)]
 
     @property

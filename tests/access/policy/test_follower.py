@@ -136,3 +136,25 @@ def test_a_router_that_does_not_answer_is_asked_no_longer_than_its_time() -> Non
     assert len(node.sent) == 1 and node.follower.next_deadline() == ANSWER_S
     node.follower.step(ANSWER_S)
     assert len(node.sent) == 2
+
+
+def test_a_router_that_is_not_believed_is_not_asked() -> None:
+    """NIST: protect. A router that left the cluster, still among the seeds, was asked for the policy in its turn."""
+    asked: list[str] = []
+    believed = {"r1"}
+
+    def send(router: str, _: Control) -> bool:
+        asked.append(router)
+        return True
+
+    def ignore(_: object) -> None:
+        """Take nothing."""
+
+    follower = PolicyFollower(send, ignore, ignore, ignore, believed.__contains__)
+    follower.router_up("r8", 0.0)
+    follower.step(0.0)
+    assert not asked and follower.next_deadline() > 0.0
+    follower.router_up("r1", 1.0)
+    for second in range(1, 20):
+        follower.step(float(second))
+    assert set(asked) == {"r1"}
