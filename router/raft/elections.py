@@ -37,11 +37,11 @@ class Elections(LeadershipTransfer):
             return
         if self.identity_refused:
             if not self.configuration_index:
-                self._send_pre_votes()  # asks for nothing: lets the leader see that the former disk is gone
+                self.send_pre_votes()  # asks for nothing: lets the leader see that the former disk is gone
             return
         if not self.is_voter:
             self.election_deadline = self.now + self.config.heartbeat_s
-            self._send_pre_votes()  # introduces us: nobody votes before all disks of the bootstrap are known
+            self.send_pre_votes()  # introduces us: nobody votes before all disks of the bootstrap are known
             return
         self.begin_campaign()
 
@@ -52,7 +52,7 @@ class Elections(LeadershipTransfer):
         if self._won():
             self.campaign()
         else:
-            self._send_pre_votes()
+            self.send_pre_votes()
 
     def campaign(self, transfer: bool = False) -> None:
         """Enter the next term, vote for ourselves and ask for votes."""
@@ -128,7 +128,8 @@ class Elections(LeadershipTransfer):
             and self.is_up_to_date(message.last_log_index, message.last_log_term)
             and not self.is_sticky()
         )
-        self.send(PreVoteReply(*self.header(message.sender), proposed_term=message.proposed_term, granted=granted))
+        peers = tuple(self.configuration.peers())
+        self.send(PreVoteReply(*self.header(message.sender), message.proposed_term, granted, peers))
 
     def on_pre_vote_reply(self, reply: PreVoteReply) -> None:
         """A majority of pre-votes begins the campaign."""
@@ -180,7 +181,8 @@ class Elections(LeadershipTransfer):
         granted = sum(1 for peer in self.configuration.voters if self.votes.get(peer))
         return granted >= self.configuration.quorum
 
-    def _send_pre_votes(self) -> None:
+    def send_pre_votes(self) -> None:
+        """Ask the voters whether they would vote for us, and who is in their configuration."""
         for peer in self.other_voters():
             self.send(
                 PreVote(

@@ -105,10 +105,14 @@ class PreVote(Message, frozen=True, tag="PreVote"):
 
 
 class PreVoteReply(Message, frozen=True, tag="PreVoteReply"):
-    """A refusal's ``term`` is adopted by the asker; without it two nodes can block each other for ever."""
+    """A refusal's ``term`` is adopted by the asker; without it two nodes can block each other for ever.
+
+    ``peers``: the members of the sender's configuration, which may be newer than the asker's.
+    """
 
     proposed_term: OpIndex
     granted: bool
+    peers: Annotated[tuple[NodeName, ...], Meta(max_length=2 * PEERS_MAX)] = ()
 
 
 class RequestVote(Message, frozen=True, tag="RequestVote"):

@@ -58,6 +58,8 @@ class Reception(Elections):
         if outside and not self._takes_from_outside(message):
             self.drop("not_of_the_group")
             return
+        if isinstance(message, PreVoteReply):
+            self.introduced[message.sender] = message.peers
         self.bind(message)
         self.note_stranger(message)
         if isinstance(message, _REQUESTS) and not outside and self.refuses_identity(message):
@@ -83,8 +85,9 @@ class Reception(Elections):
         """Whether a router outside our configuration may say this now.
 
         It may lead by a configuration that we have not got yet, or be removed and not have got that. The first waits
-        until we hear no leader, and then brings its configuration with its log; we ask it nothing, so it answers
-        nothing. Anything else would let a certificate that is no voter's depose a leader, or use up all terms.
+        until we hear no leader and a member of our configuration has told us that it is one, and then brings its
+        configuration with its log; we ask it nothing, so it answers nothing. Anything else would let a certificate
+        that is no voter's depose a leader, use up all terms, or replace what the group has decided.
         """
         if isinstance(message, PreVote):
             return True  # changes nothing here, and the answer may end its waiting
@@ -92,7 +95,23 @@ class Reception(Elections):
             return True
         if not isinstance(message, AppendEntries | InstallSnapshot | RequestVote):
             return False
-        return not self.is_sticky() and message.term <= self.term + TERM_LEAP_MAX
+        if self.is_sticky() or message.term > self.term + TERM_LEAP_MAX:
+            return False
+        if self._is_introduced(message.sender):
+            return True
+        if self.now >= self.ask_members_at:
+            self.ask_members_at = self.now + self.config.heartbeat_s
+            self.send_pre_votes()
+        return False
+
+    def _is_introduced(self, sender: str) -> bool:
+        """Whether a member of our configuration said that this router is in its own, which may be the newer one."""
+        known = self.configuration
+        return any(
+            sender in peers
+            for member, peers in self.introduced.items()
+            if member in known.voters or member in known.learners
+        )
 
     def _adopt_term(self, message: Message) -> bool:
         """A higher term: follow in it, except for what must not depose a leader that is heard."""

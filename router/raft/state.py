@@ -60,6 +60,9 @@ class RaftState:
         self.identity_refused = False  # a peer knows another disk under our name
         self.strangers: dict[str, tuple[int, float]] = {}  # voter -> another storage id under its name, when heard
 
+        self.introduced: dict[str, tuple[str, ...]] = {}  # member -> the members of its configuration, as it said last
+        self.ask_members_at = -math.inf  # not before this time, whatever comes from outside our configuration
+
         self.configurations: list[tuple[int, Configuration]] = []
         self._load_configurations(stored)
 

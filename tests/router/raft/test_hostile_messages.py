@@ -164,19 +164,53 @@ def test_a_router_that_is_no_voter_holds_up_no_election() -> None:
     assert {(message.to, type(message)) for message in sent} == {("b", PreVote), ("c", PreVote)}
 
 
+NAMED = Configuration({"a": 11, "b": 12, "c": 13, "d": 14})
+
+
+def leads(term: int = 7) -> AppendEntries:
+    """Return what d sends as a leader, with the configuration that names it."""
+    entries = (Entry(2, 3, CONFIG, encode_configuration(NAMED)), Entry(3, term, NORMAL, b"x"))
+    return AppendEntries(*from_peer("d", 14, term), 1, 3, 3, 1, entries)
+
+
+def introduces(member: str, disk: int) -> PreVoteReply:
+    """Return a member's answer with the routers of the newer configuration."""
+    return PreVoteReply(*from_peer(member, disk, 3), proposed_term=4, granted=False, peers=("a", "b", "c", "d"))
+
+
 def test_a_leader_of_a_newer_configuration_is_followed() -> None:
-    """This router was away while d was taken in and elected: d brings the configuration that names it."""
+    """This router was away while d was taken in and elected: a member says so, and d brings the configuration."""
     router = Router()
     router.follow()
     router.now += 10.0
-    named = Configuration({"a": 11, "b": 12, "c": 13, "d": 14})
-    entries = (Entry(2, 3, CONFIG, encode_configuration(named)), Entry(3, 7, NORMAL, b"x"))
-    answers = router.take(AppendEntries(*from_peer("d", 14, 7), 1, 3, 3, 1, entries))
+    asked = router.take(leads())
+    assert {(message.to, type(message)) for message in asked} == {("b", PreVote), ("c", PreVote)}
+    assert router.take(leads()) == [], "asked once a heartbeat"
+    router.take(introduces("c", 13))
+    answers = router.take(leads())
     assert [type(answer) for answer in answers] == [AppendEntriesReply]
     assert (router.core.leader, router.core.term, router.core.commit_index) == ("d", 7, 3)
     assert router.core.is_sticky() is False
     router.take(AppendEntries(*from_peer("d", 14, 7), 3, 7, 3, 2))
     assert router.core.is_sticky()
+
+
+@pytest.mark.parametrize("introduced_by", ["", "d", STRANGER])
+def test_a_router_that_no_member_has_introduced_is_not_followed(introduced_by: str) -> None:
+    """NIST: protect. While nobody led, a certificate was enough to be followed, voted for, and to replace the log."""
+    router = Router(snapshot_fault=snapshot_fault)
+    router.follow()
+    router.now += 10.0
+    before = (router.core.term, router.core.log.last_index, router.core.commit_index, router.core.configurations[:])
+    if introduced_by:
+        router.take(introduces(introduced_by, 99))
+    install = InstallSnapshot(*from_peer("d", 14, 7), 50, 7, Configuration({"d": 14}), 0, snapshot(), True, 1)
+    vote = RequestVote(*from_peer("d", 14, 7), last_log_index=50, last_log_term=7, transfer=True)
+    for message in (leads(), install, vote):
+        answers = router.take(message)
+        assert not any(answer.to == "d" for answer in answers)
+    after = (router.core.term, router.core.log.last_index, router.core.commit_index, router.core.configurations)
+    assert after == before and not router.restored and router.core.leader != "d"
 
 
 # --- snapshots of a voter that lies
