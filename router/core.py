@@ -100,8 +100,8 @@ class RouterCore:
         self.leader = ""
         self.counts: dict[str, int] = {}
         self.holder = LeaseHolder(
-            entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation, count=self.count,
-            group=group,
+            entry, self._to_router, lambda _: None, follows=False, ended_incarnation=ended_incarnation,
+            count=self.count, group=group,
         )  # fmt: skip
         refusals = Refusals(self.count)
         self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group, at_router=True))

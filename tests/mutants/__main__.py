@@ -14,6 +14,7 @@ from tests.mutants.bridges import BRIDGES
 from tests.mutants.datagrams import DATAGRAMS
 from tests.mutants.edge_rights import EDGE_RIGHTS
 from tests.mutants.federation import FEDERATION
+from tests.mutants.hostile_seeds import HOSTILE_SEEDS
 from tests.mutants.operators import OPERATORS
 from tests.mutants.policy_rules import POLICY_RULES
 from tests.mutants.policy_schedules import POLICY_SCHEDULES
@@ -30,7 +31,7 @@ OTHER_TABLES = {
 
 TABLES = (
     *(*BUGS, *RULES, *ACCESS_RULES, *STORAGE_RIGHTS, *EDGE_RIGHTS, *POLICY_RULES, *POLICY_SCHEDULES),
-    *(*BRIDGES, *DATAGRAMS, *FEDERATION, *OPERATORS),
+    *(*BRIDGES, *DATAGRAMS, *FEDERATION, *OPERATORS, *HOSTILE_SEEDS),
 )
 
 __all__ = ["main"]

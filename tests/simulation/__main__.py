@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--fleet", action="store_true", help="also many clients with wills that die at once")
     parser.add_argument("--freezes", action="store_true", help="also SIGSTOP, also within a turn")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
-    parser.add_argument("--hostile", action="store_true", help="also a node that says what is not its to say")
+    parser.add_argument("--hostile", action="store_true", help="also hostile nodes with valid certificates")
     parser.add_argument("--looks", action="store_true", help="also an operator that lists, explains and traces")
     parser.add_argument("--policy", action="store_true", help="also users of the cluster whose rights are taken (P9)")
     parser.add_argument("--only-faults", default=None, help="replay: positions of the drawn faults to keep, 0,3,7")

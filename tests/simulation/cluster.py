@@ -17,7 +17,9 @@ from stratamq.history.operations import Header, Kind
 from stratamq.history.verdict import Verdict
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.edge_process import EdgeProcess
+from tests.simulation.hostile_node import HostileNode
 from tests.simulation.hostile_process import HostileProcess
+from tests.simulation.hostile_watch import HostileWatch
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.network import Network
 from tests.simulation.process import World
@@ -25,6 +27,8 @@ from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sim_client import ClientOptions, SimClient
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
+from tests.simulation.unregistered_process import UnregisteredProcess
+from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
 from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["Cluster", "Knobs", "NodeProcess"]
@@ -85,7 +89,9 @@ class Cluster:
         self.world = World(self.scheduler, self.network, knobs.turn_s)
         self.nodes: dict[str, NodeProcess] = {}
         self.clients: dict[str, SimClient] = {}
-        self.hostile: HostileProcess | None = None
+        self.hostile: list[HostileNode] = []
+        self.hostile_watch: HostileWatch | None = None
+        self.seeds: list[str] = []  # of storage nodes and edges; those that run read one that is added
         self.down: set[str] = set()  # nodes that nobody starts again by itself
         self.stopping: set[str] = set()  # of them those that were told to stop, and may not have ended yet
         self.draining: dict[str, str] = {}  # what the operator said of edges last
@@ -120,7 +126,7 @@ class Cluster:
             self.nodes[name] = RouterProcess(
                 self.world, name, members, settings, knobs.raft, number * 1000 + 1, offset()
             )
-        seeds = list(members.values())
+        seeds = self.seeds = list(members.values())
         for number in range(1, knobs.storages + 1):
             name = f"s{number}"
             self.nodes[name] = StorageProcess(
@@ -212,14 +218,27 @@ class Cluster:
         if name not in self.down:
             self.start(name)
 
+    def add_hostile_router(self) -> None:
+        """Put the address of a router that is in no group into the list of seeds of every node."""
+        self.seeds.append("r8:1")
+
     def start_hostile(self) -> None:
-        """Start the hostile node, or its next incarnation; it is none of ``nodes``, which faults choose from."""
-        if self.hostile is None:
-            self.hostile = HostileProcess(self.world, self, self.rng("hostile"))
+        """Start the hostile nodes; they are none of ``nodes``, which faults choose from."""
+        strangers = [
+            UnregisteredProcess(self.world, self, self.rng(f"hostile {tier}"), tier)
+            for tier in (TIER_ROUTER, TIER_STORAGE, TIER_EDGE)
+        ]
+        self.hostile = [HostileProcess(self.world, self, self.rng("hostile")), *strangers]
+        self.hostile_watch = HostileWatch(self, strangers)
+        for node in self.hostile:
+            self.start_hostile_node(node)
+
+    def start_hostile_node(self, node: HostileNode) -> None:
+        """Start the next incarnation of a hostile node."""
         self._incarnations += 1
-        self.network.refuse_silent(self.hostile.node)
-        self.scheduler.note(f"{self.hostile.node} starts as hostile incarnation {self._incarnations}")
-        self.hostile.start(self._incarnations)
+        self.network.refuse_silent(node.node)
+        self.scheduler.note(f"{node.node} starts as hostile incarnation {self._incarnations}")
+        node.start(self._incarnations)
 
     def start_all(self) -> None:
         """Start everything and wait until the edges serve.

@@ -3,6 +3,7 @@
 
 import random
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -33,6 +34,7 @@ from tests.simulation.link_process import LinkProcess
 from tests.simulation.process import World
 from wire.links.joined_frames import joined_frames
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import Control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
@@ -74,6 +76,7 @@ class RouterProcess(LinkProcess):
         self.knobs = knobs
         self.disk = ModelDisk(storage_id)
         self._disk_rng = random.Random(f"{storage_id}")
+        self.on_message: Callable[[PeerKey, Control], None] | None = None  # told what passes the table of rights
 
     # -- lives
 
@@ -101,6 +104,7 @@ class RouterProcess(LinkProcess):
             group=lambda: self.raft.configuration.peers(),
             utc=lambda: EPOCH_S + self.world.scheduler.now,
         )
+        self.watch_messages()
         config = RaftConfig(
             id=self.node,
             voters=tuple(self.members),
@@ -114,6 +118,26 @@ class RouterProcess(LinkProcess):
             self.core.restore(stored.snapshot.data)
         self.begin_links(incarnation, rng)
         self.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self.members.items()})
+
+    def watch_messages(self) -> None:
+        """Have ``on_message`` called, in this life, with each message that the core takes."""
+        on_message = self.on_message
+        if on_message is None:
+            return
+        gate = vars(self.core)["_gate"]
+        read, registered = gate.read, gate.registered
+
+        def watched_read(now: float, event: FrameArrived) -> Iterator[Control]:
+            for message in read(now, event):
+                on_message(event.peer, message)
+                yield message
+
+        def watched_registered(now: float) -> Iterator[tuple[PeerKey, Control]]:
+            for peer, message in registered(now):
+                on_message(peer, message)
+                yield peer, message
+
+        gate.read, gate.registered = watched_read, watched_registered
 
     def kill(self, *, power: bool = False) -> None:
         """End the life; a prefix of what was being written survives."""

@@ -31,6 +31,7 @@ from tests.simulation.policy_work import PolicyWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
+from tests.simulation.unregistered_process import UnregisteredProcess
 from tests.simulation.workload import WORKS, Workload
 from wire.messages.ranges import MAP_PAGE_BYTES
 
@@ -38,7 +39,7 @@ __all__ = ["Mode", "Options", "Result", "draw_knobs", "run_seed"]
 
 Mode = Literal["safety", "liveness"]
 QUIET_MAX_S = 60.0  # until everybody must be served again, after the last fault
-REFUSED = ("frames_unreadable", "links_refused_condemned")
+SAID_MIN = 20  # forged messages of which some must have been refused
 IDLE_S = 3.0  # of rest, once everybody is, before the end is judged
 
 
@@ -51,7 +52,7 @@ class Options:
     faults: tuple[Fault, ...] | None = None  # None: drawn
     works: tuple[str, ...] | None = None
     routers: int = 0  # 0: drawn
-    hostile: bool = False  # also a node that says what is not its to say
+    hostile: bool = False  # also a node that says what is not its to say, and nodes with a certificate alone
     heedless: bool = False  # also clients that send above Receive Maximum
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
@@ -77,8 +78,8 @@ class Result:
     real_s: float = 0.0
     events: int = 0
     acknowledged: int = 0
-    forged: int = 0  # frames that the hostile node sent
-    refused: int = 0  # messages that the nodes at the end had refused
+    forged: int = 0  # frames that hostile nodes sent
+    refused: int = 0  # messages and links that nodes counted as refused
     verbs: int = 0  # about the policy that were settled
     denied: int = 0  # packets judged while a user had lost a right
     asked: dict[str, int] = field(default_factory=dict)  # what the operator's answers were judged of
@@ -189,6 +190,8 @@ def _where(error: BaseException) -> str:
 
 def _run(cluster: Cluster, options: Options, result: Result) -> None:
     rng = cluster.rng("plan")
+    if options.hostile:
+        cluster.add_hostile_router()
     cluster.start_all()
     works = options.works or tuple(work for work in WORKS if rng.random() < 0.5)
     if not options.works and not {"queue", "routes"} & set(works):
@@ -223,7 +226,10 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     if options.hostile:
         cluster.start_hostile()
     cluster.run(options.seconds)
-    _end_hostile(cluster, result)
+    if cluster.hostile_watch is not None and cluster.hostile_watch.violations:
+        _end_hostile(cluster, result)
+        return
+    _end_hostile_member(cluster)
     permanent = _calm(cluster, options.mode, rng)
     cluster.mark(Kind.QUIET)
     workload.finish()
@@ -238,6 +244,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         result.failures.append(f"not served {QUIET_MAX_S} s after the last fault {permanent}: {workload.unsettled()}")
     if policy is not None and not policy.settled():
         result.failures.append(f"not served {QUIET_MAX_S} s after the last fault {permanent}: {policy.unsettled()}")
+    _end_hostile(cluster, result)
     received = -1
     while received != (now := sum(len(client.received) for client in cluster.clients.values())):
         received = now  # queues drain as fast as windows of one allow
@@ -263,15 +270,26 @@ def _look_at_rest(cluster: Cluster, looks: LookWork, result: Result) -> None:
     result.asked = {"lists": looks.lists, "stories": looks.stories, "events of traces": looks.events}
 
 
+def _end_hostile_member(cluster: Cluster) -> None:
+    """End the hostile node that may be a member; those that are none stay while everybody must be served."""
+    for node in cluster.hostile:
+        if isinstance(node, UnregisteredProcess):
+            node.may_register = False
+        else:
+            node.kill()
+
+
 def _end_hostile(cluster: Cluster, result: Result) -> None:
-    if cluster.hostile is None:
+    if cluster.hostile_watch is None:
         return
-    cluster.hostile.kill()
-    result.forged = cluster.hostile.said
-    cores = [node.core for node in cluster.nodes.values() if node.up]
-    result.refused = sum(
-        count for core in cores for name, count in core.counts.items() if name in REFUSED or name.startswith("refused_")
-    )
+    for node in cluster.hostile:
+        node.kill()
+    cluster.hostile_watch.end()
+    result.forged = sum(node.said for node in cluster.hostile)
+    result.refused = cluster.hostile_watch.refused
+    result.failures += cluster.hostile_watch.violations
+    if result.forged >= SAID_MIN and not result.refused:
+        result.failures.append(f"none of {result.forged} forged messages is counted as refused")
 
 
 def _calm(cluster: Cluster, mode: Mode, rng: random.Random) -> str:
@@ -311,8 +329,8 @@ def _judge(cluster: Cluster, result: Result) -> None:
         if len(result.failures) < 20:
             result.failures.append(f"{kind}: {finding.message}")
     result.failures.extend(_broken_invariants(cluster))
-    if cluster.hostile is not None:
-        result.failures.extend(f"{name} was given a forged message" for name in cluster.hostile.deceived())
+    if cluster.hostile_watch is not None:
+        result.failures.extend(f"{name} was given a forged message" for name in cluster.hostile_watch.deceived())
 
 
 def _broken_invariants(cluster: Cluster) -> list[str]:

@@ -52,11 +52,23 @@ def test_clients_above_receive_maximum(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "letter"), HOSTILE)
 def test_a_hostile_node_changes_nothing(seed: int, letter: str) -> None:
-    """A node with a certificate of its tier says what is not its to say: every checker holds, and refusals rise."""
+    """A node with a certificate of its tier says what is not its to say: every checker holds, and refusals rise.
+
+    Three more hold certificates and no role.
+    """
     result = run_seed(seed, Options(seconds=4.0, hostile=True, log=True))
     assert not result.failures, result.failures
     assert any(f"{letter}9 starts as hostile incarnation" in line for line in result.log)
     assert result.forged >= 10 and result.refused > 0
+
+
+def test_certificates_alone_open_nothing_where_users_have_rights() -> None:
+    """NIST: protect. Nodes with a certificate alone ask for credentials, map, policy and sessions."""
+    result = run_seed(3_001, Options(seconds=3.0, hostile=True, policy=True, works=("queue",), log=True))
+    assert not result.failures, result.failures
+    for node in ("r8", "s8", "e8"):
+        assert any(f"{node} starts as hostile incarnation" in line for line in result.log)
+    assert result.forged >= 50 and result.refused >= 50
 
 
 def test_the_hostile_node_draws_from_a_stream_of_its_own() -> None:

@@ -32,7 +32,7 @@ from wire.messages.routes import RouteEntry, SenderReport
 from wire.messages.sessions import KickSession, Subscription
 from wire.messages.wills import Will
 
-__all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "framed", "is_inside_its_cell"]
+__all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "forged_values", "framed", "is_inside_its_cell"]
 
 FORGED = "forged"  # the payload of every forged message: a client that gets it was deceived
 
@@ -64,11 +64,11 @@ class Victim:
         return self.map.partitions[self.partition].epoch
 
 
-def forged_controls(victim: Victim) -> Iterator[Control | ConnectRequest | ConnectAnswer]:
-    """Return every control message and connect record, about the session, its edge, and its partition's primary."""
+def forged_values(victim: Victim) -> dict[str, Any]:
+    """Return what stands in the fields of forged messages, by name: the session, its edge, its partition's primary."""
     incarnation, epoch = victim.incarnation, victim.partition_epoch
     will = Will(victim.topic, FORGED.encode(), 1, address="192.0.2.1", fingerprint="ab" * 32)
-    given: dict[str, Any] = {
+    return {
         "entry": NodeEntry(victim.edge, "router", incarnation, "nowhere:1", weight=7),
         "node": victim.edge,
         "incarnation": incarnation,
@@ -106,6 +106,11 @@ def forged_controls(victim: Victim) -> Iterator[Control | ConnectRequest | Conne
         "share": b"g/a/#",
         "running": TraceOrder("forged", "topic", "#", everywhere=True),
     }
+
+
+def forged_controls(victim: Victim) -> Iterator[Control | ConnectRequest | ConnectAnswer]:
+    """Return every control message and connect record, about the session, its edge, and its partition's primary."""
+    given = forged_values(victim)
     for kind in typing.get_args(Control) + typing.get_args(ConnectRequest) + typing.get_args(ConnectAnswer):
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         values = {name: given[name] for name in fields if name in given}
