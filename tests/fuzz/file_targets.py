@@ -21,6 +21,7 @@ from storage.store.acked_marker import AckedMarker
 from storage.store.errors import StoreDamaged
 from storage.store.page_sums import _replay
 from stratamq.rooms import load_config
+from tests.golden.examples import example
 from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, _canonical_crc, decode_manifest, encode_manifest
 from wire.sstable.run_reader import RowDamaged, check_file, iter_rows, merge_rows
 from wire.sstable.schema import RowKind, make_row
@@ -60,6 +61,7 @@ MANIFESTS = (
             op_index={"1": 9},
         )
     ),
+    encode_manifest(msgspec.convert(example(Manifest, full=True), Manifest)),
     encode_manifest(Manifest(manifest_no=1)),
 )
 

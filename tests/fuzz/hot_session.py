@@ -238,6 +238,10 @@ def _corpus() -> tuple[bytes, ...]:
             found.append(bytes((choice, 0x80)) + vector.raw)
     backlog = b"".join(publish(b"t", b"m" * 9, qos, 2 * number + qos, 5) for number in range(6) for qos in (1, 2))
     found += [bytes((2 | quota << 5, 0)) + backlog + ack(0x62, 2) + ack(0x62, 4) for quota in (1, 3, 5, 7)]
+    for version, choice in ((4, 1), (5, 2)):  # a QoS 2 PUBLISH that is repeated before, and behind, PUBREL
+        again = publish(b"t", b"m", 2, 3, version)
+        repeats = again + b"".join(bytes((again[0] | 0x08,)) + again[1:] for _ in range(4))
+        found += [bytes((choice, 0)) + repeats + ack(0x62, 3) * 2 + again, bytes((choice | 0x20, 0)) + repeats]
     for version, choice in ((4, 1), (5, 2)):
         begin = bytes((choice, 0xA0 | version))
         many = publish(b"t", b"x" * 9, 0, 0, version) * 3 + publish(b"t/u", b"y", 2, 7, version) + ack(0x62, 7)

@@ -25,7 +25,9 @@ def _taken(versions: str, data: bytes, step: int) -> tuple[int, tuple[str, int] 
 
 
 def proxy_headers(data: bytes) -> None:
-    """The pieces do not matter."""
+    """The pieces do not matter, and LOCAL names nobody."""
     choice = data[0] if data else 0
     whole = _taken(VERSIONS[choice & 3], data[1:], len(data) + 1)
+    if whole is not None and whole[2]:
+        assert whole[1] is None, "LOCAL has the addresses of the connection, whatever its header says"
     assert _taken(VERSIONS[choice & 3], data[1:], 1 + (choice >> 2)) == whole

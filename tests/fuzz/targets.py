@@ -38,10 +38,12 @@ from tests.fuzz.fuzz_decoder import CORPUS as PACKETS
 from tests.fuzz.fuzz_decoder import check as check_decoder
 from tests.fuzz.good_messages import CONNECT_ANSWERS, CONNECTS, CONTROLS
 from tests.fuzz.hot_session import CLIENT_CORPUS, LINK_CORPUS, check_both, check_client, check_link
+from tests.fuzz.map_target import MAP_TALKS, map_talk
 from tests.fuzz.nested import mutate_tree
 from tests.fuzz.proxy_target import PROXY_HEADERS, proxy_headers
 from tests.fuzz.raft_target import RAFT, SNAPSHOTS, mutate_raft, raft_messages, snapshots
 from tests.fuzz.rules_target import ACLS, RULES, acls, rules
+from tests.fuzz.websocket_target import WEBSOCKET_STREAMS, websocket
 from tests.membership.test_envelope import node as gossip_node
 from wire.decoding import Unreadable
 from wire.links.admission import check_hello
@@ -260,12 +262,14 @@ TARGETS = (
     Target("acks", (batches.encode_push(_PUSH), batches.encode_publish_ack(1, 2, 0)), _small_batches, 1.0, ("wire",)),
     Target("filters", FILTERS, filters, 0.5),
     Target("proxy", PROXY_HEADERS, proxy_headers, 1.0, ("edge.listeners.proxy_protocol",)),
+    Target("websocket", WEBSOCKET_STREAMS, websocket, 1.0, ("edge.listeners.websocket",)),
     Target("broker-stream", CLIENT_STREAMS, client_stream, 1.0, ("mqtt",)),
     Target("acls", ACLS, acls, 1.0, ("access.rules",)),
     Target("rules", RULES, rules, 1.0),
     Target(
         "control", (*_CONTROLS, *CONTROLS, *CONNECTS, *CONNECT_ANSWERS), _control, 1.0, ("wire",), mutator=mutate_either
     ),
+    Target("map-talks", MAP_TALKS, map_talk, 1.0, ("wire",), mutator=mutate_either),
     Target("hello", _HELLOS, _hello, 0.5, ("wire",), mutator=mutate_either),
     Target("raft", RAFT, raft_messages, 1.0, ("wire",), mutator=mutate_raft),
     Target("snapshot", SNAPSHOTS, snapshots, 1.0, mutator=mutate_either),
