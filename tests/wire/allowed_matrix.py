@@ -261,8 +261,14 @@ def anybody_registers() -> None:
         )
 
 
+def anybody_is_the_primary() -> None:
+    """Orders to edges from every storage node of the map."""
+    sys.modules["edge.node_messages"].standing = lambda *_: allowed.Standing.PRIMARY  # type: ignore[attr-defined]
+
+
 RULES: dict[str, tuple[Callable[[], None], frozenset[str]]] = {  # and whom it is about
     "PUBLISH_ACK": (anybody_acknowledges, frozenset({"PUBLISH_ACK"})),
+    "primary": (anybody_is_the_primary, frozenset({"FireWill", "KickSession"})),
     "own incarnation": (anybody_registers, frozenset({"Register", "Heartbeat"})),
 }
 
