@@ -34,6 +34,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "edge.hot.encode",
     "edge.hot.records",
     "edge.hot.held_copies",
+    "edge.hot.outbound_identifiers",
     "edge.hot.deliver",
     "edge.hot.batches",
     "edge.hot.outboxes",

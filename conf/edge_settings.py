@@ -234,6 +234,11 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         pattern=r"^[^#+\x00]*$",
         description="topics for responses begin with it, the client identifier follows; told on request; none: never",
     )
+    overlapping: Literal["copies", "merged"] = Field(
+        default="copies",
+        description="a message that several subscriptions of a session match: a copy for each Subscription Identifier "
+        "and one for those without, or one copy with all identifiers; for subscriptions made from then on",
+    )
     shared_subscriptions: Literal["round_robin", "sticky"] = Field(
         default="round_robin",
         description="member for a message of a shared subscription: in turn, or always the same one for a topic",

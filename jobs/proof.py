@@ -222,7 +222,7 @@ def _outcomes(records: DataFrame, entries: DataFrame, store: DataFrame | None, o
         state = state.withColumn("row_finished", F.coalesce(by_row, F.lit(False)))
     newer = F.coalesce(F.col("op") > F.col("exported"), F.lit(False))
     return state.groupBy(*_DEBT).agg(
-        F.count_distinct("n").alias("entries"),
+        F.count_distinct("op").alias("entries"),  # copies for overlapping subscriptions are of one operation
         F.max(F.coalesce("delivered", F.lit(0))).alias("delivered"),
         F.max(F.coalesce("expired", F.lit(0))).alias("expired"),
         F.max(F.coalesce("dropped", F.lit(0))).alias("dropped"),

@@ -229,6 +229,8 @@ class SessionRequests:
         """Remove subscriptions; ``revoked``: not the client did, it may not have them."""
         return UnsubscribeSession(*self._leading(), topic_filters, revoked)
 
-    def deliver_retained(self, messages: list[RetainedMessage], read: int, *, done: bool) -> DeliverRetained:
+    def deliver_retained(
+        self, messages: list[RetainedMessage], read: int, *, done: bool, identifier: int = 0
+    ) -> DeliverRetained:
         """Queue retained messages of a read; 0: this request names it, and the partition begins to hold for it."""
-        return DeliverRetained(*self._leading(), messages, done, read or self._number)
+        return DeliverRetained(*self._leading(), messages, done, read or self._number, identifier)

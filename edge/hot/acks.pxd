@@ -1,7 +1,7 @@
 # C form of acks.py.
 from edge.hot.ack_rows cimport record_ack
 from edge.hot.buffers cimport get16, read_varint, varint_end
-from edge.hot.deliver cimport drain_pending, free_identifier, is_of_flow, set_state, state_of
+from edge.hot.deliver cimport drain_pending
 from edge.hot.durations cimport count_duration
 from edge.hot.encode cimport valid_text
 from edge.hot.excess cimport end_excess
@@ -10,6 +10,7 @@ from edge.hot.layout cimport (
     PACKET_IDENTIFIER_IN_USE, PACKET_IDENTIFIER_NOT_FOUND, PAYLOAD_FORMAT_INVALID, PROTOCOL_ERROR, QUOTA_EXCEEDED,
     SERVER_BUSY, TOPIC_NAME_INVALID, UNSPECIFIED_ERROR
 )
+from edge.hot.outbound_identifiers cimport free_identifier, is_of_flow, set_state, state_of
 from edge.hot.output cimport (
     answer_unknown, mark_dirty, note_room, pending_output, output_of, unpark, write_short
 )

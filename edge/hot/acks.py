@@ -15,7 +15,7 @@ from edge.hot.state import Conn, HotState, Outbound, Peer, PendingAck
 if not cython.compiled:
     from edge.hot.ack_rows import record_ack
     from edge.hot.buffers import get16, read_varint, varint_end
-    from edge.hot.deliver import drain_pending, free_identifier, is_of_flow, set_state, state_of
+    from edge.hot.deliver import drain_pending
     from edge.hot.durations import count_duration
     from edge.hot.encode import valid_text
     from edge.hot.excess import end_excess
@@ -34,6 +34,7 @@ if not cython.compiled:
         TOPIC_NAME_INVALID,
         UNSPECIFIED_ERROR,
     )
+    from edge.hot.outbound_identifiers import free_identifier, is_of_flow, set_state, state_of
     from edge.hot.output import answer_unknown, mark_dirty, note_room, unpark, write_short
     from edge.hot.pushes import push_acknowledged
     from edge.hot.round_trips import end_trip

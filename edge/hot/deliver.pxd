@@ -6,9 +6,9 @@ from edge.hot.layout cimport NO_EXPIRY
 from edge.hot.memory cimport begin_to_keep, end_to_keep
 from edge.hot.notes cimport note_drop, note_drops
 from edge.hot.output cimport note_high, pending_output, output_of, send_now, wait_for
-from edge.hot.picks cimport drop_pick, keep_pick
+from edge.hot.outbound_identifiers cimport take_identifier
+from edge.hot.picks cimport keep_pick
 from edge.hot.records cimport record_of
-from edge.hot.round_trips cimport RoundTrips
 from edge.hot.state cimport Conn, HotState, Kept, Outbound, Packet, Route, Sub
 from edge.hot.traces cimport trace_drained, trace_waiting, trace_written
 
@@ -23,6 +23,8 @@ cdef object deliver_run(
     HotState hot, Conn publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count
 )
+cdef bint is_excepted(Sub sub, Conn publisher) noexcept
+cdef object deliver_copies(HotState hot, Conn publisher, Sub sub, Packet packet)
 cdef Py_ssize_t convert_run(
     HotState hot, bint five, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t end, bint to_five,
     bytes identifiers, Py_ssize_t size_max
@@ -33,16 +35,15 @@ cdef object write_copy(
 cdef object deliver_local(HotState hot, Conn publisher, Route route, Packet packet)
 cdef bint deliver_to(HotState hot, Conn conn, Packet packet, int qos, bint retain, bytes identifiers) except -1
 cdef Py_ssize_t _payload_at(bytes encoded, Py_ssize_t at, bint five) except -1
-cdef int take_identifier(Outbound outbound, int state, long long now_ns) except -1
-cdef bint free_identifier(Outbound outbound, int packet_identifier) except -1
-cdef int state_of(Outbound outbound, int packet_identifier) except -1
-cdef bint is_of_flow(int state, int packet_type) noexcept
-cdef object set_state(Outbound outbound, int packet_identifier, int state)
 cdef object drain_pending(HotState hot, Conn conn)
 cdef bint park_if_slow(HotState hot, Conn publisher, Route route) except -1
 
 
 # private
+cdef bint _hold_each(HotState hot, Conn publisher, Sub sub, bytes topic, object records) except -1
+cdef object _deliver_copies_of_run(
+    HotState hot, Conn publisher, Sub sub, bytes topic, bint five, unsigned char* data, Py_ssize_t start, Py_ssize_t end
+)
 cdef object _deliver_aliased(
     HotState hot, Conn conn, bytes topic, bint five, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     bytes identifiers

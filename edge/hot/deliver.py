@@ -6,11 +6,11 @@ Who else gets a message (peers, shared groups) is decided by the callers.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.round_trips import RoundTrips
 from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, Waiting
 
 if not cython.compiled:
@@ -20,8 +20,9 @@ if not cython.compiled:
     from edge.hot.layout import NO_EXPIRY
     from edge.hot.memory import begin_to_keep, end_to_keep
     from edge.hot.notes import note_drop, note_drops
+    from edge.hot.outbound_identifiers import take_identifier
     from edge.hot.output import note_high, output_of, pending_output, send_now, wait_for
-    from edge.hot.picks import drop_pick, keep_pick
+    from edge.hot.picks import keep_pick
     from edge.hot.records import record_of
     from edge.hot.traces import trace_drained, trace_waiting, trace_written
 
@@ -69,8 +70,7 @@ def deliver_run(
         route: Where to.
         version: 5 or less: how the packets are encoded.
         data: Holds them.
-        start: First byte of the first packet.
-        end: Behind the last packet.
+        start: First byte of the first packet; ``end``: behind the last one.
         packet_max: Length of the longest one.
         count: How many.
     """
@@ -87,11 +87,13 @@ def deliver_run(
         if conn.closed:
             continue
         if sub.conditional:
-            if sub.no_local and conn is publisher:
+            if sub.copies:
+                _deliver_copies_of_run(hot, publisher, sub, route.topic, five, data, start, end)
+                continue
+            if is_excepted(sub, publisher):
                 continue
             if sub.held:
-                if records is None:
-                    records = records_of_run(hot, route.topic, five, data, start, end)
+                records = records or records_of_run(hot, route.topic, five, data, start, end)
                 if hold_copies(hot, publisher, sub, route.topic, records):
                     continue
         if conn.lagging or (conn.high and pending_output(conn) > hot.drop_above):
@@ -129,6 +131,61 @@ def deliver_run(
                 wait_for(hot, publisher, conn)
             else:
                 note_high(hot, conn)
+
+
+def is_excepted(sub: Sub, publisher: Conn | None) -> cython.bint:
+    """Whether a subscriber gets no copy because of who publishes: No Local, or the rest of it [MQTT-3.8.3-3]."""
+    if sub.conn is publisher:
+        return sub.no_local
+    return sub.own_only
+
+
+def _hold_each(hot: HotState, publisher: Conn | None, sub: Sub, topic: bytes, records: Sequence[bytes]) -> cython.bint:
+    """Give the several copies of each message to the core, as ``hold_copies`` does; False: nothing is read any more."""
+    copy: Sub
+    for record in records:
+        for copy in sub.copies:
+            if not is_excepted(copy, publisher) and not hold_copies(hot, publisher, copy, topic, [record]):
+                return False
+    return True
+
+
+def _deliver_copies_of_run(
+    hot: HotState,
+    publisher: Conn | None,
+    sub: Sub,
+    topic: bytes,
+    five: cython.bint,
+    data: cython.p_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> None:
+    """Deliver a run message by message: all copies of one go before the next one [MQTT-4.6.0-6]."""
+    packet: Packet = hot.second
+    if sub.held and _hold_each(hot, publisher, sub, topic, records_of_run(hot, topic, five, data, start, end)):
+        return
+    packet.topic = topic
+    while start < end:
+        start = load_plain(packet, data, start, five)
+        packet.topic = topic
+        deliver_copies(hot, publisher, sub, packet)
+
+
+def deliver_copies(hot: HotState, publisher: Conn | None, sub: Sub, packet: Packet) -> None:
+    """Deliver one message by each of a session's overlapping subscriptions that does not share a copy."""
+    copy: Sub
+    conn: Conn = sub.conn
+    qos: cython.int
+    for copy in sub.copies:
+        if is_excepted(copy, publisher):
+            continue
+        qos = packet.qos if packet.qos < copy.qos else copy.qos
+        deliver_to(hot, conn, packet, qos, packet.retain and copy.retain_as_published, copy.identifiers)
+    if conn.out is not None and conn.out.end - conn.out.start > hot.output_high:
+        if publisher is not None and not conn.lagging:
+            wait_for(hot, publisher, conn)
+        else:
+            note_high(hot, conn)
 
 
 def _deliver_aliased(
@@ -233,7 +290,14 @@ def deliver_local(hot: HotState, publisher: Conn | None, route: Route, packet: P
         if conn.closed:
             continue
         if sub.conditional:
-            if sub.no_local and conn is publisher:
+            if sub.copies:
+                if sub.held:
+                    records = records or [record_of(hot, packet, 0)]
+                    if _hold_each(hot, publisher, sub, packet.topic, records):
+                        continue
+                deliver_copies(hot, publisher, sub, packet)
+                continue
+            if is_excepted(sub, publisher):
                 continue
             if sub.held:
                 if records is None:
@@ -417,65 +481,3 @@ def _payload_at(encoded: bytes, at: cython.Py_ssize_t, five: cython.bint) -> cyt
         return at
     stop: cython.Py_ssize_t = varint_end(encoded, at, len(encoded))
     return stop + read_varint(encoded, at, stop)
-
-
-def take_identifier(outbound: Outbound, state: cython.int, now_ns: cython.longlong) -> cython.int:
-    """Give the next free packet identifier, counting up from 1; there is one while inflight is below the window.
-
-    ``state``: 1 waits for PUBACK, 2 for PUBREC, 3 (later) for PUBCOMP. ``now_ns``: when it is written.
-    """
-    identifier: cython.int = outbound.next_identifier
-    states: bytearray = outbound.states
-    while states[identifier & outbound.mask] != 0:
-        identifier = identifier + 1 if identifier < 65_535 else 1
-    states[identifier & outbound.mask] = state
-    identifiers: bytearray = outbound.identifiers
-    identifiers[2 * (identifier & outbound.mask)] = identifier >> 8
-    identifiers[2 * (identifier & outbound.mask) + 1] = identifier & 0xFF
-    outbound.inflight += 1
-    assert outbound.inflight <= outbound.window, "more packets than the client's window"
-    outbound.next_identifier = identifier + 1 if identifier < 65_535 else 1
-    trips: RoundTrips = outbound.trips
-    if trips.packet == 0:  # here and not in a call: it would cost the messages that are not acknowledged as well
-        trips.packet = identifier
-        trips.since_ns = now_ns
-    return identifier
-
-
-def state_of(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
-    """State of an identifier, 0 when it is free."""
-    slot: cython.int = packet_identifier & outbound.mask
-    states: bytearray = outbound.states
-    identifiers: bytearray = outbound.identifiers
-    if states[slot] == 0 or (identifiers[2 * slot] << 8 | identifiers[2 * slot + 1]) != packet_identifier:
-        return 0
-    return states[slot]
-
-
-def is_of_flow(state: cython.int, packet_type: cython.int) -> cython.bint:
-    """Whether PUBACK (4), PUBREC (5) or PUBCOMP (7) answers a message in that state [MQTT-4.3.2-2] [MQTT-4.3.3-4].
-
-    0: no such message, 1: QoS 1, 2: QoS 2, 3: PUBREL was sent, 4: PUBREC came and PUBREL was not sent yet.
-    """
-    if state == 0:
-        return True
-    if state == 1 or packet_type == 4:
-        return state == 1 and packet_type == 4
-    return packet_type == 5 or state == 3
-
-
-def set_state(outbound: Outbound, packet_identifier: cython.int, state: cython.int) -> None:
-    """Change the state of an identifier in use."""
-    states: bytearray = outbound.states
-    states[packet_identifier & outbound.mask] = state
-
-
-def free_identifier(outbound: Outbound, packet_identifier: cython.int) -> cython.bint:
-    """Free an identifier in use."""
-    states: bytearray = outbound.states
-    states[packet_identifier & outbound.mask] = 0
-    outbound.inflight -= 1
-    assert outbound.inflight >= 0
-    if outbound.picks is not None:
-        drop_pick(outbound, packet_identifier)
-    return True

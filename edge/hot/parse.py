@@ -150,7 +150,7 @@ def parse(
                     break
                 run_at, run_route = at, route
                 packet_max = count = payload = 0
-                run_bytes_max = hot.turn_bytes_max // (len(route.subs) + PICK_COPIES * len(route.groups) + 1)
+                run_bytes_max = hot.turn_bytes_max // (route.copies + PICK_COPIES * len(route.groups) + 1)
             count += 1
             payload += stop - payload_at
             packet_max = max(packet_max, stop - at)

@@ -1,6 +1,6 @@
 # C form of pushes.py.
 from edge.hot.buffers cimport Buffer, append_bytes, get16, get32, get64, put16, put32, put64, reserve
-from edge.hot.deliver cimport is_of_flow, write_copy
+from edge.hot.deliver cimport write_copy
 from edge.hot.encode cimport publish_bytes
 from edge.hot.layout cimport (
     FAILURE, NOT_AUTHORIZED, PACKET_TOO_LARGE, PROTOCOL_ERROR, PUSH, PUSH_ACK_BYTES, PUSH_ACK_CODE_AT,
@@ -10,6 +10,7 @@ from edge.hot.layout cimport (
     PUSH_TOPIC_BYTES_AT, PUSH_TRACED_FLAG, QOS_BITS, RETAIN_FLAG
 )
 from edge.hot.notes cimport note_drop
+from edge.hot.outbound_identifiers cimport is_of_flow
 from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.hot.batches cimport push_acks_of
 from edge.hot.round_trips cimport RoundTrips, end_trip

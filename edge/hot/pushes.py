@@ -16,7 +16,7 @@ from edge.hot.state import Conn, HotState, Outbound, Packet, Peer
 if not cython.compiled:
     from edge.hot.batches import push_acks_of
     from edge.hot.buffers import append_bytes, get16, get32, get64, put32, put64, reserve
-    from edge.hot.deliver import is_of_flow, write_copy
+    from edge.hot.deliver import write_copy
     from edge.hot.encode import publish_bytes
     from edge.hot.layout import (
         FAILURE,
@@ -48,6 +48,7 @@ if not cython.compiled:
         RETAIN_FLAG,
     )
     from edge.hot.notes import note_drop
+    from edge.hot.outbound_identifiers import is_of_flow
     from edge.hot.output import answer_unknown, note_high, pending_output, write_short
     from edge.hot.round_trips import end_trip
     from edge.hot.traces import trace_acked, trace_written

@@ -141,6 +141,8 @@ cdef class Sub:
     cdef readonly bint retain_as_published
     cdef readonly bytes identifiers
     cdef readonly bint held
+    cdef readonly bint own_only
+    cdef readonly tuple copies
     cdef readonly bint conditional
 
 
@@ -173,6 +175,7 @@ cdef class Route:
     cdef readonly object audience
     cdef public bint named
     cdef public bint traced
+    cdef public int copies
     cdef list targets
     cdef long long targets_version
     cdef bytes recorded

@@ -27,19 +27,7 @@ from wire.messages.origin_window import OriginWindow
 if TYPE_CHECKING:
     from edge.hot.options import ConnOptions, HotLimits, StreamFilter
 
-__all__ = [
-    "CLIENT",
-    "LINK",
-    "LISTENER",
-    "Conn",
-    "Group",
-    "Inbound",
-    "Peer",
-    "PendingAck",
-    "Remote",
-    "Route",
-    "Sub",
-]
+__all__ = ["CLIENT", "LINK", "LISTENER", "Conn", "Group", "Inbound", "Peer", "PendingAck", "Remote", "Route", "Sub"]
 
 CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
 
@@ -140,7 +128,10 @@ class Conn:
 
 
 class Sub:
-    """One local ephemeral subscriber of a Route: one connection's matching subscriptions, merged [MQTT-3.3.4-2]."""
+    """One local ephemeral subscriber of a Route: one connection with its matching subscriptions [MQTT-3.3.4-2].
+
+    It gets one copy of a message, or those of ``copies``, where its subscriptions overlap.
+    """
 
     def __init__(
         self,
@@ -150,6 +141,8 @@ class Sub:
         retain_as_published: bool = False,
         identifiers: bytes = b"",
         held: bool = False,
+        own_only: bool = False,
+        copies: "tuple[Sub, ...]" = (),
     ) -> None:
         """Make a subscriber.
 
@@ -160,6 +153,8 @@ class Sub:
             retain_as_published: Keep the RETAIN flag [MQTT-3.3.1-13].
             identifiers: Encoded Subscription Identifier properties (0x0B, varint, ...), all of them [MQTT-3.3.4-4].
             held: Its copies go to ``Handler.hold``, while retained messages are read for it.
+            own_only: Messages of its own connection alone: another copy, which is No Local, has the others.
+            copies: Several copies of each message, by the options of each of these.
         """
         self.conn = conn
         self.qos = qos
@@ -167,7 +162,9 @@ class Sub:
         self.retain_as_published = retain_as_published
         self.identifiers = identifiers
         self.held = held
-        self.conditional = no_local or held  # a copy does not always go straight to its connection
+        self.own_only = own_only
+        self.copies = copies
+        self.conditional = no_local or held or own_only or bool(copies)  # not one copy straight to its connection
 
 
 class Remote:
@@ -227,6 +224,7 @@ class Route:
         self.reason_code = reason_code
         self.remote = bool(edges or partitions or groups)
         self.empty = not (subs or edges or partitions or groups)
+        self.copies = len(subs)  # of a message, for ``subs``; the core knows where it is more
         self.audience = audience
         self.named = False
         self.traced = False  # a trace names the topic

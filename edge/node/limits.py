@@ -50,6 +50,7 @@ class EdgeLimits:
     response_information: str = DEFAULT.response_information
     recheck_retained_source: bool = True
     sticky_shares: bool = False  # a shared subscription's member is chosen by topic, not in turn
+    overlapping: str = DEFAULT.overlapping
     session_expiry_max_s: int = DEFAULT.session_expiry_max_s
     topic_levels_max: int = DEFAULT.topic_levels_max
     topic_bytes_max: int = DEFAULT.topic_bytes_max

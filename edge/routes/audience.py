@@ -28,16 +28,20 @@ class Audience:
     Attributes:
         subs: In the order that a Route wants them.
         made_at: Clock of the subscriptions when they were looked up.
+        copies: Of a message for all of them.
     """
 
-    __slots__ = ("__weakref__", "_account", "_bytes", "made_at", "subs")
+    __slots__ = ("__weakref__", "_account", "_bytes", "copies", "made_at", "subs")
 
-    def __init__(self, subs: tuple[Sub, ...], account: Account, made_at: int, own_subs: int = 0) -> None:
-        """own_subs: How many of them no other Audience has."""
+    def __init__(
+        self, subs: tuple[Sub, ...], account: Account, made_at: int, own_subs: int = 0, own_copies: int = 0
+    ) -> None:
+        """own_subs: How many of them no other Audience has; own_copies: those of them with several."""
         self.subs = subs
+        self.copies = len(subs) + own_copies
         self.made_at = made_at
         self._account = account
-        self._bytes = TUPLE_BYTES + POINTER_BYTES * len(subs) + SUB_BYTES * own_subs
+        self._bytes = TUPLE_BYTES + POINTER_BYTES * (len(subs) + own_copies) + SUB_BYTES * (own_subs + own_copies)
         account.bytes += self._bytes
 
     def __del__(self) -> None:

@@ -1,11 +1,11 @@
-"""Subscriptions of this edge's ephemeral sessions: the trie, the merged subscribers of a topic, shared members.
+"""Subscriptions of this edge's ephemeral sessions: the trie, the subscribers of a topic, shared members.
 
-Overlapping subscriptions of one connection give one copy: highest QoS, all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+Overlapping subscriptions of one connection give a copy for each identifier, or one (``wire/messages/overlapping.py``).
 The trie holds filters and not subscribers, so that matching a topic costs what its filters cost, however many
 subscribe; topics that the same filters match share one tuple of subscribers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakValueDictionary
 from zlib import crc32
 
@@ -14,12 +14,12 @@ from edge.hot.state import Sub
 from edge.rights.client_rights import ClientRights
 from edge.routes.audience import NOBODY, Account, Audience, encoding_of
 from mqtt.filter_costs import FilterCosts
-from mqtt.properties import encode_subscription_identifiers
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import matches, parse_shared
+from wire.messages.overlapping import identifiers_of, options_of, sharing_a_copy
 from wire.messages.sessions import Subscription
 
-__all__ = ["EphemeralSubscriptions", "identifier_properties"]
+__all__ = ["EphemeralSubscriptions"]
 
 MEMBERS_ASKED_MAX = 1_000  # of a group, whether they may receive a message: a millisecond
 
@@ -33,7 +33,7 @@ class _Member:
         self.client = client
         self.since = since  # seconds, as the node counts them
         self.subscription = subscription
-        self.sub = merged_subscriber(client, [subscription])
+        self.sub = subscriber(client, [subscription])
 
 
 class _Filter:
@@ -160,7 +160,7 @@ class EphemeralSubscriptions:
         known = self._filters.get(name)
         member = known.members.get(client.number) if known is not None else None
         if member is not None:
-            member.sub = merged_subscriber(client, [member.subscription])
+            member.sub = subscriber(client, [member.subscription])
             self._changed(name)
 
     def _changed(self, name: str) -> None:
@@ -180,7 +180,8 @@ class EphemeralSubscriptions:
         subs = tuple(sub for sub in audience.subs if self._may_receive(rights, sub, topic))
         if len(subs) == len(audience.subs):
             return audience
-        return Audience(subs, self._account, audience.made_at) if subs else NOBODY
+        more = sum(len(sub.copies) for sub in subs)
+        return Audience(subs, self._account, audience.made_at, own_copies=more) if subs else NOBODY
 
     def _may_receive(self, rights: ClientRights, sub: Sub, topic: str) -> bool:
         """Return whether a subscriber may have a topic; of filters that are granted whole it may have each."""
@@ -224,8 +225,9 @@ class EphemeralSubscriptions:
                         merged[number] = member.sub
         for number in several:
             of_one = [known.members[number] for known in found if number in known.members]
-            merged[number] = merged_subscriber(of_one[0].client, [one.subscription for one in of_one])
-        return Audience(_grouped(list(merged.values())), self._account, self._clock, len(several))
+            merged[number] = subscriber(of_one[0].client, [one.subscription for one in of_one])
+        more = sum(len(merged[number].copies) for number in several)
+        return Audience(_grouped(list(merged.values())), self._account, self._clock, len(several), more)
 
     # --- for looks
 
@@ -305,7 +307,7 @@ class EphemeralSubscriptions:
         group.delivered += 1
         if not sticky:
             group.turn = place + 1
-        return merged_subscriber(member.client, [member.subscription])
+        return subscriber(member.client, [member.subscription])
 
     def refuses(self, share: bytes, topic: bytes) -> bool:
         """Whether a shared group has local members, none of which may receive a topic."""
@@ -343,24 +345,27 @@ def _grouped(subs: list[Sub]) -> tuple[Sub, ...]:
     return tuple(subs)
 
 
-def merged_subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
-    """Return one subscriber for all matching subscriptions of a connection."""
+def subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
+    """Return the subscriber for all matching subscriptions of a connection, with the copies that it gets."""
     # Held while any of them is: a later message of the topic may not overtake one that waits.
     held = bool(client.holds) and any(subscription.topic_filter in client.holds for subscription in subscriptions)
     if len(subscriptions) == 1:
         one = subscriptions[0]
-        identifiers = identifier_properties(subscriptions)
-        return Sub(client.conn, one.qos, one.no_local, one.retain_as_published, identifiers, held)
-    return Sub(
-        client.conn,
-        max(subscription.qos for subscription in subscriptions),
-        all(subscription.no_local for subscription in subscriptions),
-        any(subscription.retain_as_published for subscription in subscriptions),
-        identifier_properties(subscriptions),
-        held,
-    )
+        return Sub(client.conn, one.qos, one.no_local, one.retain_as_published, identifiers_of(subscriptions), held)
+    copies = tuple(copy for group in sharing_a_copy(subscriptions) for copy in _copies(client, group, held=held))
+    if len(copies) == 1:
+        return copies[0]
+    return Sub(client.conn, max(copy.qos for copy in copies), held=held, copies=copies)
 
 
-def identifier_properties(subscriptions: Iterable[Subscription]) -> bytes:
-    """Return the Subscription Identifier properties of a copy, encoded."""
-    return encode_subscription_identifiers([subscription.identifier for subscription in subscriptions])
+def _copies(client: Client, group: list[Subscription], *, held: bool) -> Iterator[Sub]:
+    """Yield the copy of subscriptions that share one: two where No Local holds for a part of them [MQTT-3.8.3-3]."""
+    local = [subscription for subscription in group if not subscription.no_local]
+    yield Sub(client.conn, *_positional(group, no_local=len(local) < len(group)), held)
+    if 0 < len(local) < len(group):
+        yield Sub(client.conn, *_positional(local, no_local=False), held, own_only=True)
+
+
+def _positional(group: list[Subscription], *, no_local: bool) -> tuple[int, bool, bool, bytes]:
+    options = options_of(group)
+    return options.qos, no_local, options.retain_as_published, options.identifiers

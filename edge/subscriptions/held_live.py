@@ -18,6 +18,7 @@ from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.sys_scope import is_routed
 from mqtt.topic_trie import TopicTrie
 from wire.messages.batches import PublishMessage, decode_publish
+from wire.messages.overlapping import identifiers_of
 from wire.messages.retained import RetainedMessage
 from wire.messages.sessions import Subscription
 
@@ -82,7 +83,8 @@ class Waiting:
         self.holds: list[Hold] = []
         self.copies: list[Copy] = []
         self.bytes = 0  # of them, about
-        self.passed: set[bytes] = set()  # topics of messages that went out before a late read ended
+        # Topics of messages that went out before a late read ended, with the identifiers of their copies.
+        self.passed: dict[bytes, set[bytes]] = {}
 
     @property
     def passes(self) -> bool:
@@ -169,15 +171,25 @@ class HeldMessages:
         waiting.bytes += copy.size
         self._bytes += copy.size
 
-    def is_held(self, hold: Hold, message: RetainedMessage) -> bool:
-        """Whether a retained message is among the held ones, which are sent, or older than one that has passed."""
+    def is_held(self, hold: Hold, subscription: Subscription, message: RetainedMessage) -> bool:
+        """Whether a retained message is among the held ones, which are sent, or older than one that has passed.
+
+        What another subscription of the client gets as a copy of its own says nothing of this one.
+        """
         waiting = self._waiting.get(hold.client.number)
         if waiting is None:
             return False
-        topic = message.topic.encode()
-        if topic in waiting.passed or len(waiting.passed) > TOPICS_MAX:
+        if len(waiting.passed) > TOPICS_MAX:
             return True
-        return any(copy.topic == topic and copy.payload == message.payload for copy in waiting.copies)
+        topic, own = message.topic.encode(), identifiers_of([subscription])
+        if any(subscription.merged or identifiers == own for identifiers in waiting.passed.get(topic, ())):
+            return True
+        return any(
+            copy.topic == topic
+            and (subscription.merged or copy.sub.identifiers == own)
+            and copy.payload == message.payload
+            for copy in waiting.copies
+        )
 
     def unsubscribed(self, client: Client, names: list[str]) -> None:
         """Filters are gone while their retained messages were read: what was held for them goes out before UNSUBACK."""
@@ -239,7 +251,7 @@ class HeldMessages:
     def _deliver(self, waiting: Waiting, copy: Copy) -> None:
         client = waiting.client
         if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
-            waiting.passed.add(copy.topic)
+            waiting.passed.setdefault(copy.topic, set()).add(copy.sub.identifiers)
         if self._rights.may_receive(client, copy.topic.decode(), copy.sub.qos):
             self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
         else:

@@ -15,13 +15,13 @@ from edge.hot.state import Inbound
 from edge.node.node import EdgeNode
 from edge.node.ports import Delivery
 from edge.rights.client_rights import ClientRights
-from edge.subscriptions.ephemeral_sessions import identifier_properties
 from edge.subscriptions.held_live import HeldMessages
 from edge.subscriptions.retained_pages import RetainedPages
 from edge.subscriptions.retained_read import ReadPage, RetainedRead, SubscribeReads
 from edge.subscriptions.sys_topics import SysTopics
 from wire.messages.batches import NO_EXPIRY
 from wire.messages.control import Control
+from wire.messages.overlapping import identifiers_of
 from wire.messages.retained import RetainedDelivered, RetainedMessage
 from wire.messages.sessions import Subscription
 
@@ -102,7 +102,7 @@ class RetainedCopies:
         read, messages = page.read, page.messages
         client, subscription, hold = read.whole.client, read.subscription, read.whole.hold
         assert messages is not None, "the page is not checked"
-        identifiers = identifier_properties([subscription])
+        identifiers = identifiers_of([subscription])
         waited_s = int(self._node.now - page.arrived)
         while page.at < len(messages):
             message = messages[page.at]
@@ -114,7 +114,7 @@ class RetainedCopies:
             page.at += 1
             if not self._may_receive(client, message.topic, qos):
                 continue
-            if hold is not None and self._held.is_held(hold, message):
+            if hold is not None and self._held.is_held(hold, subscription, message):
                 continue  # the live one follows
             expiry_s = message.expiry_s
             if expiry_s != NO_EXPIRY:
@@ -132,7 +132,7 @@ class RetainedCopies:
 
     def deliver_sys(self, client: Client, subscription: Subscription) -> None:
         """Deliver the current values of $SYS."""
-        identifiers = identifier_properties([subscription])
+        identifiers = identifiers_of([subscription])
         for topic, value in self._sys.matching(subscription.topic_filter):
             if not self._may_receive(client, topic, 0):
                 continue
@@ -166,7 +166,7 @@ class RetainedCopies:
         if not allowed:
             finish(page)
             return True
-        identifiers = identifier_properties([subscription])
+        identifiers = identifiers_of([subscription])
         messages = [
             RetainedMessage(
                 one.topic,
@@ -180,7 +180,7 @@ class RetainedCopies:
             )  # without its user, who is judged: the session's partition has no use for that
             for one in allowed[: _chunk(allowed, 1 if whole.retry_s else DELIVER_MAX)]
         ]
-        if self._send(whole, messages, _Queued(self, page, finish).answered):
+        if self._send(whole, messages, _Queued(self, page, finish).answered, identifier=subscription.identifier):
             whole.requests += 1
         else:
             page.at += page.count
@@ -195,8 +195,10 @@ class RetainedCopies:
         *,
         done: bool = False,
         begin: bool = False,
+        identifier: int = 0,
     ) -> bool:
-        request = self._requests.of(whole.client).deliver_retained(messages, 0 if begin else whole.number, done=done)
+        read = 0 if begin else whole.number
+        request = self._requests.of(whole.client).deliver_retained(messages, read, done=done, identifier=identifier)
         whole.number = request.read
         if self._requests.ask(request, answered, self._node.now):
             return True

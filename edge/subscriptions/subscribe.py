@@ -200,6 +200,7 @@ class Subscribing:
                         wanted.retain_as_published or client.bridge,
                         wanted.retain_handling,
                         identifier,
+                        self._node.limits.overlapping == "merged",
                     )
                 )
             item.codes.append(code)

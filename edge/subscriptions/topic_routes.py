@@ -102,7 +102,9 @@ class TopicRoutes:
         if not self._has_room(self.cache.bytes):
             self._loop.drop_oldest_local(FORGOTTEN_MAX)
         audience = self.local.subscribers(topic.decode())
-        return Route(topic, audience.subs, audience=audience)
+        route = Route(topic, audience.subs, audience=audience)
+        route.copies = audience.copies
+        return route
 
     def refresh(self, route: Route) -> Route | None:
         """Judge a Route of an older generation that is about to be used."""
@@ -154,6 +156,7 @@ class TopicRoutes:
     def _route(self, name: bytes, topic: str, answer: Answer) -> Route:
         audience = self.local.subscribers(topic)
         route = Route(name, audience.subs, answer.edges, answer.partitions, answer.groups, 0, audience)
+        route.copies = audience.copies
         if self.named.has(topic):
             route.named = True
         if self.traced is not None:

@@ -35,6 +35,7 @@ from storage.state.rows import (
 from wire.looks.traces import Origin
 from wire.messages.batches import NO_EXPIRY, PublishMessage, encode_publish_ack
 from wire.messages.frames import FrameKind
+from wire.messages.overlapping import COPIES_MAX
 from wire.messages.retained import RetainedMessage
 from wire.messages.sessions import Subscription
 
@@ -165,14 +166,18 @@ class Delivery:
         if self._partition.settings.queue_full != "refuse" or not message.qos:
             return 0
         size = len(message.payload) + len(message.topic) + len(message.properties) + ENTRY_OVERHEAD_BYTES
-        if any(self._overfull(session, size) for session, subscription, _ in targets if subscription.qos):
-            return ReasonCode.QUOTA_EXCEEDED
+        copies: dict[int, int] = {}
+        for session, subscription, _ in targets:
+            if subscription.qos:
+                copies[session.number] = copies.get(session.number, 0) + 1
+                if self._overfull(session, size, copies[session.number]):
+                    return ReasonCode.QUOTA_EXCEEDED
         return 0
 
-    def _overfull(self, session: DurableSession, size: int) -> bool:
+    def _overfull(self, session: DurableSession, size: int, copies: int = 1) -> bool:
         settings = self._partition.settings
         messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
-        return session.queued >= messages or session.queue_bytes + size > octets
+        return session.queued + copies > messages or session.queue_bytes + copies * size > octets
 
     def has_room_for_copy(self, session: DurableSession, size: int, fill: float = COPIES_FILL) -> bool:
         """Return whether a retained copy may be queued: it can wait, and a part of the queue is for live messages."""
@@ -213,7 +218,9 @@ class Delivery:
             self.outbound.push_qos0(session, message, retain, properties, self._told)
             return
         if message.retain and not message.share:
-            if (message.origin_kind, message.origin_a, message.origin_b or message.tag) in session.retained_origins:
+            origin = message.origin_kind, message.origin_a, message.origin_b or message.tag
+            went = session.retained_origins.get(origin)
+            if went is not None and (subscription.merged or subscription.identifier in went):
                 self._partition.count("retained_twins")  # its retained copy went first
                 if ledger is not None:
                     ledger.not_queued(message, node, session.number, "retained copy went first")
@@ -329,10 +336,13 @@ class Delivery:
         """A subscription ends: what it brought says nothing any more of what is still to come."""
         session.live_retained.clear()
 
-    def remember_retained(self, session: DurableSession, message: RetainedMessage) -> None:
-        """A retained copy goes out: a live copy of the same origin that comes later is its twin."""
+    def remember_retained(self, session: DurableSession, message: RetainedMessage, identifier: int) -> None:
+        """A retained copy goes out: a live copy of the same origin and subscription that comes later is its twin."""
         origins = session.retained_origins
-        origins[message.origin_kind, message.origin_a, message.origin_b] = None
+        origin = message.origin_kind, message.origin_a, message.origin_b
+        known = origins.get(origin, ())
+        if identifier not in known and len(known) < COPIES_MAX:
+            origins[origin] = (*known, identifier)
         if len(origins) > RETAINED_ORIGINS_MAX:
             del origins[next(iter(origins))]
 

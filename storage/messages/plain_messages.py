@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import cython
 
-from mqtt.properties import encode_subscription_identifiers
 from storage.messages.origins import Origins, edge_sender
 from storage.messages.publishers import Publishers
 from storage.state.durable_sessions import DurableSession
@@ -21,6 +20,7 @@ from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.batches import PublishMessage, decode_publish
 from wire.messages.frames import FrameKind
 from wire.messages.octets import Octets
+from wire.messages.overlapping import identifiers_of
 
 if not cython.compiled:
     from storage.state.session_window import is_caught_up, is_window_open, take_place
@@ -217,7 +217,7 @@ def find_route(lane: PlainLane, topic: bytes) -> PlainRoute:
             tracing = lane.partition.tracing
             route.told = tracing is not None and tracing.wants_session(session)
             route.session = session
-            route.identifiers = encode_subscription_identifiers([subscription.identifier])
+            route.identifiers = identifiers_of((subscription,))
     if len(lane.routes) >= ROUTES_MAX:
         lane.routes.clear()
     lane.routes[topic] = route

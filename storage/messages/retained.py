@@ -236,7 +236,7 @@ class RetainedStore:
             if message.qos == 0:
                 self._delivery.outbound.push_retained(session, message)
                 continue
-            self._delivery.remember_retained(session, message)
+            self._delivery.remember_retained(session, message, request.identifier)
             deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
             self._delivery.enqueue_copy(
                 session,

@@ -1,16 +1,16 @@
-"""Receivers of a message in a partition: subscriptions merged per session, and one member of a shared group.
+"""Receivers of a message in a partition: the copies of each session, and one member of a shared group.
 
 Source: MQTT 5.0 section 3.3.4. Members of shared groups are in ``groups``.
 """
 
 from collections.abc import Callable, Iterable
 
-from mqtt.properties import encode_subscription_identifiers
 from mqtt.topics import parse_shared
 from storage.messages.groups import Groups, group_words
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from wire.messages.batches import PublishMessage
+from wire.messages.overlapping import identifiers_of, options_of, sharing_a_copy
 from wire.messages.sessions import Subscription
 
 __all__ = ["Target", "Targets"]
@@ -34,12 +34,15 @@ class Targets:
                 self.groups.leave(f"{shared[0]}/{shared[1]}".encode(), session)
 
     def of(self, message: PublishMessage) -> Iterable[Target]:
-        """Yield (session, merged subscription, its identifiers encoded): one copy per session [MQTT-3.3.4-2]."""
+        """Yield (session, subscription, its identifiers encoded) for each copy [MQTT-3.3.4-2].
+
+        A session has several copies where its subscriptions overlap (``wire/messages/overlapping.py``).
+        """
         if message.share:
             member = self._pick(message)
             if member is not None:  # else a QoS 1/2 message is refused: there may be a member elsewhere
                 subscription = member.subscriptions["$share/" + message.share.decode()]
-                yield member, subscription, _identifiers((subscription,))
+                yield member, subscription, identifiers_of((subscription,))
             return
         matches: list[tuple[DurableSession, Subscription]] = self._partition.trie.match(message.topic.decode())
         if not matches:
@@ -47,18 +50,18 @@ class Targets:
         if len(matches) == 1:
             session, subscription = matches[0]
             if not _is_excepted(session, subscription, message):
-                yield session, subscription, _identifiers((subscription,))
+                yield session, subscription, identifiers_of((subscription,))
             return
-        merged: dict[int, tuple[DurableSession, list[Subscription]]] = {}
+        by_session: dict[int, tuple[DurableSession, list[Subscription]]] = {}
         for session, subscription in matches:
-            if _is_excepted(session, subscription, message):
+            if not _is_excepted(session, subscription, message):
+                by_session.setdefault(session.number, (session, []))[1].append(subscription)
+        for session, subscriptions in by_session.values():
+            if len(subscriptions) == 1:
+                yield session, subscriptions[0], identifiers_of(subscriptions)
                 continue
-            merged.setdefault(session.number, (session, []))[1].append(subscription)
-        for session, subscriptions in merged.values():
-            best = max(subscriptions, key=lambda subscription: subscription.qos)
-            if any(subscription.retain_as_published for subscription in subscriptions):
-                best = Subscription(best.topic_filter, best.qos, False, True)
-            yield session, best, _identifiers(subscriptions)
+            for group in sharing_a_copy(subscriptions):
+                yield session, _shared_by(group), identifiers_of(group)
 
     def _pick(self, message: PublishMessage) -> DurableSession | None:
         """Choose a member: the next one that is connected with room, else, for QoS 1/2, the next one at all."""
@@ -74,6 +77,11 @@ def _is_excepted(session: DurableSession, subscription: Subscription, message: P
     return (subscription.no_local and session.number == message.session) or session.deadline == ENDING
 
 
-def _identifiers(subscriptions: Iterable[Subscription]) -> bytes:
-    """Return the Subscription Identifier properties of a copy, all of them [MQTT-3.3.4-4]."""
-    return encode_subscription_identifiers([subscription.identifier for subscription in subscriptions])
+def _shared_by(group: list[Subscription]) -> Subscription:
+    """Return the subscription by which a copy goes that several share."""
+    if len(group) == 1:
+        return group[0]
+    options, first = options_of(group), group[0]
+    return Subscription(
+        first.topic_filter, options.qos, False, options.retain_as_published, 0, first.identifier, first.merged
+    )

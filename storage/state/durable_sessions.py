@@ -66,7 +66,7 @@ class DurableSession(SessionWindow):
     live_retained: dict[bytes, tuple[int, int, int]]  # topic -> origin of the last such message; bounded
     inbound: dict[int, int]  # packet identifier -> counter of the origin
     picks: dict[int, list[SharePick]]  # packet identifier -> where its shared copies go
-    retained_origins: dict[tuple[int, int, int], None]  # of retained copies just delivered
+    retained_origins: dict[tuple[int, int, int], tuple[int, ...]]  # just delivered -> subscription identifiers
     runs: list[list[int]]  # [session_seq, packet identifier, count]: identifiers given ahead
     given: deque[tuple[int, int]]  # [seq it ends before, operation]: runs that are not committed
     ready: deque[Entry]  # the first of those that wait, in memory

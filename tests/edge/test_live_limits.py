@@ -23,6 +23,7 @@ OTHERS = {  # what is read at the start only: a value that differs
     "retain_available": False,
     "maximum_qos": 1,
     "response_information": "answers/",
+    "overlapping": "merged",
     "shared_subscriptions": "sticky",
     "routes_max": 100,
     "pacing_us_max": 0,

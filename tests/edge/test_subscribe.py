@@ -64,9 +64,21 @@ def test_last_unsubscribe_removes_the_route() -> None:
     assert [entry.topic_filter for message in removed for entry in message.routes] == ["a"]
 
 
-def test_overlapping_subscriptions_give_one_copy() -> None:
-    """Highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-4], RETAIN as published if one asks for it."""
+def test_overlapping_subscriptions_give_a_copy_for_each_identifier() -> None:
+    """The QoS of each [MQTT-3.3.4-2], its identifier [MQTT-3.3.4-4]; Node-RED knows no copy with two identifiers."""
     _, session, publisher = with_clients()
+    session.subscribe("a/#", qos=0, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [1]})
+    session.subscribe("a/+", qos=1, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [300]})
+    session.read()
+    publisher.publish("a/b", b"x", 2, 1)
+    copies = [(copy.qos, copy.properties[PropertyId.SUBSCRIPTION_IDENTIFIER]) for copy in publishes(session)]
+    assert copies == [(0, [1]), (1, [300])]
+
+
+def test_merged_overlapping_subscriptions_give_one_copy() -> None:
+    """Highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-4]."""
+    edge = Edge(EdgeLimits(sys_interval_s=0, overlapping="merged"))
+    session, publisher = edge.client("s"), edge.client("p")
     session.subscribe("a/#", qos=0, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [1]})
     session.subscribe("a/+", qos=1, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [300]})
     session.read()

@@ -88,7 +88,9 @@ class RawClient:
             self.identifier = packet.packet_identifier or 0
             expiry = packet.properties.get(2)
             left = "" if expiry is None else f" expiry {expiry}"
-            return f"PUBLISH q{packet.qos} {bytes(packet.payload).decode()}{' dup' if packet.dup else ''}{left}"
+            flags = f"{' dup' if packet.dup else ''}{' retain' if packet.retain else ''}"
+            identifiers = "".join(f" #{each}" for each in packet.properties.get(0x0B, ()))
+            return f"PUBLISH q{packet.qos} {bytes(packet.payload).decode()}{flags}{left}{identifiers}"
         if isinstance(packet, Suback):
             return f"{name} {' '.join(f'{code:#04x}' for code in packet.reason_codes)}"
         if isinstance(packet, (Connack, Disconnect)):

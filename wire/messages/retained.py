@@ -102,6 +102,7 @@ class DeliverRetained(Message, tag="DeliverRetained"):
     ]  # qos already limited, properties with the subscription identifier
     done: bool = True
     read: U64 = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
+    identifier: U32 = 0  # of the subscription that they are read for
 
 
 class RetainedDelivered(Message, tag="RetainedDelivered"):

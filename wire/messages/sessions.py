@@ -59,6 +59,7 @@ class Subscription(msgspec.Struct, array_like=True):
     retain_as_published: bool = False
     retain_handling: Qos = 0
     identifier: U32 = 0  # 0: none
+    merged: bool = False  # with the session's other matching ones of this kind: one copy for all of them
 
 
 class OpenSession(msgspec.Struct, array_like=True, tag=1):  # of CONNECTS frames, as the next three

@@ -1,0 +1,59 @@
+"""Copies of one message for one session whose subscriptions overlap: which subscriptions share a copy, and its options.
+
+A session gets one copy for each of its Subscription Identifiers, and one for its matching subscriptions without one, as
+the client cannot tell those copies apart: so MQTT 3.1.1 gets one copy. Subscriptions that an edge granted as merged
+share one copy with all identifiers. Ephemeral sessions (edges) and stored sessions (partitions) follow this one rule.
+Source: MQTT 5.0 section 3.3.4 [MQTT-3.3.4-2] to [MQTT-3.3.4-5]; MQTT 3.1.1 section 3.3.5.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mqtt.properties import encode_subscription_identifiers
+from wire.messages.sessions import Subscription
+
+__all__ = ["COPIES_MAX", "CopyOptions", "identifiers_of", "options_of", "sharing_a_copy"]
+
+COPIES_MAX = 64  # of one message for one session; identifiers beyond it share the last copy
+MERGED = -1  # instead of an identifier
+
+
+class CopyOptions(NamedTuple):
+    """How one copy is sent: highest QoS of its subscriptions, Retain As Published of any, all their identifiers."""
+
+    qos: int
+    retain_as_published: bool
+    identifiers: bytes
+
+
+def sharing_a_copy(subscriptions: Sequence[Subscription]) -> list[list[Subscription]]:
+    """Return the matching subscriptions of one session in groups that share a copy, in the order that they came in."""
+    groups: dict[int, list[Subscription]] = {}
+    for subscription in subscriptions:
+        key = MERGED if subscription.merged else subscription.identifier
+        group = groups.get(key)
+        if group is not None:
+            group.append(subscription)
+        elif len(groups) < COPIES_MAX:
+            groups[key] = [subscription]
+        else:
+            groups[next(reversed(groups))].append(subscription)
+    return list(groups.values())
+
+
+def options_of(group: Sequence[Subscription]) -> CopyOptions:
+    """Return how the copy of subscriptions that share it is sent [MQTT-3.3.4-2] [MQTT-3.3.4-4]."""
+    return CopyOptions(
+        max(subscription.qos for subscription in group),
+        any(subscription.retain_as_published for subscription in group),
+        identifiers_of(group),
+    )
+
+
+def identifiers_of(group: Sequence[Subscription]) -> bytes:
+    """Return the Subscription Identifier properties of a copy, encoded.
+
+    A merged copy has one for each subscription, equal ones too, as section 3.3.4 says.
+    """
+    identifiers = [subscription.identifier for subscription in group]
+    return encode_subscription_identifiers(identifiers if group[0].merged else dict.fromkeys(identifiers))
