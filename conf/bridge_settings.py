@@ -193,7 +193,8 @@ class MapSettings(BaseModel, frozen=True, extra="forbid"):
     filter: str = Field(min_length=1, description="MQTT topic filter; of other sources the topic or stream")
     topic: str = Field(
         default="",
-        description="target: a template with {topic}, {level.N}, {rest}, {property.NAME}, {client_id}, {qos}",
+        description="target: a template with {topic}, {level.N}, {rest}, {property.NAME}, {client_id}, {user_name}, "
+        "{qos}",
     )
     key: str = Field(default="", description="template of the key; records of one key keep their order")
     where: str = Field(default="", description='condition in CEL over the JSON payload: "payload.t > 30"')

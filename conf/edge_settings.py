@@ -343,7 +343,8 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
     publisher_properties: tuple[str, ...] = Field(
         default=(),
         max_length=64,
-        description="filters; a PUBLISH there carries its publisher's client-id and user-name as user properties",
+        description="filters; a PUBLISH there carries stratamq-client-id and stratamq-user-name of its publisher as "
+        "user properties, which no client can write",
     )
     events: bool = Field(
         default=False,

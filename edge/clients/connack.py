@@ -10,6 +10,7 @@ from mqtt import property_values
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Connect
 from mqtt.properties import PropertyId
+from mqtt.publisher_properties import ASKS, VOUCHED_FILTER
 from mqtt.reasons import ReasonCode
 
 __all__ = ["Connacks"]
@@ -103,4 +104,11 @@ class Connacks:
             properties[PropertyId.SESSION_EXPIRY_INTERVAL] = client.expiry_s
         if client.authentication is not None:
             properties.update(client.authentication.connack_properties())
+        if limits.publisher_properties and ASKS in property_values.user_properties(packet.properties):
+            named: dict[int, object] = {
+                PropertyId.USER_PROPERTY: [(VOUCHED_FILTER, each) for each in limits.publisher_properties]
+            }
+            limit = property_values.maximum_packet_size(packet.properties)
+            if not limit or len(encode_packet(Connack(True, ReasonCode.SUCCESS, properties | named), 5)) <= limit:
+                properties.update(named)  # [MQTT-3.2.2-20]
         return properties

@@ -1,5 +1,5 @@
 # C form of encode.py.
-from edge.hot.buffers cimport Buffer, copy_bytes, copy_span, get16, get32, put16, put32, read_varint, reserve, varint_end
+from edge.hot.buffers cimport Buffer, copy_bytes, copy_span, get16, get32, put16, put32, read_varint, reserve, same_bytes, varint_end
 from edge.hot.layout cimport MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR, QUOTA_EXCEEDED
 from edge.hot.state cimport Packet
 

@@ -11,10 +11,24 @@ from edge.hot.buffers import Buffer
 from edge.hot.state import Packet
 
 if not cython.compiled:
-    from edge.hot.buffers import copy_bytes, copy_span, get16, get32, put16, put32, read_varint, reserve, varint_end
+    from edge.hot.buffers import (
+        copy_bytes,
+        copy_span,
+        get16,
+        get32,
+        put16,
+        put32,
+        read_varint,
+        reserve,
+        same_bytes,
+        varint_end,
+    )
     from edge.hot.layout import MALFORMED_PACKET, NO_EXPIRY, PROTOCOL_ERROR, QUOTA_EXCEEDED
 
 __all__: list[str] = []
+
+RESERVED = b"\0\x12stratamq-"  # begin of a name of mqtt/publisher_properties.py, which have 18 bytes
+RESERVED_BYTES = 20  # of such a name, with its length
 
 
 def varint_bytes(value: cython.Py_ssize_t) -> cython.int:
@@ -152,8 +166,7 @@ def walk_properties(
     count: cython.Py_ssize_t
     seen: cython.ulonglong = 0
     what: cython.int
-    packet.alias_at = -1
-    packet.alias = 0
+    packet.alias_at, packet.alias, packet.has_reserved = -1, 0, False
     packet.expiry_at = -1
     packet.expiry_s = NO_EXPIRY
     at = varint_end(data, begin, end)
@@ -208,6 +221,7 @@ def walk_properties(
             count = _pair_bytes(data, at, end, user_max if users_max > 0 else 0)
             if count < 0:
                 return MALFORMED_PACKET if count == -1 else QUOTA_EXCEEDED
+            packet.has_reserved |= data[at + 1] == 18 and count > RESERVED_BYTES and same_bytes(data, at, RESERVED)
             at, user_max, users_max = at + count, user_max - count, users_max - 1
         else:
             return _wrong_property(what)

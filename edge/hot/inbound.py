@@ -229,6 +229,7 @@ def _load(
             return wrong
     else:
         packet.alias_at = -1
+        packet.has_reserved = False
         packet.expiry_at = -1
         packet.expiry_s = NO_EXPIRY
         packet.properties_at = position
@@ -355,7 +356,7 @@ def _is_for_core(conn: Conn, route: Route, packet: Packet) -> cython.bint:
     """Whether a packet that may be published is the core's to send."""
     if packet.retain or (packet.qos == 2 and conn.session != 0):
         return True
-    return route.named and (packet.qos > 0 or not route.empty)
+    return (route.named or packet.has_reserved) and (packet.qos > 0 or not route.empty)
 
 
 def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:

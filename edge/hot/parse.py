@@ -123,12 +123,12 @@ def parse(
                     wrong = MALFORMED_PACKET
                 elif data[payload_at] == 0:
                     wrong = 0
-                    packet.alias_at = -1
+                    packet.alias_at, packet.has_reserved = -1, False
                     payload_at += 1
                 else:
                     wrong = walk_properties(packet, data, payload_at, stop, hot.user_bytes_max, hot.users_max)
                     payload_at = packet.payload_at
-                if wrong != 0 or packet.alias_at >= 0:
+                if wrong != 0 or packet.alias_at >= 0 or packet.has_reserved:
                     run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
                     if wrong != 0:
                         fail(hot, conn, wrong)

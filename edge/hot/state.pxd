@@ -279,6 +279,7 @@ cdef class Packet:
     cdef unsigned long long origin_a
     cdef unsigned long long origin_b
     cdef bint traced
+    cdef bint has_reserved
     cdef unsigned long long session
     cdef unsigned long long owner_epoch
     cdef tuple pending

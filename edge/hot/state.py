@@ -396,6 +396,7 @@ class Packet:
         self.keep = b""  # owner of data where it is not the receive buffer
         self.version, self.qos = 4, 0
         self.retain = self.dup = self.traced = False
+        self.has_reserved = False  # it has a user property that only an edge may write
         self.packet_identifier = 0
         self.expiry_s = NO_EXPIRY
         self.alias = 0

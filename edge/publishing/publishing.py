@@ -21,7 +21,7 @@ from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.recording import Recording
 from edge.publishing.sending import Outgoing, Sending
 from edge.rights.absent import AbsentUsers, Left
-from edge.routes.publisher_names import name_publisher
+from edge.routes.publisher_names import name_publisher, remove_names
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
@@ -178,6 +178,8 @@ class Publishing:
         assert isinstance(client, Client)
         if route.named:
             name_publisher(publish, client.client_id, client.owner)
+        else:
+            remove_names(publish)
         if publish.qos == 2 and client.session:
             self._recording.begin(client, publish, route)
         else:
@@ -284,6 +286,8 @@ class Publishing:
             return
         if self._routes.named.has(will.topic):
             name_publisher(ordered.publish, order.client_id, order.owner)
+        else:
+            remove_names(ordered.publish)
         self._routes.need(will.topic, ordered.routed)
 
     def will_sent(self, ordered: _Will, reason_code: int) -> None:

@@ -1,7 +1,8 @@
 """Names of publishers as user properties, on the topics of ``edge.publisher_properties``.
 
-A PUBLISH there carries ``client-id`` and ``user-name``, and none that its client wrote under these names. The loop
-gives such messages to the core because their Route is named; other topics have one look at their Route for each run.
+A PUBLISH there carries ``stratamq-client-id`` and ``stratamq-user-name``; on all other topics none does, because the
+edge removes what its client wrote under these names. The loop gives such messages to the core because their Route is
+named or their properties have such a name; all others cost it one comparison.
 Source: MQTT 5.0 section 3.3.2.3.7; docs/adr/0057-who-published.md.
 """
 
@@ -13,13 +14,14 @@ from mqtt.data_types import decode_varint, encode_varint
 from mqtt.errors import RemoteProtocolError
 from mqtt.limits import Limits
 from mqtt.properties import PropertyId, decode_properties, encode_properties
+from mqtt.publisher_properties import CLIENT_ID, NAMES, USER_NAME
 from mqtt.reasons import PacketType
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import parse_shared, validate_topic_filter
 
-__all__ = ["NamedTopics", "check_filters", "name_publisher"]
+__all__ = ["NamedTopics", "check_filters", "name_publisher", "remove_names"]
 
-CLIENT_ID, USER_NAME = "client-id", "user-name"
+RESERVED = b"\0\x12stratamq-"  # begins each of NAMES in bytes
 LIMITS = Limits(control_characters=True)  # the loop has judged what the client wrote
 
 
@@ -62,12 +64,27 @@ def name_publisher(publish: Inbound, client_id: str, user: str) -> None:
     Raises:
         MqttError: Its properties are none; the loop lets no such message through.
     """
+    _rewrite(publish, ((CLIENT_ID, client_id), (USER_NAME, user)))
+    publish.version = 5
+
+
+def remove_names(publish: Inbound) -> None:
+    """Take out what a client wrote under the names that only an edge may write.
+
+    Args:
+        publish: A message on a topic that names nobody.
+    """
+    if RESERVED in publish.properties:
+        _rewrite(publish, ())
+
+
+def _rewrite(publish: Inbound, added: tuple[tuple[str, str], ...]) -> None:
     block = publish.properties
     properties, _ = decode_properties(encode_varint(len(block)) + block, 0, PacketType.PUBLISH, LIMITS)
     written = properties.pop(PropertyId.USER_PROPERTY, [])
     assert isinstance(written, list)
-    kept = [pair for pair in written if pair[0] not in (CLIENT_ID, USER_NAME)]
-    properties[PropertyId.USER_PROPERTY] = [*kept, (CLIENT_ID, client_id), (USER_NAME, user)]
+    kept = [*(pair for pair in written if pair[0] not in NAMES), *added]
+    if kept:
+        properties[PropertyId.USER_PROPERTY] = kept
     named = encode_properties(properties)
     publish.properties = named[decode_varint(named, 0)[1] :]
-    publish.version = 5

@@ -13,6 +13,7 @@ import trio
 
 from conf.errors import UserError
 from gateways.bridges.doors import Door
+from gateways.bridges.publishers import NamedPublishers
 from gateways.bridges.running import Finding
 from gateways.client import GatewayClient
 from mqtt.client_session import Accepted
@@ -80,5 +81,8 @@ async def check_door(side: str, door: Door, filters: Sequence[SubscriptionReques
                 text = f"connected, {len(filters)} filters granted" if ok else visitor.reason
         except* UserError as group:
             text = "; ".join(str(error) for error in group.exceptions)
+        if visitor.accepted is not None:
+            problem = NamedPublishers(visitor.accepted.connack.properties).problem(door.named_filters or ())
+            ok, text = (False, problem) if problem else (ok, text)
         findings.append(Finding(ok, f"{side} {address}", text))
     return findings

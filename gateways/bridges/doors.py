@@ -14,6 +14,7 @@ from conf.bridge_settings import BridgeSettings, MqttDoorSettings
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_private
 from gateways.addresses import Address, parse_address
+from gateways.bridges.publishers import ASKED
 from gateways.client import WINDOW_3_1_1, GatewayClientOptions
 from gateways.transport import client_context
 from mqtt.client_session import ClientBounds
@@ -35,6 +36,8 @@ class Door:
         as_bridge: CONNECT says bridge (level 0x83 or 0x84): the broker keeps our own messages away.
         will: Of the next connection.
         full_qos: Filters must be granted at their QoS, and messages of QoS 2 leave at QoS 2.
+        server_references: Hosts that the broker may send this client to.
+        named_filters: Those on whose topics the edge has to name publishers; None: CONNECT does not ask where it does.
     """
 
     where: str
@@ -53,6 +56,7 @@ class Door:
     will: Will | None = None
     full_qos: bool = False
     server_references: tuple[str, ...] = ()
+    named_filters: tuple[str, ...] | None = None
 
     def options(self, filters: Sequence[SubscriptionRequest]) -> GatewayClientOptions:
         """Return what a client needs."""
@@ -85,6 +89,8 @@ class Door:
                 PropertyId.MAXIMUM_PACKET_SIZE: self.packet_bytes_max,
                 PropertyId.TOPIC_ALIAS_MAXIMUM: ALIASES_MAX,
             }
+            if self.named_filters is not None:
+                properties |= ASKED
             if not self.clean_start:
                 properties[PropertyId.SESSION_EXPIRY_INTERVAL] = self.session_expiry_s
         return Connect(

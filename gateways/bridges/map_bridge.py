@@ -33,6 +33,7 @@ from gateways.client import GatewayClient
 from mqtt.errors import MqttError
 from mqtt.packets import SubscriptionRequest
 from mqtt.properties import PropertyId
+from mqtt.publisher_properties import CLIENT_ID, NAMES, USER_NAME
 from mqtt.topics import validate_topic_filter
 
 __all__ = ["OtherSide", "OtherSource", "build_sink", "build_source", "rules_of", "to_json"]
@@ -70,6 +71,10 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
         UserError: A mistake of the configuration.
     """
     rules = rules_of(name, settings.map)
+    named = tuple(rule.topic_filter for rule in rules if rule.names_publisher)
+    if named and settings.protocol != "5":
+        text = f"bridge.{name}: {{client_id}} and {{user_name}} need protocol 5, whose messages have user properties"
+        raise UserError(text, ExitCode.USAGE)
     filters: dict[str, int] = {}
     for each in settings.map:
         filters[each.filter] = max(each.qos, filters.get(each.filter, 0))
@@ -88,6 +93,7 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
         ]
         end = MqttEnd("cluster", trio.current_time, wall_ms)
         end.version, end.reference_as = door.version, door.client_id
+        end.named_filters = door.named_filters = named if settings.protocol == "5" else None
         pump = Pump(_bounds(settings, pipelined), Random())
         direction = f"out-{number}" if shared else "out"
         flow = Flow(direction, pump, Rules(rules).judge, end.finish, trio.current_time, wall_ms)
@@ -175,7 +181,7 @@ def _rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> Rule:
         transform,
         each.qos,
         each.retain,
-        to_json if each.format == "json" else None,
+        partial(to_json, from_cluster=by_filter) if each.format == "json" else None,
     )
 
 
@@ -188,11 +194,19 @@ def _function(text: str) -> Transform:
     return function
 
 
-def to_json(message: BridgeMessage, payload: bytes | None = None) -> bytes:
-    """Return a message as one object: topic, qos, retain, payload (base64), properties, client_id, user_name, at_ms."""
+def to_json(message: BridgeMessage, payload: bytes | None = None, *, from_cluster: bool = True) -> bytes:
+    """Return a message as one object: topic, qos, retain, payload (base64), properties, client_id, user_name, at_ms.
+
+    ``client_id`` and ``user_name`` are null unless an edge says who published; "" is a client that was not verified.
+
+    Args:
+        message: Of the bridge's source.
+        payload: In the place of the message's.
+        from_cluster: An edge sent it; what other sources say of publishers is not believed.
+    """
     properties = user_properties(message.properties)
     named = dict(reversed(properties))
-    shown: dict[str, object] = {"user_properties": [pair for pair in properties if pair[0] not in NAMED]}
+    shown: dict[str, object] = {"user_properties": [pair for pair in properties if pair[0] not in NAMES]}
     for identifier, value in message.properties.items():
         if identifier in SHOWN:
             key = PropertyId(identifier).name.lower()
@@ -204,15 +218,14 @@ def to_json(message: BridgeMessage, payload: bytes | None = None) -> bytes:
             "retain": message.retain,
             "payload": base64.b64encode(message.payload if payload is None else payload).decode(),
             "properties": shown,
-            "client_id": named.get("client-id"),
-            "user_name": named.get("user-name"),
+            "client_id": named.get(CLIENT_ID) if from_cluster else None,
+            "user_name": named.get(USER_NAME) if from_cluster else None,
             "at_ms": message.at_ms,
         },
         ensure_ascii=False,
     ).encode()
 
 
-NAMED = ("client-id", "user-name")
 SHOWN = (
     PropertyId.PAYLOAD_FORMAT_INDICATOR,
     PropertyId.MESSAGE_EXPIRY_INTERVAL,

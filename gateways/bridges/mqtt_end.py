@@ -14,6 +14,7 @@ from typing import Protocol
 from gateways.bridges.echoes import Echoes, digest
 from gateways.bridges.flow import Flow
 from gateways.bridges.message import BridgeMessage, Record, user_properties
+from gateways.bridges.publishers import NamedPublishers
 from gateways.bridges.pump import DeadLetter, Sending
 from mqtt.client_session import Accepted
 from mqtt.data_types import check_text
@@ -95,6 +96,7 @@ class MqttEnd:
     Attributes:
         flow: Takes what this end gives; None: nothing is subscribed.
         reference_as: Client ID in the references of messages, for sinks whose consumers drop repeats.
+        named_filters: Those whose messages have to name their publisher; None: nobody asks where the edge does.
         when_done: Told the identifier of a QoS 2 message that was handed over, where exchanges outlive the process
             (exactly once). Without it nothing is published at QoS 2: a broker that waits for a PUBREL of a former
             process drops the next message with that identifier as a repeat.
@@ -120,6 +122,8 @@ class MqttEnd:
         self.has_no_local = has_no_local
         self.when_done: Callable[[int], None] | None = None
         self.version = 5
+        self.named_filters: tuple[str, ...] | None = None
+        self._named = NamedPublishers({})
         self.reference_as = ""  # client ID in references of messages; "" for none
         self._now, self._wall_ms = now, wall_ms
         self._publishers: list[Publisher] = []
@@ -169,6 +173,11 @@ class MqttEnd:
         if maximum < 2 and self.when_done is not None and self.client is not None:
             self.client.refuse(f"the {self.name} broker takes QoS {maximum} at most: exactly_once needs 2")
             return
+        self._named = NamedPublishers(accepted.connack.properties)
+        problem = self._named.problem(self.named_filters or ())
+        if problem and self.client is not None:
+            self.client.refuse(problem)
+            return
         self._retain_available = accepted.connack.properties.get(PropertyId.RETAIN_AVAILABLE, 1) == 1
         if not accepted.connack.session_present:
             self._taken.clear()  # nobody waits for their acknowledgement
@@ -203,6 +212,8 @@ class MqttEnd:
         if packet.qos and self.client is not None and (flow.pump.is_overfull or self._left_at >= 0):
             self._leave(flow, self.client, packet)
             return
+        if self.named_filters is not None:
+            self._named.check(packet)
         self._next_reference += 1
         if packet.qos:
             self._taken[self._next_reference] = packet

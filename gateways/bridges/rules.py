@@ -46,6 +46,12 @@ class Rule:
     retain: bool | None = None
     whole: Callable[[BridgeMessage], bytes] | None = None
 
+    @property
+    def names_publisher(self) -> bool:
+        """Return whether a target, key or header says who published."""
+        templates = (self.target, self.key, *(template for _, template in self.headers))
+        return any(each is not None and each.names_publisher for each in templates)
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 
 from gateways.bridges.message import BridgeMessage, user_properties
+from mqtt.publisher_properties import CLIENT_ID, USER_NAME
 from mqtt.topics import levels
 
 __all__ = ["MissingValue", "Template"]
 
 FIELD = re.compile(r"\{([^{}]*)\}")
-CLIENT_PROPERTIES = {"client_id": "client-id", "user_name": "user-name"}  # where the edge says who published
+PUBLISHER_FIELDS = {"client_id": CLIENT_ID, "user_name": USER_NAME}  # written by an edge alone
 
 Reader = Callable[[BridgeMessage], str]
 
@@ -33,6 +34,7 @@ class Template:
         fields: Further fields by name, for the source's kind.
     Attributes:
         is_fixed: The text is the same for each message.
+        names_publisher: It has ``{client_id}`` or ``{user_name}``, which only messages of the cluster have.
     Raises:
         ValueError: What is wrong, in words.
     """
@@ -42,6 +44,7 @@ class Template:
         self._fields = dict(fields or {})
         self._filter_levels = levels(_plain(topic_filter)) if topic_filter else []
         self._parts: list[str | Reader] = []
+        self.names_publisher = False
         at = 0
         for match in FIELD.finditer(text):
             self._parts += [text[at : match.start()], self._reader(match[1])]
@@ -55,7 +58,7 @@ class Template:
         """Return the text for a message.
 
         Raises:
-            MissingValue: The message has fewer levels.
+            MissingValue: The message has fewer levels, or its edge does not name the publisher.
         """
         if self.is_fixed:
             return self.text
@@ -69,16 +72,17 @@ class Template:
             return lambda message: message.topic
         if name == "qos":
             return lambda message: str(message.qos)
-        if name in CLIENT_PROPERTIES:
-            return _property_reader(CLIENT_PROPERTIES[name])
+        if name in PUBLISHER_FIELDS and self._filter_levels:
+            self.names_publisher = True
+            return _publisher_reader(PUBLISHER_FIELDS[name])
         if kind == "property" and rest:
             return _property_reader(rest)
         if kind == "level" and rest.isdecimal() and int(rest) > 0 and self._filter_levels:
             return self._level_reader(int(rest))
         if name == "rest" and self._filter_levels:
             return self._rest_reader()
-        known = ["topic", "qos", *CLIENT_PROPERTIES, "property.NAME", *self._fields]
-        known += ["level.N", "rest"] if self._filter_levels else []
+        known = ["topic", "qos", "property.NAME", *self._fields]
+        known += ["level.N", "rest", *PUBLISHER_FIELDS] if self._filter_levels else []
         raise ValueError(f"{self.text!r} names {{{name}}}; there are {', '.join(known)}")
 
     def _level_reader(self, number: int) -> Reader:
@@ -100,6 +104,16 @@ class Template:
             raise ValueError(f"{self.text!r} names {{rest}}, what # stands for; the filter has no #")
         fixed = len(self._filter_levels) - 1
         return lambda message: "/".join(levels(message.topic)[fixed:])
+
+
+def _publisher_reader(name: str) -> Reader:
+    def read(message: BridgeMessage) -> str:
+        for key, value in user_properties(message.properties):
+            if key == name:
+                return value
+        raise MissingValue("no edge names the publisher (edge.publisher_properties)")
+
+    return read
 
 
 def _property_reader(name: str) -> Reader:

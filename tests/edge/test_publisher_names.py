@@ -9,7 +9,7 @@ from conf.settings import EdgeSettings
 from edge.limits_of_settings import edge_limits
 from edge.node.limits import EdgeLimits
 from mqtt.packets import Puback
-from mqtt.properties import PropertyId
+from mqtt.properties import PropertyId, encode_properties
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.retained_partitions import RetainedPartitions
 from tests.edge.rights.ruled import Vouched, somebody
@@ -44,33 +44,78 @@ def test_a_message_names_its_publisher(topic: str, version: int, qos: int) -> No
         session.publish(topic, b"m%d" % number, qos, number if qos else 0)
     copies = publishes(watcher)
     assert [copy.payload for copy in copies] == [b"m1", b"m2", b"m3"]
-    assert all(pairs(copy) == [("client-id", "ann"), ("user-name", "")] for copy in copies)
+    assert all(pairs(copy) == [("stratamq-client-id", "ann"), ("stratamq-user-name", "")] for copy in copies)
     assert len(session.read()) == (3 if qos else 0)
 
 
 def test_forged_names_are_replaced_and_the_rest_is_kept_in_order() -> None:
     edge, watcher = with_watcher()
     session = edge.client("ann")
-    written = [("a", "1"), ("client-id", "bob"), ("b", "2"), ("user-name", "root"), ("client-id", "carol"), ("a", "3")]
+    written = [
+        ("a", "1"),
+        ("stratamq-client-id", "bob"),
+        ("b", "2"),
+        ("stratamq-user-name", "root"),
+        ("stratamq-client-id", "carol"),
+        ("a", "3"),
+    ]
     properties = {USER: written, int(PropertyId.CONTENT_TYPE): "t", int(PropertyId.MESSAGE_EXPIRY_INTERVAL): 60}
     for qos in (0, 1):
         session.publish("up/a", qos=qos, identifier=qos, properties=properties)
     for copy in publishes(watcher):
-        named = [("client-id", "ann"), ("user-name", "")]
+        named = [("stratamq-client-id", "ann"), ("stratamq-user-name", "")]
         assert pairs(copy) == [("a", "1"), ("b", "2"), ("a", "3"), *named]
         assert copy.properties[int(PropertyId.CONTENT_TYPE)] == "t"
         assert copy.properties[int(PropertyId.MESSAGE_EXPIRY_INTERVAL)] == 60
 
 
-def test_other_topics_are_as_they_were_written() -> None:
-    """Also between named ones of the same connection."""
+def test_on_other_topics_nobody_is_named() -> None:
+    """What a client wrote under the names of an edge is removed there; between named ones of its connection too."""
     edge, watcher = with_watcher()
     session = edge.client("ann")
-    for topic in ("other", "up/a", "other", "up", "named"):
-        session.publish(topic, properties={USER: [("client-id", "bob")]})
-    assert [[value for _, value in pairs(copy)] for copy in publishes(watcher)] == [
-        ["bob"], ["ann", ""], ["bob"], ["ann", ""], ["bob"]
-    ]  # fmt: skip
+    written = [("client-id", "x"), ("stratamq-client-id", "bob"), ("stratamq-ref", "7"), ("stratamq-user-name", "ceo")]
+    for qos in (0, 1):
+        for number, topic in enumerate(("other", "up/a", "other", "up", "named")):
+            properties = {USER: written, int(PropertyId.CONTENT_TYPE): "t"}
+            session.publish(topic, qos=qos, identifier=qos * (number + 1), properties=properties)
+        copies = publishes(watcher)
+        kept = [("client-id", "x"), ("stratamq-ref", "7")]
+        named = [*kept, ("stratamq-client-id", "ann"), ("stratamq-user-name", "")]
+        assert [pairs(copy) for copy in copies] == [kept, named, kept, named, kept]
+        assert all(copy.properties[int(PropertyId.CONTENT_TYPE)] == "t" for copy in copies)
+
+
+@pytest.mark.parametrize("limits", [NAMED, EdgeLimits(sys_interval_s=0)], ids=["named", "default"])
+def test_no_way_of_a_message_lets_a_client_name_a_publisher(limits: EdgeLimits) -> None:
+    """QoS 2, retained, of a stored publisher, by a topic alias, and a will."""
+    edge, watcher = with_watcher(limits)
+    stores = RetainedPartitions(edge)
+    forged = {USER: [("stratamq-user-name", "ceo")]}
+    session, stored = edge.client("ann"), edge.client("bob", properties=DURABLE)
+    session.publish("a", b"1", 2, 1, properties=forged)
+    session.publish("a", b"2", 1, 2, properties=forged, retain=True)
+    stores.waiting.pop()(0)
+    edge.turn()
+    stored.publish("a", b"3", 2, 1, properties=forged)
+    session.publish("a", b"4", properties={**forged, int(PropertyId.TOPIC_ALIAS): 1})
+    session.publish("", b"5", properties={**forged, int(PropertyId.TOPIC_ALIAS): 1})
+    block = encode_properties(dict(forged))[1:]
+    edge.storage(FireWill(3, 1, 1, 17, Will("a", b"6", 1, properties=block), "ann", "anna"))
+    edge.turn()
+    copies = publishes(watcher)
+    assert sorted(copy.payload for copy in copies) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert all(pairs(copy) == [] for copy in copies)
+
+
+def test_a_client_that_asks_learns_where_publishers_are_named() -> None:
+    """In CONNACK, which no other client can write."""
+    edge, everything = Edge(NAMED), [("stratamq-publisher", "up/#"), ("stratamq-publisher", "+/named")]
+    for value, told in (("1", everything), ("0", [])):
+        session = edge.client("ann", properties={USER: [("stratamq-publisher", value)]})
+        assert list(session.connack.properties.get(USER, [])) == told
+    assert USER not in edge.client("bob").connack.properties
+    small = {USER: [("stratamq-publisher", "1")], int(PropertyId.MAXIMUM_PACKET_SIZE): 40}
+    assert USER not in edge.client("cat", properties=small).connack.properties  # [MQTT-3.2.2-20]
 
 
 def test_the_user_is_the_one_that_was_verified() -> None:
@@ -79,7 +124,9 @@ def test_the_user_is_the_one_that_was_verified() -> None:
     watcher.subscribe("#")
     watcher.read()
     session.publish("up/a")
-    assert [pairs(copy) for copy in publishes(watcher)] == [[("client-id", "c"), ("user-name", "ann-of-the-chain")]]
+    assert [pairs(copy) for copy in publishes(watcher)] == [
+        [("stratamq-client-id", "c"), ("stratamq-user-name", "ann-of-the-chain")]
+    ]
 
 
 def test_retained_messages_and_those_of_stored_publishers_are_named_before_they_are_recorded() -> None:
@@ -92,7 +139,10 @@ def test_retained_messages_and_those_of_stored_publishers_are_named_before_they_
     stored = edge.client("bob", properties=DURABLE)
     stored.publish("up/twice", b"t", 2, 1)
     assert any(isinstance(message, RecordInbound) for message in edge.seen)
-    assert [pairs(copy)[0] for copy in publishes(watcher)] == [("client-id", "ann"), ("client-id", "bob")]
+    assert [pairs(copy)[0] for copy in publishes(watcher)] == [
+        ("stratamq-client-id", "ann"),
+        ("stratamq-client-id", "bob"),
+    ]
     assert [packet.reason_code for packet in said(session, Puback)] == [0]
 
 
@@ -100,7 +150,9 @@ def test_a_will_names_the_client_that_left_it() -> None:
     edge, watcher = with_watcher()
     edge.storage(FireWill(3, 1, 1, 17, Will("up/gone", b"bye", 1), "ann", "anna"))
     edge.turn()
-    assert [pairs(copy) for copy in publishes(watcher)] == [[("client-id", "ann"), ("user-name", "anna")]]
+    assert [pairs(copy) for copy in publishes(watcher)] == [
+        [("stratamq-client-id", "ann"), ("stratamq-user-name", "anna")]
+    ]
 
 
 @pytest.mark.parametrize("wrong", ["a/#/b", "", "a+", "$share/g/a", "a\0"])

@@ -12,7 +12,7 @@ from gateways.bridges.templates import Template
 from gateways.bridges.topic_lines import make_ring, parse_topic_line
 from mqtt.properties import PropertyId
 
-USERS = [("site", "north"), ("client-id", "c1"), ("user-name", "ann")]
+USERS = [("site", "north"), ("stratamq-client-id", "c1"), ("client-id", "x"), ("stratamq-user-name", "ann")]
 MESSAGE = BridgeMessage("upload/car/7/t", b'{"t": 31}', 1, properties={PropertyId.USER_PROPERTY: USERS})
 
 FILLED = [
