@@ -23,6 +23,7 @@ DO = {  # code -> what to do where whoever refused says nothing more exact
     "refused": "look at what is there now, then decide",
     "not_ready": "ask again in a moment",
     "under_way": "wait for its answer, then ask again",
+    "too_many_keys": "wait, or send changes without a key",
     "forged": "read csrf of GET /api/v1/me, and send it as X-CSRF",
     "too_large": "send less: a body has 64 KiB at most",
     "failed": "see the log of the service",

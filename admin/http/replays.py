@@ -1,17 +1,20 @@
 """Answers to repeated changes: a POST with an ``Idempotency-Key`` that came before gets the first answer again.
 
-Bounded in number and time. A key belongs to its caller, and to one request: with another path or body it is refused.
-Sans-IO.
+A key is kept for its whole time, because a repeat of a forgotten one would be carried out twice: a caller with too many
+keys gets no new one. A key belongs to its caller, and to one request: with another path or body it is refused. Sans-IO.
 """
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
 
 from admin.http.problems import Problem
 
 __all__ = ["Answer", "Replays"]
 
 KEPT_S = 600.0
-KEYS_MAX = 1_000
+KEYS_MAX = 16_384
+KEYS_CALLER_MAX = 4_096
 KEY_CHARACTERS_MAX = 255
 
 
@@ -36,6 +39,7 @@ class Replays:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Known] = {}  # by time, ascending
+        self._counts: Counter[str] = Counter()  # of those, by caller
 
     def __len__(self) -> int:
         return len(self._known)
@@ -44,16 +48,20 @@ class Replays:
         """Return the answer of before; None: carry the request out, then call ``end``.
 
         Raises:
-            Problem: The key is too long, of another request, or its first request is under way.
+            Problem: The key is too long, of another request, one too many, or its first request is under way.
         """
         if not 0 < len(key) <= KEY_CHARACTERS_MAX:
             raise Problem(400, "bad_key", f"an Idempotency-Key has 1 to {KEY_CHARACTERS_MAX} characters")
         self._sweep(now)
         known = self._known.get((caller, key))
         if known is None:
-            if len(self._known) >= KEYS_MAX:
-                del self._known[next(iter(self._known))]
+            if self._counts[caller] >= KEYS_CALLER_MAX or len(self._known) >= KEYS_MAX:
+                wait_s = next(iter(self._known.values())).until - now
+                raise Problem(
+                    429, "too_many_keys", f"no room for another Idempotency-Key within {KEPT_S:g} s", "", wait_s
+                )
             self._known[caller, key] = _Known(digest, now + KEPT_S)
+            self._counts[caller] += 1
             return None
         if known.digest != digest:
             raise Problem(422, "key_used", "this Idempotency-Key came with another request", "choose a new key")
@@ -67,10 +75,16 @@ class Replays:
         if known is None:
             return
         if answer is None:
-            del self._known[caller, key]
+            self._forget((caller, key))
         else:
             known.answer = answer
 
     def _sweep(self, now: float) -> None:
-        for key in [key for key, known in self._known.items() if known.until <= now]:
-            del self._known[key]
+        for key in list(takewhile(lambda key: self._known[key].until <= now, self._known)):
+            self._forget(key)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        del self._known[key]
+        self._counts[key[0]] -= 1
+        if not self._counts[key[0]]:
+            del self._counts[key[0]]

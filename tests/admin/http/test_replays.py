@@ -3,7 +3,7 @@
 import pytest
 
 from admin.http.problems import Problem
-from admin.http.replays import KEPT_S, KEYS_MAX, Answer, Replays
+from admin.http.replays import KEPT_S, KEYS_CALLER_MAX, Answer, Replays
 
 ANSWER = Answer(200, b"{}")
 
@@ -21,14 +21,25 @@ def test_the_first_answer_is_given_again() -> None:
     assert replays.begin(KEPT_S, "ann", "k", "other") is None
 
 
-def test_what_failed_may_be_tried_again_and_keys_are_bounded() -> None:
+def test_what_failed_may_be_tried_again() -> None:
     replays = Replays()
     assert replays.begin(0.0, "ann", "k", "digest") is None
     replays.end("ann", "k", None)
     assert replays.begin(0.0, "ann", "k", "other") is None
-    for number in range(KEYS_MAX + 5):
-        replays.begin(0.0, "ann", f"k{number}", "digest")
-    assert len(replays) == KEYS_MAX
     for key in ("", "k" * 256):
         with pytest.raises(Problem, match="Idempotency-Key"):
             replays.begin(0.0, "ann", key, "digest")
+
+
+def test_no_key_is_forgotten_before_its_time() -> None:
+    """A repeat of a forgotten one would be carried out twice: a caller with too many gets 429, others go on."""
+    replays = Replays()
+    for number in range(KEYS_CALLER_MAX):
+        assert replays.begin(0.0, "ann", f"k{number}", "digest") is None
+        replays.end("ann", f"k{number}", ANSWER)
+    with pytest.raises(Problem) as refused:
+        replays.begin(1.0, "ann", "one more", "digest")
+    assert (refused.value.status, refused.value.code, refused.value.retry_s) == (429, "too_many_keys", KEPT_S - 1)
+    assert replays.begin(1.0, "ann", "k0", "digest") is ANSWER
+    assert replays.begin(1.0, "bob", "k0", "digest") is None
+    assert replays.begin(KEPT_S, "ann", "one more", "digest") is None and len(replays) == 2
