@@ -32,7 +32,7 @@ from stratamq.history.run import Run
 from tests.chaos import namespaces, probes
 from tests.chaos.chaos_result import RESULTS, Result, fault_table, points_line, read_results, result_of, wait_table
 from tests.chaos.chaos_run import run_schedule
-from tests.chaos.fleet import OPEN_FILES, run_fleet
+from tests.chaos.fleet import OPEN_FILES, SETTINGS, run_fleet
 from tests.chaos.node_disk import can_mount, can_preload
 from tests.chaos.real_cluster import RealCluster, Shape, real_cluster
 from tests.chaos.schedule import ROWS, Schedule, draw
@@ -74,7 +74,7 @@ async def run_one(
         every_fault: Faults begin after that too, until the schedule is at its end.
     """
     if schedule.row == "fleet":
-        return await run_fleet(cluster, schedule)
+        return await run_fleet(cluster, schedule, kept)
     slow: list[str] = []
 
     async def break_things(run: Run) -> None:
@@ -127,6 +127,8 @@ def shape_for(row: str, rng: random.Random, options: argparse.Namespace) -> Shap
             f"{tier}-{n}" for tier, count in (("router", routers), ("storage", storages)) for n in range(count)
         )
         settings = ("storage.free_space_floor_bytes=2097152",)
+    elif row == "fleet":
+        settings = SETTINGS
     return Shape(routers, storages, edges, small, options.namespaces, settings)
 
 

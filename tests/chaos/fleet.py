@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
+import shutil
 import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import trio
 
@@ -25,14 +29,16 @@ from tests.chaos.chaos_result import Result
 from tests.chaos.real_cluster import RealCluster
 from tests.chaos.schedule import Schedule, tier_of
 
-__all__ = ["OPEN_FILES", "run_fleet"]
+__all__ = ["OPEN_FILES", "SETTINGS", "run_fleet"]
 
 CLIENTS = 20_000
 OPEN_FILES = 8_192  # of an edge, and of a process of clients
+SETTINGS = ("storage.queue_messages_max=50000",)  # the wills of all clients fit into the queue of a slow reader
 PROCESSES = 4
 OPENING_MAX = 50  # CONNECTs of one process at once
 CONNECTED_S = 600.0  # for all clients
-QUIET_S = 15.0  # after the last will: more than a lease and a failover
+QUIET_S = 30.0  # without a further copy: more than a lease and a failover on a slow machine
+POLL_S = 0.5
 LONGEST_S = 600.0
 PUBLISH, PUBACK, SUBSCRIBE = 0x30, 0x40, 0x82
 DUP = 0x08
@@ -58,13 +64,13 @@ def _connect(client_id: str, will_topic: str = "", *, clean: bool = True) -> byt
 class Watcher:
     """A subscriber that counts the copies of each will."""
 
-    def __init__(self, broker: Address, run: str, qos: int) -> None:
+    def __init__(self, broker: Address, name: str, run: str, qos: int) -> None:
         self.copies: Counter[bytes] = Counter()  # by topic, without those marked DUP
         self.last = time.monotonic()
         self.closed = False
         self._socket = socket.create_connection(broker, timeout=LONGEST_S)
-        name = f"{run}-watcher-{broker[1]}-{qos}"
-        self._socket.sendall(_connect(name, clean=not qos))
+        self.name = f"watcher-{name}-at-{broker[1]}"
+        self._socket.sendall(_connect(self.name, clean=not qos))
         self._socket.sendall(_packet(SUBSCRIBE, b"\0\1" + _text(f"fleet/{run}/+") + bytes((qos,))))
         self._file = self._socket.makefile("rb")
         for first in (0x20, 0x90):
@@ -97,9 +103,14 @@ class Watcher:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def faults(self, clients: int) -> dict[str, int]:
-        """Return how many wills did not come, and how many came more than once."""
-        found = {"wills_missing": clients - len(self.copies), "wills_twice": sum(n > 1 for n in self.copies.values())}
+    def waits_for(self, topics: set[bytes]) -> bool:
+        """Return whether a will of these topics may still come."""
+        return not self.closed and not topics <= dict(self.copies).keys()
+
+    def faults(self, topics: set[bytes]) -> dict[str, int]:
+        """Return how many wills of clients that were connected did not come, and how many of all came twice."""
+        copies = dict(self.copies)
+        found = {"wills_missing": len(topics - copies.keys()), "wills_twice": sum(n > 1 for n in copies.values())}
         if self.closed:
             found["watchers_closed"] = 1
         return {name: count for name, count in found.items() if count}
@@ -112,7 +123,12 @@ def _crowd(brokers: Sequence[Address], run: str, clients: int) -> Iterator[list[
     command = [sys.executable, "-m", "tests.chaos.fleet", where, run]
     share = -(-clients // PROCESSES)
     crowds = [
-        subprocess.Popen([*command, str(first), str(min(share, clients - first))], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(first), str(min(share, clients - first))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for first in range(0, clients, share)
     ]
     try:
@@ -123,46 +139,59 @@ def _crowd(brokers: Sequence[Address], run: str, clients: int) -> Iterator[list[
             crowd.wait()
 
 
-def _await_connected(crowds: list[subprocess.Popen[str]]) -> None:
+def _await_connected(crowds: list[subprocess.Popen[str]]) -> set[bytes]:
+    """Return the topics of the wills of all clients, once each is connected."""
+    topics: set[bytes] = set()
     for crowd in crowds:
         assert crowd.stdout is not None
-        if crowd.stdout.readline().strip() != "connected":
+        line = crowd.stdout.readline()
+        if not line:
             raise ConnectionError("the clients of the fleet could not connect")
+        topics.update(topic.encode() for topic in json.loads(line))
+    return topics
 
 
-async def run_fleet(cluster: RealCluster, schedule: Schedule, clients: int = CLIENTS) -> Result:
-    """Run the row once and judge what the watchers got."""
+async def run_fleet(cluster: RealCluster, schedule: Schedule, kept: Path, clients: int = CLIENTS) -> Result:
+    """Run the row once and judge what the watchers got; logs and figures of a failure go to ``kept``."""
     killed = schedule.faults[0].nodes if schedule.seed % 2 else ()
     run = f"{schedule.seed:x}"
     edges = [name for name in cluster.nodes() if tier_of(name) == "edge"]
     brokers = dict(zip(edges, cluster.brokers(), strict=True))
     alive = [broker for name, broker in brokers.items() if name not in killed]
     before = len(cluster.ended)
-    watchers = [Watcher(alive[0], run, 0), Watcher(alive[-1], run, 0), Watcher(alive[0], run, 1)]
+    places = (alive[0], 0), (alive[-1], 0), (alive[0], 1)
+    watchers = [Watcher(broker, f"{run}-{number}", run, qos) for number, (broker, qos) in enumerate(places)]
     slow: list[str] = []
     try:
         with _crowd(list(brokers.values()), run, clients) as crowds:
             with trio.fail_after(CONNECTED_S):
-                await trio.to_thread.run_sync(_await_connected, crowds, abandon_on_cancel=True)
+                topics = await trio.to_thread.run_sync(_await_connected, crowds, abandon_on_cancel=True)
             for crowd in crowds:
                 crowd.kill()
             died = time.monotonic()
             for name in killed:
                 await cluster.kill(name)
-            await _quiet(watchers, died)
+            await _watched(watchers, topics, died)
         for name in killed:
             await cluster.restart(name)
         with trio.move_on_after(LONGEST_S) as waited:
             await cluster.recovered()
         if waited.cancelled_caught:
             slow.append(f"not recovered: {cluster.missing}")
+        each = [watcher.faults(topics) for watcher in watchers]
     finally:
         for watcher in watchers:
             watcher.close()
     found: Counter[str] = Counter()
-    for watcher in watchers:
-        found.update(watcher.faults(clients))
-    print(f"  the last will came {max(watcher.last for watcher in watchers) - died:.1f} s after the clients died")
+    for watcher, faults in zip(watchers, each, strict=True):
+        found.update(faults)
+        last_s = watcher.last - died
+        print(f"  {watcher.name}: the last will came after {last_s:.1f} s; {faults or 'each came once'}", flush=True)
+    if found or slow:
+        folder = kept / f"fleet-{schedule.seed}"
+        shutil.copytree(cluster.folder / "logs", folder, dirs_exist_ok=True)
+        for name, page in await trio.to_thread.run_sync(_pages, cluster):
+            (folder / f"{name}.metrics").write_bytes(page)
     return Result(
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
         row=schedule.row,
@@ -179,39 +208,64 @@ async def run_fleet(cluster: RealCluster, schedule: Schedule, clients: int = CLI
     )
 
 
-async def _quiet(watchers: list[Watcher], died: float) -> None:
-    """Wait until nothing has come for a while."""
-    while True:
-        now = time.monotonic()
-        if now - max(died, *(watcher.last for watcher in watchers)) > QUIET_S or now - died > LONGEST_S:
-            return
-        await trio.sleep(0.5)
+def _pages(cluster: RealCluster) -> list[tuple[str, bytes]]:
+    """Return the page of figures of each node."""
+    pages = []
+    for name, node in json.loads((cluster.folder / "up.json").read_text())["nodes"].items():
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://{node['addresses']['metrics']}/metrics", timeout=10.0) as page,
+        ):
+            pages.append((name, page.read()))
+    return pages
+
+
+async def _watched(watchers: list[Watcher], topics: set[bytes], died: float) -> None:
+    """Wait until each watcher has every will, or the time is over; then while copies still come."""
+    while time.monotonic() - died < LONGEST_S and any(watcher.waits_for(topics) for watcher in watchers):
+        await trio.sleep(POLL_S)
+    while time.monotonic() - max(died, *(watcher.last for watcher in watchers)) < QUIET_S:
+        await trio.sleep(POLL_S)
 
 
 def main() -> None:
-    """Connect the clients of one process, say so, and wait to be killed."""
+    """Connect the clients of one process, print the topics of their wills, and live until stdin ends.
+
+    A client whose CONNECT was not accepted is replaced by one of another name: its will may have been stored.
+    """
     where, run, first, count = sys.argv[1:]
     brokers = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in where.split(","))]
+    names = [str(number) for number in range(int(first), int(first) + int(count))]
     sockets: list[socket.socket] = []
-    opening: list[socket.socket] = []
-    for number in range(int(first), int(first) + int(count)):
-        opening.append(socket.create_connection(brokers[number % len(brokers)], timeout=60.0))
-        opening[-1].sendall(_connect(f"{run}-{number}", f"fleet/{run}/{number}"))
-        if len(opening) == OPENING_MAX:
-            sockets += _opened(opening)
-    sockets += _opened(opening)
-    print("connected", flush=True)
-    time.sleep(CONNECTED_S + LONGEST_S)
+    topics: list[str] = []
+    while names:
+        some, names = names[:OPENING_MAX], names[OPENING_MAX:]
+        opening = [(name, _opened(brokers[int(name.partition(".")[0]) % len(brokers)], run, name)) for name in some]
+        for name, each in opening:
+            if each is not None and _is_accepted(each):
+                sockets.append(each)
+                topics.append(f"fleet/{run}/{name}")
+            else:
+                names.append(name + ".")
+    print(json.dumps(topics), flush=True)
+    sys.stdin.read()
 
 
-def _opened(opening: list[socket.socket]) -> list[socket.socket]:
-    opened = opening[:]
-    opening.clear()
-    for each in opened:
-        answer = each.recv(4)
-        if answer != b"\x20\x02\0\0":
-            raise ConnectionError(f"CONNACK {answer!r}")
+def _opened(broker: Address, run: str, name: str) -> socket.socket | None:
+    """Return a socket on which CONNECT was sent."""
+    try:
+        opened = socket.create_connection(broker, timeout=30.0)
+        opened.sendall(_connect(f"{run}-{name}", f"fleet/{run}/{name}"))
+    except OSError:
+        return None
     return opened
+
+
+def _is_accepted(opened: socket.socket) -> bool:
+    try:
+        return opened.recv(4) == b"\x20\x02\0\0"
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def test_each_will_of_a_fleet_reaches_each_watcher_once(seed: int, tmp_path: Pat
     async def run() -> None:
         async with real_cluster(tmp_path / "cluster", Shape(1, 3, 2), seed) as cluster:
             schedule = draw("fleet", seed, cluster.nodes(), 20.0)
-            result = await run_fleet(cluster, schedule, clients=300)
+            result = await run_fleet(cluster, schedule, tmp_path, clients=300)
             assert result.clean and not result.slow, result
 
     trio.run(run)
