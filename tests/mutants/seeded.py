@@ -6,7 +6,7 @@ goes on as before where that is possible. Bugs of Raft, of gossip and of replica
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +27,7 @@ from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.sessions.wills import Wills
 from storage.state.durable_sessions import DurableSession
+from storage.state.order_window import OrderWindow
 from storage.state.partition import Partition
 from storage.state.session_window import InFlight
 from tests.mutants.scenarios import SCENARIOS
@@ -219,9 +220,14 @@ def _void_answers_are_kept(original: Any, cache: RouteCache, answer: Any) -> Non
     original(cache, answer)
 
 
-def _seed(seed: int) -> Callable[[], None]:
+def _above_the_window(original: Any, window: OrderWindow) -> Any:
+    window._bounds = window._bounds._replace(orders=1_000, span=1 << 60)
+    return original(window)
+
+
+def _seed(seed: int, options: Options | None = None) -> Callable[[], None]:
     def run() -> None:
-        result = run_seed(seed, Options(seconds=4.0))
+        result = run_seed(seed, options or Options(seconds=4.0))
         assert not result.failures, result.failures[0]
 
     return run
@@ -341,6 +347,17 @@ BUGS: tuple[SeededBug, ...] = (
         "edge_dead",
         None,
         _W.test_the_death_of_an_edge_fires_the_wills_of_its_connections,
+    ),
+    replace(
+        _bug(
+            "wills in flight are more than receivers tell apart",
+            OrderWindow,
+            "send_some",
+            _above_the_window,
+            _seed(103, Options(fleet=True)),
+            "simulation, --fleet, seed 103",
+        ),
+        budget_s=60.0,
     ),
     _bug(
         "wills are not read from disk",
