@@ -59,7 +59,10 @@ class PoolBounds(NamedTuple):
 POOLS: dict[str, PoolBounds] = {
     "node_links": PoolBounds(512, 8),  # router, storage: before HELLO
     "edge_links": PoolBounds(256, 8),  # edge: the same
+    "edge_clients": PoolBounds(16_384, 2_048, 0.0, 5.0),  # edge: clients that have not authenticated
     "federation_links": PoolBounds(128, 8, patience_s=3.0),  # agents: TLS and HELLO, over satellites too
+    "balancer_arrivals": PoolBounds(16_384, 2_048, 0.0, 5.0),  # balancer: clients whose first bytes are read
+    "dtls_handshakes": PoolBounds(1_024, 64, 0.0, 3.0),  # UDP gateway: DTLS handshakes behind their cookie
     "gossip_exchanges": PoolBounds(64, 4),  # every node: TCP exchanges that have not proven the key
     "admin_connections": PoolBounds(1_024, 32, 15.0),  # HTTP service: connections without an authenticated request
     "admin_requests": PoolBounds(256, 32, 0.0),  # HTTP service: requests before the caller is known
@@ -198,13 +201,23 @@ class AdmissionPool(Generic[T]):
     def __len__(self) -> int:
         return sum(len(half) for half in self._halves)
 
-    def admit(self, now: float, address: str, owner: T) -> Admission[T]:
-        """Give a newcomer a place, or refuse it."""
-        half = self._halves[self._known(address, now)]
+    def admit(self, now: float, address: str, owner: T, *, crowded: bool = False) -> Admission[T]:
+        """Give a newcomer a place, or refuse it.
+
+        Args:
+            now: Seconds.
+            address: Of the newcomer.
+            owner: The newcomer.
+            crowded: The port has no room for a further connection, whatever places are free: one has to be displaced,
+                for a known address one of the others too.
+        """
+        known = self._known(address, now)
+        half = self._halves[known]
         key = address_key(address)
         displaced: Place[T] | None = None
-        if half.is_full(key):
-            displaced = half.victim(key, now - self.bounds.patience_s)
+        if crowded or half.is_full(key):
+            losing = self._halves[False] if crowded and known and len(self._halves[False]) else half
+            displaced = losing.victim(key, now - self.bounds.patience_s)
             if displaced is None:
                 self.counts["refused"] += 1
                 return Admission(None)
@@ -249,6 +262,8 @@ class _Half(Generic[T]):
             return silent or _older(next(iter(mine)), patient_since)
         if (silent := self.oldest_silent()) is not None:
             return silent
+        if not self._places:
+            return None
         most = max(self._by_key.values(), key=len)
         if len(most) >= len(mine) + 2:
             return next(iter(most))

@@ -298,7 +298,7 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         default=0.0,
         ge=0,
         le=1e6,
-        description="CONNECTs per second taken, 0: no limit; more get 0x89; on in conf/edge.toml",
+        description="CONNECTs per second taken, 0: no limit; more wait in turn, 5 s at most, and then get 0x89",
     )
     publish_rate_max: float = Field(
         default=0.0,

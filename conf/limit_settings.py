@@ -17,7 +17,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         default=0.0,
         ge=0,
         le=1e6,
-        description="connections per second taken here, 0: no limit; more are closed before their handshake",
+        description="connections per second taken here, 0: no limit; more wait for their address's turn, 5 s at most",
     )
     accept_rate_address_max: float = Field(
         default=0.0,

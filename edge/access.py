@@ -42,6 +42,10 @@ class EdgeAccess:
         self._parts = parts
         self._keeping = keeping
 
+    def join(self, part: AccessPart) -> None:
+        """Call a part of the shell from now on, before the others."""
+        self._parts = (part, *self._parts)
+
     def step(self, now: float) -> None:
         """Let each part go on."""
         for part in self._parts:

@@ -171,7 +171,7 @@ class EdgeCore:
         self.subscribing.durable.on_left = away.left
         self.rights.take_groups, self.held_filters = self.sweep.take_groups, HeldFilters(node, requests, self.sweep)
         parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters, self.publishing
-        self.access = EdgeAccess(parts, (self.logins, self.rights, self.conduct))
+        self.access = EdgeAccess((*parts, self.connecting.turns), (self.logins, self.rights, self.conduct))
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local

@@ -20,7 +20,7 @@ from conf.errors import UserError
 from conf.events import say
 from conf.settings import EdgeConfig, NodeConfig
 from edge.canary import Canary
-from edge.clients.client import Client
+from edge.clients.arrivals import Arrivals
 from edge.cluster.dialling import Dial, Dialling
 from edge.core import EdgeCore
 from edge.drain import Drain
@@ -29,14 +29,13 @@ from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host
 from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions
-from edge.hot.state import CLIENT, LINK, Conn
+from edge.hot.state import LINK, Conn
 from edge.ledger import EdgeLedger
 from edge.limits_of_settings import edge_limits, hot_limits
 from edge.listeners.advertised import advertised_addresses
 from edge.listeners.doors import LISTENER_VERBS, ListenerDoors
 from edge.listeners.hand_over import HandOverDesk
 from edge.listeners.hand_over_socket import HandOverSocket
-from edge.listeners.intake import Seat
 from edge.listeners.listeners import (
     Listener,
     address_of,
@@ -46,7 +45,6 @@ from edge.listeners.listeners import (
     peer_of,
     start_listening,
 )
-from edge.listeners.proxied_socket import ProxiedSocket
 from edge.live_limits import LiveLimits
 from edge.load import loaded_gossip
 from edge.login.chains import Chains
@@ -81,7 +79,6 @@ NS = 1_000_000_000
 STARTING_S = 0.05  # between looks whether clients can be let in
 BEAT_S = 1.0  # afterwards, together with heartbeats: what changes whom to dial says so
 DIAL_TIMEOUT_S = 3.0
-REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -167,7 +164,7 @@ class EdgeService:
             self._process.links = lambda: [key.node for key in self.core.peers.connected()]
             audit.came = loop.kick
             audit.register(self._process.metrics)
-            self._make_doors(loop, chains)
+            self._make_doors(loop, chains, allowed)
             if self._process.contexts is not None:
                 self._process.contexts.revoked.call_at_put(self._cut_revoked)
             try:
@@ -305,43 +302,7 @@ class EdgeService:
             self._accept_link(fd, address)
         else:
             assert isinstance(listener, Listener)
-            self._take_client(listener, fd, address, port)
-
-    def _take_client(self, listener: Listener, fd: int, address: str, port: int, waited_s: float = 0.0) -> bool:
-        """Take a client's connection, or close it; ``waited_s``: since it came, elsewhere."""
-        core = self.core
-        now_ns = int(boot_time() * NS)
-        limits = core.limits
-        if len(core.clients) >= limits.connections_max + REFUSED_MAX:
-            os.close(fd)  # not even room to say 0x89
-            core.node.count("connections_refused")
-            return False
-        first_bytes: ProxiedSocket | None = None
-        seat: Seat | None = None
-        if listener.front_door is not None:
-            refusal = listener.front_door.trusted.refusal(fd)
-            first_bytes = listener.front_door.begin(lambda named: self._admit(listener, named or peer_of(fd)))
-        else:
-            refusal, seat = self._admit(listener, address)
-        if refusal:
-            os.close(fd)
-            core.node.count(refusal)
-            return False
-        stream_filter = listener.filter(limits.maximum_packet_size)
-        options = ConnOptions(
-            packet_bytes_max=limits.unauthenticated_bytes_max,
-            connect_timeout_ns=int(max(0.001, limits.connect_timeout_s - waited_s) * NS),
-            first_packet_ns=int(limits.connect_packet_timeout_s * NS),
-            tls=listener.context,
-            filter=stream_filter,
-            first_bytes=first_bytes,
-        )
-        conn = core.hot.attach(fd, CLIENT, options, now_ns)
-        client = Client(conn, listener.policy, stream_filter, first_bytes)
-        conn.context = client
-        core.clients.adopt(client)
-        client.seat, client.port = seat, port
-        return True
+            self._arrivals.accept(listener, fd, address, port)
 
     def _count(self, what: str) -> None:
         self.core.node.count(what)
@@ -356,18 +317,13 @@ class EdgeService:
         mine = core.map.nodes.get(self._config.node.id)
         if (mine is not None and mine.admin_state) or self._doors.is_paused(name):
             return Answer.DRAINING
-        return Answer.FULL if len(core.clients) >= core.limits.connections_max else Answer.TAKEN
+        return Answer.FULL if core.clients.connecting >= core.limits.connections_max else Answer.TAKEN
 
     def _take_handed_over(self, name: str, fd: int, waited_s: float) -> None:
         listener = next(each for each in self._listening if each.policy.name == name)
         self.core.node.wake()
         address = "" if listener.front_door is not None else peer_of(fd)
-        if self._take_client(listener, fd, address, 0, waited_s):
-            self._loop.share(fd)  # the balancer's copy stays open until it has read the answer
-
-    def _admit(self, listener: Listener, address: str) -> tuple[str, Seat | None]:
-        """Judge a client by its address, before its handshake."""
-        return self.core.conduct.admit(listener.intake, address, secure=listener.context is not None)
+        self._arrivals.accept(listener, fd, address, 0, waited_s, shared=True)  # the balancer closes its copy behind it
 
     def _accept_link(self, fd: int, address: str) -> None:
         pending, now = self.core.peers.pending, boot_time()
@@ -435,11 +391,21 @@ class EdgeService:
         self.core.hot.write(conn, hello)
         self._dialling.connected(dial.name, conn)
 
-    def _make_doors(self, loop: Loop, chains: Chains) -> None:
+    def _make_doors(self, loop: Loop, chains: Chains, allowed: int) -> None:
         """Make what lets clients in, stops letting them in, lets them go, and tries the way of a message."""
         metrics, core, seeds = self._process.metrics, self.core, self._config.node.seeds
         core.peers.pending.known.fix("seeds", map(host_of, seeds))
+        actors = core.node, core.hot, loop, core.clients, core.conduct
+        self._arrivals = Arrivals(*actors, self._listening, boot_time, allowed // 2)
+        core.access.join(self._arrivals)
         metrics.pool("edge_links", lambda: core.peers.pending.pool.counts)
+        metrics.pool("edge_clients", lambda: self._arrivals.pool.counts)
+        metrics.gauge(
+            "connections_waiting",
+            "Connections that wait for the rate of their listener, by listener.",
+            self._arrivals.waiting,
+            ("listener",),
+        )
         self._dialling = Dialling(core.peers, lambda: core.map, seeds, self._rng)
         self._doors = ListenerDoors(core.node, self._listening, loop, self.accept)
         core.operators.desk.show("listeners", self._doors.look())

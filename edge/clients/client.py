@@ -38,6 +38,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     seat: "Seat | None" = None  # its place at the listener; None: not taken yet, or a loop without sockets
     port: int = 0  # at the other end of its socket, 0: not known
     phase: str = Phase.NEW
+    is_new: bool = True  # it has not sent CONNECT
     connect: Connect | None = None
     authentication: Authentication | None = None  # if CONNECT named a method
     principal: "Principal | None" = None  # whom the listener's chain let in; None: no chain has judged it

@@ -41,10 +41,21 @@ class Clients:
         self.doors: Counter[tuple[str, int]] = Counter()
         self.lifecycle.watch(self)
         self._clients: dict[int, Client] = {}
+        self._new = 0  # that have not sent CONNECT
         self._by_partition: dict[int, dict[int, Client]] = {}  # those that asked for their claim, by number
 
     def __len__(self) -> int:
         return len(self._clients)
+
+    @property
+    def connecting(self) -> int:
+        """Connections that have sent CONNECT: strangers who have not take no place from clients."""
+        return len(self._clients) - self._new
+
+    def came(self, client: Client) -> None:
+        """Count a connection that has sent CONNECT."""
+        self._new -= client.is_new
+        client.is_new = False
 
     def get(self, number: int) -> Client | None:
         """Return a connection by its number."""
@@ -62,11 +73,13 @@ class Clients:
         """Take a connection whose socket was accepted and attached."""
         self._clients[client.number] = client
         self.adopted += 1
+        self._new += 1
 
     def remove(self, client: Client) -> bool:
         """Forget a connection that is gone; False if it was forgotten before."""
         if self._clients.pop(client.number, None) is None:
             return False
+        self._new -= client.is_new
         if client.partition >= 0:
             self._by_partition[client.partition].pop(client.number, None)
         if client.was_open:

@@ -26,7 +26,7 @@ from conf.addresses import TrustedNetworks
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.hot.state import Conn
-from edge.listeners.intake import Intake, Seat
+from edge.listeners.intake import Intake
 from edge.login.refusal_records import refusal_record
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
@@ -79,22 +79,19 @@ class Conduct:
 
     # --- new connections
 
-    def admit(self, intake: Intake, address: str, *, secure: bool) -> tuple[str, Seat | None]:
-        """Give a new connection its place, or refuse it before a byte is read.
+    def refusal(self, intake: Intake, address: str, *, secure: bool) -> str:
+        """Return "", or the name of the counter that refuses a new connection before a byte is read.
 
         Args:
             intake: Of its listener.
             address: Of the client, "" for one that is not known.
             secure: Its handshake would come next.
-        Returns:
-            ("", the place), or (name of the counter of the refusal, None).
         """
         now = self._node.now
         asked = self._failed_logins if secure and intake.is_metered(address) else None
         if asked is not None and asked.refused_s(address, now):
-            return "refused_failed_logins", None
-        refusal = intake.refusal(address, now)
-        return (refusal, None) if refusal else ("", intake.enter(address))
+            return "refused_failed_logins"
+        return intake.refusal(address, now)
 
     def connect_refusal(self, client: Client, client_id: str) -> int:
         """Return 0, or the reason code of a CONNECT whose address, or whose client ID there, is refused."""

@@ -15,6 +15,7 @@ from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.conduct import Conduct
 from edge.clients.connack import Connacks
+from edge.clients.connect_turns import ConnectTurns
 from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
 from edge.clients.left_will import will_of
 from edge.clients.memory_guard import MemoryGuard
@@ -113,13 +114,13 @@ class Connecting:
         self._claim_at = 0.0
         self._gap_s = node.limits.claim_gap_s
         self._session_rate = SessionRate(node.limits.session_rate, node.limits.session_burst)
-        self._tokens = max(1.0, node.limits.connect_rate_max)  # CONNECTs that may still be taken
-        self._filled_at = 0.0
+        self.turns = ConnectTurns(node, clients, self._go_on)
 
     def bound(self) -> None:
         """Go by the node's limits of now where something was made of them."""
         limits = self._node.limits
         self._session_rate.bound(limits.session_rate, limits.session_burst)
+        self.turns.bound()
 
     # --- CONNECT
 
@@ -135,13 +136,22 @@ class Connecting:
             self._refuse_malformed(client, error)
             return
         client.connect = packet
+        self._clients.came(client)
         client.version = packet.protocol_version
         client.bridge = packet.bridge
         client.client_id = packet.client_id
         if client.first_bytes is not None:
             client.address, client.seat = client.first_bytes.source, client.first_bytes.seat
         reason_code = self._conduct.connect_refusal(client, packet.client_id) or self._admit()
-        reason_code = reason_code or self._judge(client, packet)
+        if reason_code:
+            self._clients.refuse(client, reason_code)
+        elif self.turns.admit_or_wait(client):
+            self._go_on(client)
+
+    def _go_on(self, client: Client) -> None:
+        """Judge a CONNECT whose turn it is, and begin its login."""
+        assert client.connect is not None
+        reason_code = self._judge(client, client.connect)
         if reason_code:
             self._clients.refuse(client, reason_code)
             return
@@ -154,6 +164,8 @@ class Connecting:
 
     def _let_in(self, client: Client) -> None:
         """Open the session of a client that was let in; its certificate may have named its client ID."""
+        if client.seat is not None:
+            client.seat.authenticated(client.owner, self._node.now)
         if len(client.client_id.encode()) > self._node.limits.client_id_bytes_max:
             self._clients.refuse(client, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
             return
@@ -193,22 +205,13 @@ class Connecting:
         self._clients.refuse(client, error.reason_code)
 
     def _admit(self) -> int:
-        """Return 0x89 while too many are connected or connect at once: an edge in a storm serves those that it has."""
-        limits, now = self._node.limits, self._node.now
-        if len(self._clients) > limits.connections_max:
+        """Return 0x89 while too many are connected: an edge in a storm serves those that it has."""
+        if self._clients.connecting > self._node.limits.connections_max:
             self._node.count("refused_connections")
             return ReasonCode.SERVER_BUSY
         if self._memory.refuses:
             self._node.count("memory_refused")
             return ReasonCode.SERVER_BUSY
-        if limits.connect_rate_max:
-            burst = max(1.0, limits.connect_rate_max)
-            self._tokens = min(burst, self._tokens + (now - self._filled_at) * limits.connect_rate_max)
-            self._filled_at = now
-            if self._tokens < 1.0:
-                self._node.count("refused_connect_rate")
-                return ReasonCode.SERVER_BUSY
-            self._tokens -= 1.0
         return 0
 
     def _judge(self, client: Client, packet: Connect) -> int:

@@ -54,3 +54,4 @@ cdef class Loop(Sockets):
     cdef object grow(self, Py_ssize_t count)
     cdef object take_input(self, Conn conn, Py_ssize_t kept, Py_ssize_t count)
     cdef object read_tls(self, Conn conn)
+    cdef object discard(self, Conn conn)

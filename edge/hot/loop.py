@@ -126,6 +126,12 @@ class Loop(Sockets):
             patience_ns = min(patience_ns, max(0, hot.turn_end_ns - boot_ns()))
         return patience_ns / 1e9
 
+    def read_on(self, conn: Conn) -> None:
+        """Read the first bytes of a connection again, of which ``FirstBytes.read`` said that it waits."""
+        if conn.fd >= 0 and conn.tls_state == 1:
+            conn.heard_ns = boot_ns()  # the wait was not the client's
+            self.arm(conn, EPOLLIN)
+
     def close(self) -> None:
         """End all connections at once."""
         self.close_sockets()
@@ -426,6 +432,24 @@ class Loop(Sockets):
             if consumed < total and not conn.closed:
                 conn.partial = data[consumed:]
             count_held(hot, conn)
+
+    def discard(self, conn: Conn) -> None:
+        """Read and forget what a closed connection's client still sends, until it closes too."""
+        count: cython.Py_ssize_t
+        if conn.fd < 0:
+            return
+        if cython.compiled:  # pragma: no cover
+            count = recv(conn.fd, self.data, RECEIVE_BYTES, MSG_DONTWAIT)
+            if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
+                self.drop(conn)
+        else:
+            try:
+                if os.readv(conn.fd, [self.view[:RECEIVE_BYTES]]) == 0:
+                    self.drop(conn)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.drop(conn)
 
     def read_tls(self, conn: Conn) -> None:
         """Receive through OpenSSL: a record at a time, up to the cap of a turn."""

@@ -21,13 +21,14 @@ DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/e
 class FirstBytes(Protocol):
     """Bytes on a socket before TLS that are no part of it: a PROXY header."""
 
-    MORE, DONE, ENDED = 0, 1, 2
+    MORE, DONE, ENDED, WAITS = 0, 1, 2, 3
 
     def read(self, fd: int) -> int:
         """Read from a descriptor that is readable, and not a byte too much.
 
         Returns:
-            MORE: to be called again; DONE: what follows is the client's; ENDED: the connection has to be closed.
+            MORE: to be called again; DONE: what follows is the client's; ENDED: the connection has to be closed; WAITS:
+            to be called again after ``Loop.read_on``, or when the peer has hung up.
         """
 
 

@@ -6,7 +6,7 @@ from edge.hot.descriptors cimport NONE_WAITS, accept_one, boot_ns, half_close
 from edge.hot.layout cimport FAILED, SHUTDOWN
 from edge.hot.linux cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
-    close_fd, epoll_ctl, epoll_event, recv, send
+    close_fd, epoll_ctl, epoll_event, send
 )
 from edge.hot.memory cimport count_held
 from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
@@ -53,7 +53,6 @@ cdef class Sockets:
     cdef object handshake(self, Conn conn)
     cdef object fail(self, Conn conn)
     cdef object end(self, Conn conn, bint blocked)
-    cdef object discard(self, Conn conn)
     cdef object drop(self, Conn conn)
     cdef object end_shared(self, int fd)
     cdef object accept(self, int fd)

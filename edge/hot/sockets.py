@@ -38,7 +38,6 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
         epoll_ctl,
         epoll_event,
         errno,
-        recv,
         send,
     )
 
@@ -66,7 +65,7 @@ class Sockets:
         self.epoll_fd = self.epoll.fileno()
         self.conns: list[Conn | None] = []  # by file descriptor
         self.listeners: dict[int, tuple[socket.socket, object]] = {}
-        self.paused: list[int] = []  # listeners without room for another descriptor
+        self.paused: list[int] = []  # listeners that rest until the next sweep
         self.capacity = RECEIVE_BYTES_MAX + RECEIVE_BYTES
         self.input = bytearray(self.capacity)
         self.view = memoryview(self.input)
@@ -299,7 +298,9 @@ class Sockets:
         state: cython.int = options.first_bytes.read(conn.fd)
         if state == 0:
             return
-        if state == 2:
+        if state == 3:
+            self.arm(conn, 0)
+        elif state == 2:
             self.hot.close(conn, b"", False)
         elif options.tls is not None:
             self.begin_tls(conn)
@@ -402,24 +403,6 @@ class Sockets:
             conn.lingering = True
             self.hot.lingering.append(conn)
 
-    def discard(self, conn: Conn) -> None:
-        """Read and forget what a closed connection's client still sends, until it closes too."""
-        count: cython.Py_ssize_t
-        if conn.fd < 0:
-            return
-        if cython.compiled:  # pragma: no cover
-            count = recv(conn.fd, self.data, RECEIVE_BYTES, MSG_DONTWAIT)
-            if count == 0 or (count < 0 and errno != EAGAIN and errno != EINTR):
-                self.drop(conn)
-        else:
-            try:
-                if os.readv(conn.fd, [self.view[:RECEIVE_BYTES]]) == 0:
-                    self.drop(conn)
-            except BlockingIOError:
-                pass
-            except OSError:
-                self.drop(conn)
-
     def drop(self, conn: Conn) -> None:
         """Close the descriptor and forget the connection."""
         fd: cython.int = conn.fd
@@ -466,13 +449,20 @@ class Sockets:
                 return
             if accepted < 0:  # no descriptors left: the backlog keeps them until the next sweep
                 self.hot.accept_failed += 1
-                self.epoll.unregister(fd)
-                self.paused.append(fd)
+                self.rest(fd)
+            else:
+                self.hot.handler.accepted(owner, accepted, address, port)
+            if fd in self.paused:
                 return
-            self.hot.handler.accepted(owner, accepted, address, port)
+
+    def rest(self, fd: int) -> None:
+        """Accept no more on a listener until the next sweep, a second at most: the backlog keeps who comes."""
+        if fd in self.listeners and fd not in self.paused:
+            self.epoll.unregister(fd)
+            self.paused.append(fd)
 
     def sweep_sockets(self, now_ns: cython.longlong) -> None:
-        """Once a second: lingering sockets, listeners that ran out of descriptors."""
+        """Once a second: lingering sockets, listeners that rest."""
         conn: Conn
         if self.hot.lingering:
             lingering = self.hot.lingering

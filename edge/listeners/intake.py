@@ -1,6 +1,7 @@
 """Which new connections a listener takes: so many a second and so many at once, of one address and of all.
 
 Decides before a byte of the client is read, so a refused connection costs no handshake: it is closed without a word.
+A connection beyond the listener's rate waits for its address's turn (``edge/listeners/accept_queue.py``).
 What its clients may send in all, an address has in a purse; the loop charges it. Behind a load balancer the address is
 the one that the PROXY header names. Where such a header is expected, addresses of the listener's own load balancers
 (``proxy_trusted``) have no limit of their own, and those that are not known nowhere; the limits of the listener hold.
@@ -10,12 +11,16 @@ from collections.abc import Callable, Sequence
 
 from access.limits.buckets import AddressBuckets, Buckets
 from conf.addresses import TrustedNetworks, address_key
+from conf.admission import KnownAddresses, Place
 from conf.limit_settings import ListenerLimits
 from edge.hot.purses import Purse
+from edge.hot.state import Conn
+from edge.listeners.accept_queue import AcceptQueue
 
-__all__ = ["Admit", "Intake", "Seat"]
+__all__ = ["WAITS", "Admit", "Intake", "Seat"]
 
-RATE, ADDRESS_RATE = "refused_accept_rate", "refused_accept_rate_address"  # counters
+WAITS = "waits"  # in place of a counter: its address's turn comes later
+ADDRESS_RATE = "refused_accept_rate_address"  # counters
 IDLE_PURSES = 65_536  # of addresses without a connection that have used up something
 NUMBER, ADDRESS_NUMBER = "refused_connections_listener", "refused_connections_address"
 
@@ -26,6 +31,8 @@ class Seat:
     Attributes:
         address: Of the client, "" for one that is not known.
         metered: Limits for addresses hold for it.
+        conn: The connection, once it is attached.
+        place: Among those that have not authenticated.
     """
 
     @property
@@ -33,21 +40,45 @@ class Seat:
         """The purse of its address, None without a limit."""
         return self._intake.purse(self) if self._intake is not None else None
 
-    __slots__ = ("_intake", "address", "metered")
+    __slots__ = ("_intake", "_known", "address", "conn", "metered", "place")
 
     def __init__(self, intake: "Intake", address: str, metered: bool) -> None:
         self._intake: Intake | None = intake
         self.address = address
         self.metered = metered
+        self.conn: Conn | None = None
+        self.place: Place[Seat] | None = None
+        self._known: KnownAddresses | None = None
+
+    def await_login(self, place: "Place[Seat]", known: KnownAddresses) -> None:
+        """Hold a place among the connections that have not authenticated; ``known`` learns the address of a user."""
+        self.place, self._known = place, known
+
+    def is_known(self, now: float) -> bool:
+        """Return whether a user authenticated from its address within a day."""
+        return self._known is not None and self._known.knows(self.address, now)
+
+    def authenticated(self, user: str, now: float) -> None:
+        """Free that place; ``user`` is "" for an anonymous client, which makes no address known."""
+        if self.place is None:
+            return
+        self.place.leave()
+        self.place = None
+        if self.metered and user and self._known is not None:
+            self._known.add(user, self.address, now)
 
     def leave(self) -> None:
         """Give the place back; a second time changes nothing."""
+        if self.place is not None:
+            self.place.leave()
+            self.place = None
         intake, self._intake = self._intake, None
         if intake is not None:
             intake.left(self)
 
 
-# Takes a client's address, "" for one that is not known; returns ("", its place) or (counter of the refusal, None).
+# Takes a client's address, "" for one that is not known; returns ("", its place), (counter of the refusal, None), or
+# (WAITS, None).
 Admit = Callable[[str], tuple[str, Seat | None]]
 
 
@@ -59,6 +90,9 @@ class Intake:
     Args:
         limits: Of the listener; 0 is no limit.
         trusted: Networks of its load balancers.
+
+    Attributes:
+        queue: Connections that wait for the listener's rate, None without a limit.
     """
 
     def __init__(self, limits: ListenerLimits, trusted: Sequence[str]) -> None:
@@ -68,12 +102,20 @@ class Intake:
         self._by_address: dict[str, int] = {}
         self._purses: dict[str, Purse] = {}  # of addresses with connections
         self._idle: dict[str, Purse] = {}
+        self.queue: AcceptQueue[object] | None = None
+        self._unlimited: list[object] = []  # waited when the limit was taken away
         self.limit(limits)
 
     def limit(self, limits: ListenerLimits) -> None:
         """Take by these limits from now on; who is here stays, and counts."""
         self._limits = limits
-        self._rate = _buckets(limits.accept_rate_max)
+        if not limits.accept_rate_max:
+            self._unlimited += self.queue.take_all() if self.queue is not None else ()
+            self.queue = None
+        elif self.queue is None:
+            self.queue = AcceptQueue(limits.accept_rate_max)
+        else:
+            self.queue.set_rate(limits.accept_rate_max)
         address_rate = _buckets(limits.accept_rate_address_max)
         self._address_rate = None if address_rate is None else AddressBuckets(address_rate, self._trusted)
         for purse in (*self._purses.values(), *self._idle.values()):
@@ -109,22 +151,26 @@ class Intake:
         return bool(address) and address not in self._trusted
 
     def refusal(self, address: str, now: float) -> str:
-        """Return "" and count the connection towards its rates, or the name of the counter that refuses it.
+        """Return "" and count the connection towards its address's rate, or the name of the counter that refuses it."""
+        refusal = self.number_refusal(address)
+        if refusal or self._address_rate is None or not self.is_metered(address):
+            return refusal
+        return "" if self._address_rate.take(address, now) else ADDRESS_RATE
 
-        The address is asked first: what it has too many of takes nothing away from others.
-        """
+    def number_refusal(self, address: str) -> str:
+        """Return "" where there is room for one more connection, or the name of the counter that refuses it."""
         limits = self._limits
         most = limits.connections_address_max
-        metered = (most or self._address_rate is not None) and self.is_metered(address)
-        if most and metered and self._by_address.get(address_key(address), 0) >= most:
+        if most and self.is_metered(address) and self._by_address.get(address_key(address), 0) >= most:
             return ADDRESS_NUMBER
         if limits.connections_listener_max and self._seats >= limits.connections_listener_max:
             return NUMBER
-        if self._address_rate is not None and metered and not self._address_rate.take(address, now):
-            return ADDRESS_RATE
-        if self._rate is not None and not self._rate.take("", now):
-            return RATE
         return ""
+
+    def take_due(self, now: float) -> list[object]:
+        """Return the connections whose turn it is."""
+        due, self._unlimited = self._unlimited, []
+        return due if self.queue is None else due + self.queue.take_due(now)
 
     def enter(self, address: str) -> Seat:
         """Give a place to a connection that was not refused."""

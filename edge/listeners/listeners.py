@@ -23,6 +23,7 @@ __all__ = [
     "address_of",
     "bind_socket",
     "has_received",
+    "is_gone",
     "listener_context",
     "peer_name",
     "peer_of",
@@ -160,6 +161,19 @@ def has_received(fd: int) -> bool:
     except (OSError, ValueError):
         return True
     return len(told) < TCP_INFO_BYTES or any(told[BYTES_RECEIVED])
+
+
+def is_gone(fd: int) -> bool:
+    """Return whether the peer of a connection closed it, and what it sent before was read."""
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, fd)
+    try:
+        return not borrowed.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
+    finally:
+        borrowed.detach()
 
 
 def peer_of(fd: int) -> str:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 
 from edge.hot.options import FirstBytes
-from edge.listeners.intake import Admit, Seat
+from edge.listeners.intake import WAITS, Admit, Seat
 from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
 
 __all__ = ["ProxiedSocket", "TrustedProxies"]
@@ -49,6 +49,7 @@ class ProxiedSocket(FirstBytes):
     Attributes:
         outcome: Name of the counter when the connection ended here, "" while it did not.
         seat: The client's place at the listener, once its header was read.
+        waits: Its address's turn comes later: nothing is read until ``judged``.
     """
 
     def __init__(self, versions: str, admit: Admit | None = None) -> None:
@@ -56,6 +57,7 @@ class ProxiedSocket(FirstBytes):
         self.header = ProxyHeader(versions)
         self.outcome = ""
         self.seat: Seat | None = None
+        self.waits = False
         self._admit = admit
 
     @property
@@ -68,8 +70,16 @@ class ProxiedSocket(FirstBytes):
         """The name that the header vouches for, "" for none; None: one that no client can have."""
         return self.header.common_name
 
+    def judged(self, outcome: str, seat: Seat | None) -> None:
+        """End its wait: it has a seat, or the name of the counter that refuses it."""
+        self.waits, self.outcome, self.seat = False, outcome, seat
+
     def read(self, fd: int) -> int:
         """Read what of the header has come."""
+        if self.waits:  # nobody asked for more: the peer has hung up
+            return self._ended()
+        if self.outcome or self.seat is not None:
+            return FirstBytes.ENDED if self.outcome else FirstBytes.DONE
         borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, fd)
         try:
             return self._read(borrowed)
@@ -99,11 +109,16 @@ class ProxiedSocket(FirstBytes):
     def _client_came(self) -> int:
         """Judge it by the address that the header names, before its handshake."""
         if self._admit is not None:
-            self.outcome, self.seat = self._admit(self.source[0] if self.source is not None else "")
+            outcome, seat = self._admit(self.source[0] if self.source is not None else "")
+            if outcome == WAITS:
+                self.waits = True
+                return FirstBytes.WAITS
+            self.judged(outcome, seat)
         return FirstBytes.ENDED if self.outcome else FirstBytes.DONE
 
     def _ended(self) -> int:
         """The peer closed: before or behind a header it was a check, within one it was not."""
+        self.waits = False
         within = self.header.begun and not self.header.complete
         self.outcome = WRONG if within else CHECK
         return FirstBytes.ENDED

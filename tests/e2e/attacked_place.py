@@ -116,7 +116,7 @@ class Place:
 
     def __init__(self, cluster: LocalCluster, edge: ExtraEdge) -> None:
         self.cluster, self.edge = cluster, edge
-        self.ports = {name: edge.port(name) for name in ("plain", "tls", "ws", "rated")}
+        self.ports = {name: edge.port(name) for name in ("plain", "tls", "ws", "rated", "scarce", "proxied")}
         self.dripping = Attackers("drip_later", self.ports, DRIPPING, 14.0)
         self.dripping.go()
 
@@ -193,7 +193,7 @@ class Place:
 
 
 class Honest:
-    """A client that sends itself messages, and newcomers that connect, from another address than the attackers'."""
+    """A client that sends itself messages, and newcomers that connect, each from an address of its own."""
 
     def __init__(self, port: int, outcome: Outcome) -> None:
         self._port, self._outcome, self._numbers = port, outcome, 0
@@ -235,7 +235,9 @@ class Honest:
     def _connect(self) -> None:
         began = time.monotonic()
         try:
-            newcomer = BlockingClient(self._port)
+            newcomer = BlockingClient(
+                self._port, source=f"127.2.{self._numbers // 250 % 250}.{self._numbers % 250 + 1}"
+            )
             newcomer.open(f"newcomer-{self._numbers}")
             newcomer.close()
         except (OSError, AssertionError) as error:

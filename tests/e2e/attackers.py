@@ -163,6 +163,14 @@ async def connect_flood(ports: Ports, number: int, address: str) -> None:
     note("let in" if answer is not None and code_of(answer) == "0x00" else "refused")
 
 
+async def connect_flood_in_turn(ports: Ports, number: int, address: str) -> None:
+    """Connections of 32 addresses, each within its own rate: together they want many times the listener's."""
+    attacker = await come(ports["scarce"], f"{address.rpartition('.')[0]}.{number % 32 + 1}")
+    await attacker.send(connect(b"in-turn-%d" % number))
+    answer = await attacker.read()
+    note("let in" if answer is not None and code_of(answer) == "0x00" else "refused")
+
+
 async def keep_alive(ports: Ports, number: int, address: str) -> None:
     """Ask for 18 hours, or for none; then silence."""
     attacker = await come(ports["plain"], address)
@@ -446,7 +454,7 @@ KINDS: dict[str, Kind] = {
     for one in (
         drip, drip_later, connect_flood, keep_alive, topics, wildcards, retained_flood, retained_replay, never_released,
         never_acks, absent, wills, takeovers, sessions, properties, websockets, tls_compression, slow_readers,
-        group_churn, takeover_churn, half_a_connect,
+        group_churn, takeover_churn, half_a_connect, connect_flood_in_turn,
     )
 }  # fmt: skip
 ONCE = {drip, drip_later, keep_alive}  # what becomes of each is what the test asks

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from mqtt.packets import Pingreq, Publish
+from mqtt.packets import Connack, Pingreq, Publish
 from tests.clients.blocking import BlockingClient
 from tests.e2e.attacked_place import DRIPPING, LATE_S, MIB, Outcome, Place, p99_ms
 from tests.e2e.extra_edge import extra_edge
+from tests.e2e.hostile_clients import connect
 from tests.e2e.local_cluster import local_cluster
 from tests.turn_time import assert_within, timed
 
@@ -88,6 +89,8 @@ def attacked(bounds: dict[str, Any]) -> Iterator[Place]:
             "plain": {"tls": False},
             "tls": {"tls": True},
             "ws": {"tls": False, "protocol": "ws"},
+            "scarce": {"tls": False, "accept_rate_address_max": 25.0, "accept_rate_max": 40.0},
+            "proxied": {"tls": False, "proxy_protocol": "v1", "accept_rate_max": 2.0},
             "rated": {"tls": False, "accept_rate_address_max": 50.0, "accept_rate_max": 200.0},
         }
         with extra_edge(cluster, listeners, "edge-9", **bounds) as edge:
@@ -120,6 +123,34 @@ def test_a_flood_of_connects(place: Place, count: int, seconds: float) -> None:
     )
     assert found.seen["refused"] > found.seen["let in"]
     assert 0 < found.seen["let in"] <= 50 * (found.took_s + 2)
+
+
+@sizes((400, 1.0), (800, 30.0))
+@timed
+def test_a_flood_of_connects_of_many_addresses(place: Place, count: int, seconds: float) -> None:
+    """NIST: protect. 32 addresses, each within its own rate, want 20 times the listener's: newcomers all get in."""
+    found = place.attack(
+        "connect_flood_in_turn",
+        count,
+        seconds,
+        lambda now: now.seen["let in"] > 40 and now.events["refused_accept_rate"] > 0,
+        "scarce",
+    )
+    assert 40 < found.seen["let in"] <= 40 * (found.took_s + 2) and found.events["refused_accept_rate"] > 0
+
+
+def test_connects_behind_a_load_balancer_wait_for_their_turn(place: Place) -> None:
+    """NIST: protect. Its connections are read no further until the address that the header names has its turn."""
+    clients = [BlockingClient(place.ports["proxied"]) for _ in range(5)]
+    for number, client in enumerate(clients):
+        client.send(b"PROXY TCP4 203.0.113.%d 192.0.2.9 5555 1883\r\n" % (number // 2))
+        client.send(connect(b"proxied-%d" % number))
+    gone = clients.pop(3)
+    gone.socket.close()  # it may have had its turn by then
+    for client in clients:
+        answer = client.read()
+        assert isinstance(answer, Connack) and answer.reason_code == 0
+        client.close()
 
 
 @sizes((10, 1.0), (1000, 10.0))

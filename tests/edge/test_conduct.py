@@ -83,12 +83,10 @@ def test_a_refused_address_is_closed_before_its_handshake() -> None:
     edge = Edge()
     for _ in range(10):
         code(edge, STRANGE, username="u", password=b"p", policy=CLOSED)
-    admit = edge.core.conduct.admit
-    assert admit(INTAKE, STRANGE, secure=True) == ("refused_failed_logins", None)
+    refusal = edge.core.conduct.refusal
+    assert refusal(INTAKE, STRANGE, secure=True) == "refused_failed_logins"
     for address, secure in ((STRANGE, False), (OWN, True), ("127.0.0.1", True)):
-        refusal, seat = admit(INTAKE, address, secure=secure)
-        assert not refusal and seat is not None
-        seat.leave()
+        assert not refusal(INTAKE, address, secure=secure)
 
 
 def test_a_wrong_proof_is_a_failed_login_and_an_unknown_method_is_none() -> None:
@@ -110,12 +108,25 @@ def test_a_wrong_proof_is_a_failed_login_and_an_unknown_method_is_none() -> None
     assert [code(edge, OWN, properties=other) for _ in range(20)] == [0x8C] * 20
 
 
+def test_connects_beyond_the_rate_go_on_by_address_in_turn() -> None:
+    """NIST: protect. One that has sent none is next, however many another address has waiting."""
+    edge = Edge(limits(connect_rate_max=2.0))
+    flood = [come(edge, STRANGE) for _ in range(9)]
+    newcomer = come(edge, OWN)
+    for number, session in enumerate((*flood, newcomer)):
+        session.connect(f"c{number}")
+    assert not newcomer.read() and [len(session.read()) for session in flood] == [1, 1] + [0] * 7
+    edge.turn(1.1)
+    assert newcomer.read()[0].reason_code == 0 and sum(len(session.read()) for session in flood) <= 1
+
+
 def test_nothing_but_wrong_credentials_is_a_failed_login() -> None:
     """Who gives none where some are wanted has guessed nothing, nor has who meets a busy edge."""
     edge = Edge()
     assert [code(edge, STRANGE, policy=CLOSED) for _ in range(20)] == [0x87] * 20
-    busy = Edge(limits(connect_rate_max=1.0))
-    assert [code(busy, STRANGE) for _ in range(20)] == [0] + [0x89] * 19
+    busy = Edge(limits(connections_max=1))
+    busy.client("first")
+    assert [code(busy, STRANGE) for _ in range(20)] == [0x89] * 20
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])

@@ -199,16 +199,20 @@ def test_verified_certificate_names_the_client() -> None:
 
 
 def test_connect_rate_and_number_are_limited() -> None:
-    """Beyond connect_rate_max and connections_max CONNACK says 0x89; 3 in 3.1.1."""
+    """Beyond connect_rate_max a CONNECT waits, then gets 0x89, as beyond connections_max; 3 in 3.1.1."""
     edge = Edge(limits(connect_rate_max=2.0))
-    codes = []
-    for number in range(4):
-        session = edge.accept()
+    sessions = [edge.accept() for _ in range(4)]
+    for number, session in enumerate(sessions):
         session.connect(f"c{number}")
-        codes.append(session.read()[0].reason_code)
-    assert codes == [0, 0, 0x89, 0x89] and edge.core.counts["refused_connect_rate"] == 2
-    edge.turn(0.5)
-    edge.client("later")
+    assert [len(session.read()) for session in sessions] == [1, 1, 0, 0]
+    edge.turn(1.1)
+    assert [answer.reason_code for session in sessions[2:] for answer in session.read()] == [0, 0]
+    slow = Edge(limits(connect_rate_max=1e-3))
+    late = [slow.accept() for _ in range(3)]
+    for number, session in enumerate(late):
+        session.connect(f"c{number}")
+    slow.turn(5.1)
+    assert late[2].read()[0].reason_code == 0x89 and slow.core.counts["refused_connect_rate"] == 1
     full = Edge(limits(connections_max=2))
     for name in ("a", "b"):
         full.client(name)

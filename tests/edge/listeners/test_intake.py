@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from conf.settings import ListenerSettings
+from edge.clients.arrivals import Arrivals
 from edge.hot.options import FirstBytes
+from edge.hot.state import Conn
 from edge.listeners.intake import Intake, Seat
 from edge.listeners.listeners import Listener
-from edge.service import EdgeService
 from tests.edge.edge_harness import Edge
 from tests.patience import PATIENCE_S
 
@@ -35,19 +36,11 @@ def test_without_limits_everybody_comes_in() -> None:
 
 def test_an_address_has_its_rate_and_takes_nothing_from_others() -> None:
     """NIST: protect. A flood of one address is refused; another address connects at its own rate meanwhile."""
-    listener = intake(accept_rate_max=200.0, accept_rate_address_max=50.0)
+    listener = intake(accept_rate_address_max=50.0)
     flood = [take(listener, "203.0.113.7", at / 2_000) for at in range(2_000)]
     taken = sum(isinstance(seat, Seat) for seat in flood)
     assert 99 <= taken <= 101 and set(map(str, flood[1_000:])) >= {"refused_accept_rate_address"}
-    assert "refused_accept_rate" not in flood  # what the address is refused takes none of the listener's
     assert all(isinstance(take(listener, "203.0.113.8", 1.0 + at / 100), Seat) for at in range(50))
-
-
-def test_a_listener_has_its_rate_whoever_comes() -> None:
-    """An attacker with many addresses meets the one bucket of the listener."""
-    listener = intake(accept_rate_max=200.0, accept_rate_address_max=50.0)
-    flood = [take(listener, f"198.51.{at // 250}.{at % 250}", 0.0) for at in range(1_000)]
-    assert sum(isinstance(seat, Seat) for seat in flood) == 200 and flood[-1] == "refused_accept_rate"
 
 
 def test_all_of_a_64_is_one_address() -> None:
@@ -87,17 +80,6 @@ def test_load_balancers_and_unknown_addresses_meet_the_listener_alone(address: s
     assert isinstance(seats[0], Seat) and not seats[0].metered
 
 
-def test_a_refused_connection_takes_no_token_of_a_number() -> None:
-    """A listener that is full still has its rate when a place is free again."""
-    listener = intake(connections_listener_max=1, accept_rate_max=1.0)
-    seat = take(listener, "192.0.2.1", 0.0)
-    assert isinstance(seat, Seat)
-    assert all(take(listener, "192.0.2.1", 1.0) == "refused_connections_listener" for _ in range(10))
-    seat.leave()
-    assert isinstance(take(listener, "192.0.2.1", 1.0), Seat)
-    assert take(listener, "192.0.2.1", 1.0) == "refused_connections_listener"
-
-
 def test_ten_thousand_addresses_are_forgotten_with_their_connections() -> None:
     """Memory follows the connections that are open."""
     listener = intake(connections_address_max=5, accept_rate_address_max=5.0)
@@ -111,21 +93,40 @@ def test_ten_thousand_addresses_are_forgotten_with_their_connections() -> None:
 # --- at the sockets of a listener
 
 
+class RestingLoop:
+    """What arrivals ask of the owner of the sockets."""
+
+    def __init__(self) -> None:
+        self.rests: list[int] = []
+        self.reads: list[Conn] = []
+
+    def rest(self, fd: int) -> None:
+        self.rests.append(fd)
+
+    def read_on(self, conn: Conn) -> None:
+        self.reads.append(conn)
+
+    def share(self, fd: int) -> None:
+        raise AssertionError(fd)
+
+
 class Doors:
     """An edge's listener on a real socket; the loop is driven by nobody."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, places_max: int) -> None:
         self.edge = Edge()
         self.listener = listener
-        self.service = EdgeService.__new__(EdgeService)  # its sockets alone: no process, no cluster
-        self.service.core = self.edge.core
+        core = self.edge.core
+        self.loop = RestingLoop()
+        actors = core.node, core.hot, self.loop, core.clients, core.conduct
+        self.arrivals = Arrivals(*actors, [listener], lambda: self.edge.now, places_max)
 
-    def connect(self, first: bytes = b"") -> socket.socket:
+    def connect(self, first: bytes = b"", source: str = "") -> socket.socket:
         ours = socket.create_connection(self.listener.socket.getsockname(), timeout=PATIENCE_S)
         if first:
             ours.sendall(first)
         accepted, peer = self.listener.socket.accept()
-        self.service.accept(self.listener, accepted.detach(), peer[0])
+        self.arrivals.accept(self.listener, accepted.detach(), source or peer[0], peer[1])
         return ours
 
     def header_came(self) -> int:
@@ -146,11 +147,11 @@ class Doors:
 
 
 @contextlib.contextmanager
-def doors(**settings: Any) -> Iterator[Doors]:
+def doors(places_max: int = 16_384, **settings: Any) -> Iterator[Doors]:
     listener = Listener(ListenerSettings(name="plain", port=0, tls=False, **settings))
     with listener.socket:
         listener.open()
-        yield Doors(listener)
+        yield Doors(listener, places_max)
 
 
 def is_closed(ours: socket.socket) -> bool:
@@ -215,4 +216,63 @@ def test_behind_a_load_balancer_the_header_names_the_address() -> None:
         door.end()
         assert len(door.listener.intake) == 0
         for sock in socks:
+            sock.close()
+
+
+def test_beyond_the_rate_a_connection_waits_for_its_turn() -> None:
+    """NIST: protect. It is attached within its turn though others keep coming, and closed late, or gone, unread."""
+    with doors(accept_rate_max=2.0) as door:
+        first = [door.connect(source="203.0.113.7") for _ in range(4)]  # two halves with a token each
+        assert len(door.edge.core.clients) == 2 and door.arrivals.waiting() == {("plain",): 2.0}
+        newcomer = door.connect(source="203.0.113.8")
+        assert door.arrivals.next_deadline() == pytest.approx(door.edge.now + 1.0)
+        door.edge.now += 1.1
+        door.arrivals.step(door.edge.now)
+        addresses = [client.seat.address for client in door.edge.core.clients.all() if client.seat is not None]
+        assert addresses.count("203.0.113.8") == 1  # before the second one of the other address
+        first[3].close()
+        door.edge.now += 1.0
+        door.arrivals.step(door.edge.now)
+        assert door.edge.core.counts["accept_gone"] == 1
+        door.listener.intake.queue.set_rate(1e-3)  # type: ignore[union-attr]
+        others = [door.connect(source=f"198.51.100.{number}") for number in range(3)]
+        door.edge.now += 5.0
+        door.arrivals.step(door.edge.now)
+        assert door.edge.core.counts["refused_accept_late"] == 1 and is_closed(others[2])
+        door.end()
+        for sock in (*first, newcomer, *others):
+            sock.close()
+
+
+def test_behind_a_load_balancer_the_named_address_waits_for_its_turn() -> None:
+    """NIST: protect. The connection is attached, and nothing more of it is read until then."""
+    with doors(accept_rate_max=2.0, proxy_protocol="v1") as door:
+        socks = []
+        for _ in range(2):
+            socks.append(door.connect(b"PROXY TCP4 203.0.113.7 192.0.2.9 5555 1883\r\n\x10"))
+            assert door.header_came() == FirstBytes.DONE
+        socks.append(door.connect(b"PROXY TCP4 203.0.113.7 192.0.2.9 5555 1883\r\n\x10"))
+        assert door.header_came() == FirstBytes.WAITS and not door.loop.reads
+        door.edge.now += 1.1
+        door.arrivals.step(door.edge.now)
+        assert len(door.loop.reads) == 1 and door.header_came() == FirstBytes.DONE
+        door.end()
+        assert len(door.listener.intake) == 0
+        for sock in socks:
+            sock.close()
+
+
+def test_newcomers_displace_silent_connections_and_never_clients() -> None:
+    """NIST: protect. Places of those that have not authenticated; one that has leaves its place."""
+    with doors(places_max=8) as door:
+        silent = [door.connect(source=f"203.0.113.{number}") for number in range(4)]
+        newcomers = [door.connect(source=f"198.51.100.{number}") for number in range(4)]
+        assert len(door.arrivals.pool) == 4 and door.arrivals.pool.counts == {"displaced_silent": 4}
+        seats = [client.seat for client in door.edge.core.clients.all() if client.seat is not None]
+        authenticated = next(seat for seat in seats if seat.address == "198.51.100.0")
+        authenticated.authenticated("ann", door.edge.now)
+        assert len(door.arrivals.pool) == 3 and door.arrivals.known.knows("198.51.100.0", door.edge.now)
+        door.end()
+        assert len(door.arrivals.pool) == 0
+        for sock in (*silent, *newcomers):
             sock.close()

@@ -1,0 +1,277 @@
+"""Connections of clients from accept until they are attached: who waits, who gets a place, who is closed unread.
+
+| a new connection | what becomes of it |
+|---|---|
+| of an address with failed logins, or beyond a limit of its address | closed, counted by its reason |
+| within the listener's rate | is attached |
+| beyond it | waits unread for its address's turn (``edge/listeners/accept_queue.py``), then is attached |
+| waits for longer than 5 s, or is the newest one of the address with most that wait | closed, counted |
+
+From its attachment until it has authenticated a connection has a place in the pool ``edge_clients``
+(``conf/admission.py``): a newcomer may displace it. Behind a load balancer all of that follows the PROXY header, which
+names the address. Sockets are closed here, and decisions are those of the parts named above.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from conf.addresses import address_key
+from conf.admission import POOLS, AdmissionPool, KnownAddresses
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.clients.conduct import Conduct
+from edge.hot.options import ConnOptions
+from edge.hot.state import CLIENT, Conn
+from edge.listeners.intake import WAITS, Seat
+from edge.listeners.listeners import Listener, has_received, is_gone, peer_of
+from edge.listeners.proxied_socket import ProxiedSocket
+from edge.node.node import NS, EdgeNode
+
+__all__ = ["Arrivals"]
+
+REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
+FULL, LATE, GONE = "refused_accept_rate", "refused_accept_late", "accept_gone"  # counters
+CROWDED, NO_PLACE = "connections_refused", "refused_unauthenticated"
+
+
+class ArrivalSockets(Protocol):
+    """Attaching and closing of connections."""
+
+    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> Conn:
+        """Take a connected socket."""
+
+    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+        """Close a connection."""
+
+
+class AcceptLoop(Protocol):
+    """Sockets of the loop."""
+
+    def rest(self, fd: int) -> None:
+        """Accept no more on a listener until the next sweep."""
+
+    def read_on(self, conn: Conn) -> None:
+        """Read the first bytes of a connection that waited."""
+
+    def share(self, fd: int) -> None:
+        """Know of a socket that another process may have it too."""
+
+
+class _Newcomer:
+    """A connection that is not attached, or whose PROXY header was read."""
+
+    __slots__ = ("address", "client", "fd", "listener", "port", "shared", "waited_s")
+
+    def __init__(self, listener: Listener, fd: int, address: str, port: int, waited_s: float, shared: bool) -> None:
+        self.listener, self.fd, self.address, self.port = listener, fd, address, port
+        self.waited_s, self.shared = waited_s, shared
+        self.client: Client | None = None  # behind a PROXY header
+
+
+class Arrivals:
+    """Arriving connections of one edge.
+
+    Args:
+        node: This edge.
+        hot: Attaches and closes connections.
+        loop: Owns their sockets.
+        clients: The attached connections.
+        conduct: Judges addresses.
+        listening: Whose waiting connections are followed.
+        clock: Boot time.
+        places_max: Places of connections that have not authenticated, at most.
+
+    Attributes:
+        pool: The places.
+        known: Addresses of users that authenticated here within a day.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        hot: ArrivalSockets,
+        loop: AcceptLoop,
+        clients: Clients,
+        conduct: Conduct,
+        listening: Sequence[Listener],
+        clock: Callable[[], float],
+        places_max: int = POOLS["edge_clients"].places_max,
+    ) -> None:
+        self._node, self._hot, self._loop, self._clients, self._conduct = node, hot, loop, clients, conduct
+        self._listening, self._clock = listening, clock
+        self.known = KnownAddresses()
+        bounds = POOLS["edge_clients"]
+        bounds = bounds._replace(places_max=min(bounds.places_max, places_max))
+        self.pool: AdmissionPool[Seat] = AdmissionPool(bounds, self._knows, _has_sent)
+
+    def accept(
+        self, listener: Listener, fd: int, address: str, port: int, waited_s: float = 0.0, shared: bool = False
+    ) -> bool:
+        """Take a client's connection, or close it.
+
+        Args:
+            listener: At which it came.
+            fd: Its descriptor.
+            address: Of its other end; not of interest behind a load balancer.
+            port: Likewise, 0 for one that is not known.
+            waited_s: Since it came, elsewhere.
+            shared: Another process may have the socket too.
+        Returns:
+            Whether it was taken; it may still wait.
+        """
+        newcomer = _Newcomer(listener, fd, address, port, waited_s, shared)
+        if listener.front_door is None:
+            refusal, seat = self._judge(newcomer)
+            if refusal == WAITS:
+                return True
+            return self._refuse(newcomer, refusal) if refusal else self._attach(newcomer, seat)
+        refusal = listener.front_door.trusted.refusal(fd)
+        if not refusal and self._is_crowded():
+            refusal = CROWDED
+        return self._refuse(newcomer, refusal) if refusal else self._attach(newcomer, None)
+
+    # --- turns of waiting connections: a part of edge/access.py
+
+    def step(self, now: float) -> None:
+        """Attach the connections whose turn it is, and close those that waited for too long."""
+        for listener in self._listening:
+            intake = listener.intake
+            for newcomer in intake.take_due(now):
+                assert isinstance(newcomer, _Newcomer)
+                self._admit_late(newcomer)
+            for newcomer in intake.queue.take_late(now) if intake.queue is not None else ():
+                assert isinstance(newcomer, _Newcomer)
+                self._end(newcomer, LATE)
+
+    def next_deadline(self) -> float:
+        """Return when the next connection may be attached."""
+        now = self._node.now
+        queues = [each.intake.queue for each in self._listening if each.intake.queue]
+        return min((now + queue.wait_s(now) for queue in queues if queue is not None), default=float("inf"))
+
+    def waiting(self) -> dict[tuple[str, ...], float]:
+        """Return how many connections wait, by listener."""
+        return {(each.policy.name,): float(len(each.intake.queue or ())) for each in self._listening}
+
+    # --- one connection
+
+    def _judge(self, newcomer: _Newcomer) -> tuple[str, Seat | None]:
+        """Return ("", its seat), (name of the counter of the refusal, None) or (WAITS, None)."""
+        intake, address, now = newcomer.listener.intake, newcomer.address, self._node.now
+        refusal = self._conduct.refusal(intake, address, secure=newcomer.listener.context is not None)
+        if refusal:
+            return refusal, None
+        queue = intake.queue
+        if queue is None:
+            return self._seat(newcomer)
+        shown = address if intake.is_metered(address) else ""
+        key, known = address_key(shown), self._knows(shown, now)
+        if queue.try_admit(now, key, known=known):
+            return self._seat(newcomer)
+        closed = queue.add(now, key, newcomer, known=known)
+        self._node.wake()
+        if queue.is_full:
+            self._loop.rest(newcomer.listener.socket.fileno())
+        if closed is newcomer:
+            return FULL, None
+        if closed is not None:
+            assert isinstance(closed, _Newcomer)
+            self._end(closed, FULL)
+        return WAITS, None
+
+    def _seat(self, newcomer: _Newcomer) -> tuple[str, Seat | None]:
+        """Give a connection its seat, and a place among those that have not authenticated."""
+        seat = newcomer.listener.intake.enter(newcomer.address)
+        crowded = newcomer.client is None and self._is_crowded()
+        place, displaced = self.pool.admit(self._node.now, seat.address if seat.metered else "", seat, crowded=crowded)
+        if displaced is not None and displaced.owner.conn is not None:
+            self._hot.close(displaced.owner.conn, linger=False)
+        if place is None:
+            seat.leave()
+            return CROWDED if crowded else NO_PLACE, None
+        seat.await_login(place, self.known)
+        if newcomer.client is not None:
+            seat.conn = newcomer.client.conn
+            place.heard()
+        return "", seat
+
+    def _admit_late(self, newcomer: _Newcomer) -> None:
+        """Attach a connection whose turn has come."""
+        client, seat = newcomer.client, None
+        if client is not None and (client.conn.closed or client.first_bytes is None or not client.first_bytes.waits):
+            return  # it went meanwhile
+        refusal = newcomer.listener.intake.number_refusal(newcomer.address)
+        if client is None and is_gone(newcomer.fd):
+            refusal = GONE
+        if not refusal:
+            refusal, seat = self._seat(newcomer)
+        if refusal:
+            self._end(newcomer, refusal)
+        elif client is None:
+            self._attach(newcomer, seat)
+        elif client.first_bytes is not None:
+            client.first_bytes.judged("", seat)
+            self._loop.read_on(client.conn)
+
+    def _attach(self, newcomer: _Newcomer, seat: Seat | None) -> bool:
+        """Attach a connection; without a seat it gets one behind its PROXY header."""
+        listener, limits = newcomer.listener, self._node.limits
+        first_bytes: ProxiedSocket | None = None
+        if listener.front_door is not None:
+            first_bytes = listener.front_door.begin(partial(self._named, newcomer))
+        stream_filter = listener.filter(limits.maximum_packet_size)
+        options = ConnOptions(
+            packet_bytes_max=limits.unauthenticated_bytes_max,
+            connect_timeout_ns=int(max(0.001, limits.connect_timeout_s - newcomer.waited_s) * NS),
+            first_packet_ns=int(limits.connect_packet_timeout_s * NS),
+            tls=listener.context,
+            filter=stream_filter,
+            first_bytes=first_bytes,
+        )
+        conn = self._hot.attach(newcomer.fd, CLIENT, options, int(self._clock() * NS))
+        client = Client(conn, listener.policy, stream_filter, first_bytes)
+        conn.context = client
+        self._clients.adopt(client)
+        client.seat, client.port = seat, newcomer.port
+        if seat is not None:
+            seat.conn = conn
+        else:
+            newcomer.client = client
+        if newcomer.shared:
+            self._loop.share(newcomer.fd)
+        return True
+
+    def _named(self, newcomer: _Newcomer, named: str) -> tuple[str, Seat | None]:
+        """Judge a client by the address that its PROXY header names."""
+        newcomer.address = named or peer_of(newcomer.fd)
+        return self._judge(newcomer)
+
+    def _refuse(self, newcomer: _Newcomer, refusal: str) -> bool:
+        os.close(newcomer.fd)
+        self._node.count(refusal)
+        return False
+
+    def _end(self, newcomer: _Newcomer, refusal: str) -> None:
+        """Close a connection that waited."""
+        if newcomer.client is None:
+            self._refuse(newcomer, refusal)
+            return
+        proxied = newcomer.client.first_bytes
+        assert proxied is not None
+        if proxied.waits and not newcomer.client.conn.closed:
+            proxied.judged(refusal, None)  # counted when the connection is gone
+            self._hot.close(newcomer.client.conn, linger=False)
+
+    def _is_crowded(self) -> bool:
+        """Return whether there is not even room to say 0x89."""
+        return len(self._clients) >= self._node.limits.connections_max + REFUSED_MAX
+
+    def _knows(self, address: str, now: float) -> bool:
+        """Return whether an address is known; "" is that of the listener's own load balancers."""
+        return not address or self.known.knows(address, now)
+
+
+def _has_sent(seat: Seat) -> bool:
+    return seat.conn is not None and has_received(seat.conn.fd)
