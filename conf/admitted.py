@@ -27,19 +27,20 @@ class NotAdmitted(Exception):
 
 
 @contextmanager
-def place_for(pool: AdmissionPool[Scope], now: float, address: str) -> Iterator[Place[Scope]]:
+def place_for(pool: AdmissionPool[Scope], now: float, address: str, *, crowded: bool = False) -> Iterator[Place[Scope]]:
     """Hold a place while the block runs, or until the block calls ``leave``.
 
     Args:
         pool: Of the port.
         now: Seconds, of the clock that the pool is given elsewhere too.
         address: Of the peer, "" for one that is not known.
+        crowded: The port has no room for a further connection: one has to be displaced.
 
     Raises:
         NotAdmitted: No place is free, or a newcomer displaced the owner of this one.
     """
     scope = trio.CancelScope()
-    place = _admit(pool, now, address, scope)
+    place = _admit(pool, now, address, scope, crowded=crowded)
     if place is None:
         raise NotAdmitted("no place is free")
     try:
@@ -106,8 +107,10 @@ async def serve_admitted(
                     nursery.start_soon(hold, stream, place)
 
 
-def _admit(pool: AdmissionPool[Scope], now: float, address: str, scope: Scope) -> Place[Scope] | None:
-    place, displaced = pool.admit(now, address, scope)
+def _admit(
+    pool: AdmissionPool[Scope], now: float, address: str, scope: Scope, *, crowded: bool = False
+) -> Place[Scope] | None:
+    place, displaced = pool.admit(now, address, scope, crowded=crowded)
     if displaced is not None:
         displaced.owner.cancel()
     return place

@@ -4,10 +4,9 @@ A client waits ``choose_s`` at most over all attempts, and never learns of those
 directory's business. One turn of the loop brings as many clients on their way as have come.
 """
 
-import contextlib
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -148,15 +147,6 @@ class Forwarding:
         self._under_way += 1
         self._start(self._relay, arrival, edge)
         return True
-
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        """Count a client whose first bytes are read."""
-        self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
 
     def refuse(self, arrival: Arrival, reason: str) -> None:
         """Close a client's connection."""

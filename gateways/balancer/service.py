@@ -3,12 +3,15 @@
 import logging
 import os
 import random
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
 from access.identity.peer_lists import read_peer_lists
+from conf.admission import POOLS, AdmissionPool, Place
 from conf.errors import UserError
 from conf.events import say
 from conf.settings import BalanceConfig, NodeConfig
@@ -62,6 +65,22 @@ def _local(address: str) -> str:
     return path if kind == "unix" and boot == BOOT_ID.read_text().strip() and is_reachable(path) else ""
 
 
+class _Unread(NamedTuple):
+    """A client whose first bytes are read, and the scope that ends that."""
+
+    scope: trio.CancelScope
+    client: socket.socket
+
+
+def _has_sent(unread: _Unread) -> bool:
+    try:
+        return bool(unread.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 class BalanceService:
     """One balancer process."""
 
@@ -94,6 +113,9 @@ class BalanceService:
         self._follower = MapFollower(self._send, self._moved)
         self._gossip = NodeGossip(process, config.membership)
         self._certificates: dict[str, BalancerCertificates] = {}  # of listeners that end TLS
+        bounds = POOLS["balancer_arrivals"]
+        bounds = bounds._replace(places_max=min(bounds.places_max, 2 * settings.connections_max))
+        self._unread: AdmissionPool[_Unread] = AdmissionPool(bounds, lambda *_: False, _has_sent)
         self._doors: list[Door] = []
         self._reads: dict[str, bool] = {}
 
@@ -140,15 +162,20 @@ class BalanceService:
             with trio.move_on_after(BEAT_S if said_ready else STARTING_S):
                 await self._process.stopping.wait()
 
+    @property
+    def _held(self) -> int:
+        """Connections that end with this process."""
+        return self._forwarding.held + len(self._unread)
+
     async def _drain(self) -> None:
         """Take nobody more, and wait for those who would be lost."""
         for door in self._doors:
             door.close()
-        held = self._forwarding.held
+        held = self._held
         if held:
             say(logger, "balance.waits_for_connections", connections=held, seconds=self._settings.drain_s)
         with trio.move_on_after(self._settings.drain_s):
-            while self._forwarding.held:
+            while self._held:
                 await trio.sleep(STILL_S)
 
     # -- the map
@@ -204,26 +231,39 @@ class BalanceService:
         wanted = Wanted(listener.name, address)
         arrival = Arrival(client, listener, now, now + self._settings.choose_s, wanted)
         client.setblocking(False)
-        if self._forwarding.held >= self._settings.connections_max:
+        if self._reads[listener.name] or listener.name in self._certificates:
+            crowded = self._held >= self._settings.connections_max
+            unread = _Unread(trio.CancelScope(), client)
+            place, displaced = self._unread.admit(now, address, unread, crowded=crowded)
+            if displaced is not None:
+                displaced.owner.scope.cancel()
+            if place is None:
+                self._forwarding.refuse(arrival, "full")
+            else:
+                self._nursery.start_soon(self._look, arrival, place)
+        elif self._forwarding.held >= self._settings.connections_max:
             self._forwarding.refuse(arrival, "full")
-        elif self._reads[listener.name] or listener.name in self._certificates:
-            self._nursery.start_soon(self._look, arrival)
         else:
             self._forwarding.forward(arrival)
 
-    async def _look(self, arrival: Arrival) -> None:
-        """Read what the choice needs, then go on."""
-        with self._forwarding.hold(), trio.move_on_after(self._settings.connect_timeout_s) as timeout:
-            try:
+    async def _look(self, arrival: Arrival, place: Place["_Unread"]) -> None:
+        """Read what the choice needs, then go on; a newcomer may displace the client meanwhile."""
+        scope = place.owner.scope
+        try:
+            with scope, trio.move_on_after(self._settings.connect_timeout_s) as timeout:
+                await trio.lowlevel.wait_readable(arrival.client)
+                place.heard()
                 connect = await self._read(arrival)
-            except WrongFirstBytes as error:
-                self._forwarding.refuse(arrival, str(error))
-                return
-            except (OSError, trio.BrokenResourceError):
-                self._forwarding.refuse(arrival, "failed")
-                return
-        if timeout.cancelled_caught:
-            self._forwarding.refuse(arrival, "silent")
+        except WrongFirstBytes as error:
+            self._forwarding.refuse(arrival, str(error))
+            return
+        except (OSError, trio.BrokenResourceError):
+            self._forwarding.refuse(arrival, "failed")
+            return
+        finally:
+            place.leave()
+        if scope.cancelled_caught or timeout.cancelled_caught:
+            self._forwarding.refuse(arrival, "full" if scope.cancelled_caught else "silent")
             return
         if connect is None and self._reads[arrival.settings.name]:
             self._forwarding.refuse(arrival, "gone")
@@ -292,6 +332,7 @@ class BalanceService:
 
     def _register_metrics(self) -> None:
         metrics, forwarding = self._process.metrics, self._forwarding
+        metrics.pool("balancer_arrivals", lambda: self._unread.counts)
         metrics.counter(
             "balancer_picks_total",
             "Clients that an edge took, by edge and way.",

@@ -25,6 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from access.files import AccessFileError, read_access_file
 from access.identity.certificates import NameKind, certificate_facts
 from access.identity.principal import name_fault
+from conf.admission import POOLS, AdmissionPool, KnownAddresses
+from conf.admitted import NotAdmitted, place_for
 from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, PubAck, encode
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import QUEUED_MAX, SESSION_S_MAX, SILENCE_S
@@ -36,7 +38,6 @@ __all__ = ["DTLS_BYTES", "DtlsFiles", "DtlsSocket"]
 DTLS_BYTES = 37  # added to a packet: record head 13, nonce 8, tag 16
 HANDSHAKE_S = 20.0
 FLUSH_S = 1.0
-HANDSHAKES_MAX = 1_000  # at once
 ARRIVED_MAX = 4_096  # packets that wait for the node
 FILE_BYTES_MAX = 1024 * 1024
 DTLS_1_2 = 0xFEFD
@@ -131,6 +132,8 @@ class DtlsSocket:
     Attributes:
         endpoint: The socket's own address.
         counts: Packets in and out, handshakes, and what was dropped, by reason.
+        known: Addresses of devices that authenticated here.
+        handshakes: Their places, of sessions that others open here.
     """
 
     def __init__(
@@ -159,7 +162,8 @@ class DtlsSocket:
         self._by_endpoint: dict[Endpoint, _Session] = {}
         self._own: dict[Endpoint, _Session] = {}  # that this end opened
         self._numbers = itertools.count(1)
-        self._handshakes = 0
+        self.known = KnownAddresses()
+        self.handshakes: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["dtls_handshakes"], self.known.knows)
         self._arrived: list[tuple[Peer, str, bytes]] = []
         self._stirred = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -245,17 +249,18 @@ class DtlsSocket:
             del self._own[endpoint]
 
     async def _serve(self, channel: trio.DTLSChannel) -> None:
-        if self._handshakes >= HANDSHAKES_MAX:
+        endpoint = _endpoint(channel.peer_address)
+        address = str(ipaddress.ip_address(endpoint.ip))
+        try:
+            with place_for(self.handshakes, trio.current_time(), address) as place:
+                place.heard()  # its ClientHello came, with the cookie that its address got
+                shown = await self._shake(channel, _device)
+        except NotAdmitted:
             self.counts["handshakes_full"] += 1
             return
-        endpoint = _endpoint(channel.peer_address)
-        self._handshakes += 1
-        try:
-            shown = await self._shake(channel, _device)
-        finally:
-            self._handshakes -= 1
         if shown is None:
             return
+        self.known.add(shown.name, address, trio.current_time())
         session, number = _Session(), next(self._numbers)
         self._sessions[number] = session
         former = self._by_endpoint.get(endpoint)

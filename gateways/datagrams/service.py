@@ -282,6 +282,8 @@ def _register(metrics: Metrics, loop: _Loop) -> None:
         lambda: {(name,): float(count) for name, count in node.figures.items()},
         ("what",),
     )
+    if isinstance(port, DtlsSocket):
+        metrics.pool("dtls_handshakes", lambda: port.handshakes.counts)
     cluster = loop.cluster
     if cluster is not None:
         metrics.counter(

@@ -248,3 +248,16 @@ def test_certificates_are_replaced_at_a_signal(cluster: LocalCluster, tmp_path: 
             assert served(ports["plain"]) == after
         assert alive(stays) == 1 and process.poll() is None
         close(stays)
+
+
+def test_a_client_gets_in_beside_idle_connections(cluster: LocalCluster) -> None:
+    """NIST: protect. More silent connections than the balancer holds: a newcomer displaces the oldest of them."""
+    listeners = {"plain": {"port": free_port(), "opaque": False}}
+    with balancer(cluster, "crowded", listeners=listeners, forward="relay", policy="sticky", connections_max=10) as (
+        _,
+        ports,
+    ):
+        idle = [socket.create_connection(("127.0.0.1", ports["plain"]), PATIENCE_S) for _ in range(40)]
+        clients = [connect(ports["plain"], f"crowded-{number}") for number in range(3)]
+        assert alive(clients) == 3
+        close([*idle, *clients])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -11,6 +13,7 @@ import pytest
 import trio
 
 from access.files import AccessFileError
+from conf.admission import POOLS
 from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
 from gateways.datagrams.messages import Body, Packet, PubAck, PubConnect, Publish
 from gateways.datagrams.node_events import Sent
@@ -21,6 +24,7 @@ from tests.gateways.datagrams.test_processes import ROOT, command, node_process
 from tests.patience import PATIENCE_S
 
 pytest.importorskip("OpenSSL", reason="package pyOpenSSL is not installed")
+from OpenSSL import SSL
 
 
 class End:
@@ -77,6 +81,42 @@ async def test_a_session_carries_both_ways(tmp_path: Path) -> None:
         node.send(peer, Publish("a", bytes(1160)))
         node.send(Peer(node.port.endpoint), PubAck(0))
         assert node.port.counts["too_large"] == node.port.counts["no_session"] == 1
+
+
+async def half_a_handshake(node: End, source: str) -> None:
+    """Show the node a ClientHello with its cookie, from an address, and say no more: a relay that loses the rest."""
+    files_side, far = trio.socket.socket(type=socket.SOCK_DGRAM), trio.socket.socket(type=socket.SOCK_DGRAM)
+    with files_side, far:
+        await files_side.bind(("127.0.0.1", 0))
+        await far.bind((source, 0))
+        to = (str(ipaddress.ip_address(node.port.endpoint.ip)), node.port.endpoint.port)
+        client = trio.DTLSEndpoint(trio.socket.socket(type=socket.SOCK_DGRAM))
+        context = SSL.Context(SSL.DTLS_METHOD)
+        before = len(node.port.handshakes) + sum(node.port.handshakes.counts.values())
+        with client, client.connect(files_side.getsockname(), context) as channel:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.do_handshake)
+                for answers in (1, 0):  # the hello and its cookie, then the hello with it
+                    hello, back = await files_side.recvfrom(2_000)
+                    await far.sendto(hello, to)
+                    if answers:
+                        await files_side.sendto(await far.recv(2_000), back)
+                while len(node.port.handshakes) + sum(node.port.handshakes.counts.values()) == before:
+                    await trio.sleep(0.005)
+                nursery.cancel_scope.cancel()
+
+
+async def test_a_device_gets_in_beside_half_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NIST: protect. Twice as many as there are places, each from an address of its own, of 20 s each."""
+    monkeypatch.setitem(POOLS, "dtls_handshakes", POOLS["dtls_handshakes"]._replace(places_max=8, patience_s=0.0))
+    signer = Authority(tmp_path)
+    async with pair(signer.files(["west"], [LOOPBACK]), signer.files(["pump"])) as (node, device):
+        for number in range(8):
+            await half_a_handshake(node, f"127.0.9.{number + 1}")
+        assert len(node.port.handshakes) == 4 and node.port.handshakes.counts == {"displaced_slow": 4}
+        device.send(Peer(node.port.endpoint), PubConnect("a"))
+        assert (await node.wait())[1:] == ("pump", PubConnect("a"))
+        assert node.port.counts["handshakes_full"] == 5 and node.port.known.knows("127.0.0.1", trio.current_time())
 
 
 async def refused(node_files: DtlsFiles, device_files: DtlsFiles) -> tuple[End, End]:
