@@ -4,6 +4,7 @@ The service evaluates them over what the nodes answer; ``python -m stratamq.manu
 Prometheus. An alarm begins when its condition has held for its time, and ends with it. Sans-IO.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,7 +25,9 @@ CANARIES = "stratamq_canary_failures_total"
 CONNECTS = "stratamq_connects_total"
 DROPS = "stratamq_messages_dropped_total"
 SLOW_SYNCS, SYNCS = "stratamq_store_slow_syncs_total", "stratamq_store_syncs_total"
+ADMISSION = "stratamq_admission_ended_total"
 CLOCK = "stratamq_clock_seconds"
+DISPLACED_MIN = 20  # unauthenticated connections of one node in five minutes, which were displaced or refused
 REFUSED_MIN = 20  # connects in five minutes: a few wrong passwords are no alarm
 DISK_FREE = "stratamq_disk_free_bytes / stratamq_disk_bytes"
 FULL, LAG, TURN = "stratamq_store_full", "stratamq_partition_lag_ops", "stratamq_turn_longest_seconds"
@@ -207,7 +210,18 @@ def _gossip(sight: Sight) -> Found:
         yield "gossip", f"{nodes} see {least:.0f} members, others {most:.0f}"
 
 
-GROWING = frozenset((CANARIES, CONNECTS, DROPS, SLOW_SYNCS, SYNCS))
+def _admission(sight: Sight) -> Found:
+    for node, grown in sight.grown.items():
+        pools: Counter[str] = Counter()
+        for key, count in grown.items():
+            if key.startswith(ADMISSION) and 'reason="silent"' not in key:
+                pools[key.partition('pool="')[2].partition('"')[0]] += int(count)
+        for pool, count in pools.items():
+            if count > DISPLACED_MIN:
+                yield f"{node} {pool}", f"{count} in the last five minutes"
+
+
+GROWING = frozenset((ADMISSION, CANARIES, CONNECTS, DROPS, SLOW_SYNCS, SYNCS))
 ALARMS = (
     Alarm(
         "node_down", "critical", 5, "A node does not answer", "start it; `stratamq node list` shows its state",
@@ -277,6 +291,11 @@ ALARMS = (
         "connects_refused", "warning", 60, "Most connects are refused", "`stratamq journal` shows whose, and why",
         f'sum(increase({CONNECTS}{{result="refused"}}[5m])) > {REFUSED_MIN} and '
         f'sum(increase({CONNECTS}{{result="refused"}}[5m])) > sum(increase({CONNECTS}[5m])) / 2', _refused,
+    ),
+    Alarm(
+        "unauthenticated_crowd", "warning", 60, "Connections that do not authenticate displace each other",
+        "find their addresses at the node (`ss -tn`, `ss -un`) and drop them with a packet filter",
+        f'sum by (instance, node, pool) (increase({ADMISSION}{{reason!="silent"}}[5m])) > {DISPLACED_MIN}', _admission,
     ),
     Alarm(
         "moves_stalled", "warning", 900, "A rebalance does not go on", "`stratamq ring status` shows what it waits for",

@@ -60,6 +60,9 @@ def counted(**counters: float) -> dict[str, SeenStats]:
         "full": 'stratamq_messages_dropped_total{reason="queue_full"}',
         "refused": 'stratamq_connects_total{result="refused",reason_code="0x86"}',
         "accepted": 'stratamq_connects_total{result="accepted",reason_code="0x00"}',
+        "displaced": 'stratamq_admission_ended_total{pool="edge_clients",reason="displaced_slow"}',
+        "no_place": 'stratamq_admission_ended_total{pool="edge_clients",reason="refused"}',
+        "silent": 'stratamq_admission_ended_total{pool="edge_links",reason="silent"}',
         "syncs": "stratamq_store_syncs_total",
         "slow": "stratamq_store_slow_syncs_total",
     }
@@ -90,6 +93,16 @@ def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
     assert last == set()
     began_anew = {"e1": msgspec.structs.replace(counted(canaries=5.0)["e1"], incarnation=2)}
     assert names(710, began_anew) == set()
+
+
+def test_displaced_and_refused_connections_of_one_pool_are_an_alarm() -> None:
+    """Those that were silent are not: a port ends them without need."""
+    alarms, growth = Alarms(), Growth(GROWING)
+    calm = counted(displaced=0.0, no_place=0.0, silent=0.0)
+    crowded = counted(displaced=15.0, no_place=15.0, silent=900.0)
+    for now_s, stats in ((0, calm), (10, crowded), (80, crowded)):
+        alarms.look(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
+    assert [(one.name, one.about) for one in alarms.active] == [("unauthenticated_crowd", "e1 edge_clients")]
 
 
 def test_conditions_of_gauges() -> None:
