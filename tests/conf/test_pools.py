@@ -1,0 +1,80 @@
+"""Each port that accepts strangers has a pool, and each pool a row in docs/security.md, a metric and an attack."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from conf.admission import POOLS
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("access", "admin", "conf", "edge", "gateways", "jobs", "membership", "router", "storage", "stratamq", "wire")
+SOURCES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for room in ROOMS
+    for path in sorted((ROOT / room).rglob("*.py"))
+}
+ROWS = {
+    row[0]: row[1:]
+    for row in re.findall(
+        r"^\| `(\w+)` \| (.*?) \| ([\d ]+\d)\b.*? \| ([\d ]+) \| (?:.*?) \| `([\w/.:]+)` \|$",
+        (ROOT / "docs" / "security.md").read_text(encoding="utf-8"),
+        re.M,
+    )
+}
+ACCEPTS = r"\.accept\(\)|open_tcp_listeners\(|serve_tcp\(|serve_listeners\(|DTLSEndpoint\(|accept_one\(|start_server\("
+# What accepts connections, and the pools that bound those which have not authenticated.
+PORTS: dict[str, tuple[str, ...]] = {
+    "conf/admitted.py": ("node_links", "federation_links", "gossip_exchanges", "admin_connections", "node_pages"),
+    "edge/hot/descriptors.py": ("edge_links", "edge_clients"),
+    "edge/hot/sockets.py": ("edge_links", "edge_clients"),
+    "edge/listeners/listeners.py": ("edge_clients",),
+    "gateways/balancer/doors.py": ("balancer_arrivals",),
+    "gateways/datagrams/dtls.py": ("dtls_handshakes",),
+    "gateways/federation/service.py": ("federation_links",),
+    "wire/links/hub.py": ("node_links",),
+    # Sockets in a folder of this user: whoever connects has shown by the file's mode, or SO_PEERCRED, who it is.
+    "edge/listeners/hand_over_socket.py": (),
+    "gateways/balancer/status.py": (),
+    "gateways/bridges/service.py": (),
+}
+
+
+def calls(name: str) -> list[str]:
+    """Return the first arguments of all calls of a function or method, as text."""
+    found = []
+    for text in SOURCES.values():
+        if name not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name and node.args:
+                found.append(ast.unparse(node.args[0]))
+    return found
+
+
+def test_each_port_that_accepts_is_listed_with_its_pools() -> None:
+    """NIST: identify. A new one fails here until it has a pool, or a reason."""
+    accepting = {path for path, text in SOURCES.items() if re.search(ACCEPTS, text)}
+    assert accepting == set(PORTS)
+    assert {pool for pools in PORTS.values() for pool in pools} | {"admin_requests"} == set(POOLS)
+
+
+def test_each_pool_is_used_shown_and_described() -> None:
+    """NIST: identify. By name in the sources, on the metrics page, and in the table with its numbers."""
+    used = set(re.findall(r'POOLS\["(\w+)"\]', "".join(SOURCES.values())))
+    shown = {name.strip("'") for name in calls("pool")}
+    assert used == set(POOLS) and shown >= set(POOLS) and set(ROWS) == set(POOLS)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_is_attacked_by_the_test_that_its_row_names(name: str) -> None:
+    """NIST: identify. The numbers of the row are those of the pool, and its test exists."""
+    _, places, share, test = ROWS[name]
+    bounds = POOLS[name]
+    assert (int(places.replace(" ", "")), int(share.replace(" ", ""))) == (bounds.places_max, bounds.share_max)
+    path, _, function = test.partition("::")
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert any(node.name == function and "NIST: protect" in (ast.get_docstring(node) or "") for node in found)
+    assert bounds.share_max <= bounds.places_max // 4 and bounds.places_max >= 4
