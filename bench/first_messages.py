@@ -3,7 +3,10 @@
     python -m bench.first_messages ../other                     1 000 new topics a second: each is asked for alone
     python -m bench.first_messages ../other --rate 5000         in company
     python -m bench.first_messages ../other --known             the same messages on topics that are known
+    python -m bench.first_messages ../other --burst 150000      N new topics on one connection without a pause
 
+A burst is QoS 0, with a PINGREQ each 0.25 s between the messages. It shows topics a second and the longest time from
+PINGREQ in the socket's buffer to PINGRESP.
 QoS 1 without subscribers, over 100 connections in turn: PUBACK shows that the topic's Route was there. The clusters are
 on CPU 0, the generator on CPU 1; the idle cluster waits.
 """
@@ -25,6 +28,8 @@ from bench.hot import make_certificate
 CONNECTIONS = 100
 PAYLOAD = b"x" * 64
 PATIENCE_S = 20.0  # for what is late
+BURST_S = 600.0
+PING_S = 0.25
 
 
 def _packet(first_byte: int, body: bytes) -> bytes:
@@ -80,6 +85,56 @@ def publish(port: int, rate: float, count: int, *, known: bool) -> list[float]:
     return sorted(took)
 
 
+def burst(port: int, count: int) -> tuple[float, list[float]]:
+    """Publish to ``count`` new topics over one connection; return topics a second, and seconds until each PINGRESP."""
+    run = f"{time.time_ns() & 0xFFFFFFFF:x}"
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(_packet(0x10, _text("MQTT") + b"\x04\x02\x00\x00" + _text(f"b{run}")))
+    assert connection.recv(4)[3] == 0, "refused"
+    connection.setblocking(False)
+    pinged: list[float] = []
+    took: list[float] = []
+    data, sent, asked = b"", 0, 0.0
+    began = time.perf_counter()
+    while time.perf_counter() < began + BURST_S:
+        if len(data) < 65_536 and sent <= count:
+            for number in range(sent, min(sent + 500, count)):
+                data += _packet(0x30, _text(f"burst/{run}/device/{number}") + b"21.5")
+            sent += 500
+            if sent > count:
+                data += _packet(0x32, _text(f"burst/{run}/last") + b"\x00\x01" + b"x")
+        if time.perf_counter() - asked > PING_S and not any(since == 0 for since in pinged):
+            asked = time.perf_counter()
+            data, at = data + b"\xc0\x00", len(data) + 2
+            pinged.append(0)
+        readable, writable, _ = select.select([connection], [connection] if data else [], [], 0.01)
+        if writable:
+            taken = connection.send(data)
+            data = data[taken:]
+            if pinged and pinged[-1] == 0:
+                at -= taken
+                if at <= 0:
+                    pinged[-1] = time.perf_counter()
+        if readable:
+            answer = connection.recv(65_536)
+            now = time.perf_counter()
+            took += [now - pinged[len(took) + place] for place in range(answer.count(b"\xd0\x00"))]
+            if b"\x40\x02\x00\x01" in answer:
+                connection.close()
+                return count / (now - began), took
+    connection.close()
+    return 0.0, took
+
+
+def bursts(clusters: list[Cluster], count: int, runs: int) -> None:
+    """Print the figures of alternating bursts at both clusters."""
+    for _ in range(runs):
+        for name, cluster in zip(("this tree", "the other"), clusters, strict=True):
+            rate, took = burst(cluster.ports("plain")[0], count)
+            waited = f"{max(took, default=0) * 1000:.0f} ms" + ("" if rate else f", unfinished after {BURST_S:.0f} s")
+            print(f"{name:10} {rate:.0f} topics a second; PINGRESP at most {waited}")
+
+
 def _used_us(cluster: Cluster) -> dict[str, float]:
     return {
         node: sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1000
@@ -95,6 +150,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_500)
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--known", action="store_true", help="topics that are known after the first round")
+    parser.add_argument("--burst", type=int, default=0, help="new topics on one connection, nothing else")
     arguments = parser.parse_args()
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     folder = Path(tempfile.mkdtemp(prefix="stratamq-bench-"))
@@ -105,6 +161,9 @@ def main() -> None:
         os.sched_setaffinity(0, {1})
         for cluster in clusters:
             publish(cluster.ports("plain")[0], 500, 300, known=False)
+        if arguments.burst:
+            bursts(clusters, arguments.burst, arguments.runs)
+            return
         for turn in range(arguments.runs):
             for index in (1, 0) if turn % 2 else (0, 1):
                 before = _used_us(clusters[index])

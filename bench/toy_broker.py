@@ -45,6 +45,7 @@ class ToyHandler:
         self.ended: list[tuple[Any, int]] = []
         self.inbounds: list[Any] = []
         self.misses: list[bytes] = []
+        self.prefetched: list[bytes] = []
         self.held: dict[Any, list[tuple[Any, bytes]]] = {}  # copies of each subscriber that has to wait
         self.session_options: dict[str, Any] = {}
         self.attach: Callable[[Any, int], Any] | None = None
@@ -149,6 +150,11 @@ class ToyHandler:
         extra = self.extra_route(topic) if self.extra_route is not None else {}
         self.hot.install_route(topic, self.modules.state.Route(topic, self.subscribers(topic), **extra))
         self.hot.resume(conn)
+
+    def prefetch(self, conn: Any, topics: list[bytes]) -> int:
+        del conn
+        self.prefetched += topics
+        return len(topics)
 
     def refresh(self, route: Any) -> Any:
         self.hot.keep_route(route)

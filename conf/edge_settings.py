@@ -319,6 +319,13 @@ class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid
         description="bytes held for all clients: half packets, unsent output, waiting messages; above 70 % new "
         "ones get 0x89, above 85 % those with most are cut (0x97); 0: half of what the cgroup, or the machine, has",
     )
+    read_ahead_bytes_max: int = Field(
+        default=64 * MIB,
+        ge=0,
+        le=16 << 30,
+        description="bytes read behind waiting packets, of all clients, so that PINGREQ is answered and routes are "
+        "prefetched; one client gets at most a quarter of what is left; 0 or half of memory_max held: none",
+    )
     routes_bytes_max: int = Field(
         default=256 * MIB,
         ge=MIB,

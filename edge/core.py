@@ -1,8 +1,7 @@
-"""The edge's core: what the hot loop hands over, decided. Sans-IO, synchronous, one object per edge process.
+"""Core of an edge process: one synchronous sans-IO object that handles calls of the hot loop and messages of nodes.
 
-It answers packets that are not per-message traffic, keeps the route cache, follows the map, and talks to routers and
-partitions. Its parts do the work; this file joins them: which takes which call of the loop and which node's message.
-Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+It answers packets that are not per-message traffic, caches routes, follows the map, and sends messages to routers and
+partitions. This file connects its parts. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 from collections.abc import Callable
@@ -192,6 +191,7 @@ class EdgeCore:
         self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
         answers, acting = OrderAnswers(node), (sending, self.recording, self.conduct, self._absent)
         self.publishing = Publishing(node, hot, clients, routes, *acting, answers)
+        self.prefetch: Callable[[Conn, list[bytes]], int] = self.publishing.prefetch  # of Handler
         self.given_up: Callable[[bytes, bytes, int], None] = self.publishing.given_up  # of Handler
         self._redispatching = Redispatching(node, hot, routes, self.picking, answers)
 

@@ -117,6 +117,11 @@ def expose_traffic(
         ("direction",),
     )
     metrics.gauge(
+        "read_ahead_bytes",
+        "Bytes of clients that are read behind waiting packets.",
+        lambda: float(counters()["read_ahead_bytes"]),
+    )
+    metrics.gauge(
         "subscriptions",
         "Subscriptions of the ephemeral sessions here.",
         lambda: {("ephemeral",): float(len(local) - local.shared), ("ephemeral_shared",): float(local.shared)},

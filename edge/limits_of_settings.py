@@ -36,6 +36,7 @@ def hot_limits(settings: EdgeSettings) -> HotLimits:
         publish_rate_max=settings.publish_rate_max,
         packet_timeout_ns=int(settings.packet_timeout_s * NS),
         packet_rate_min=settings.packet_rate_min,
+        read_ahead_bytes_max=settings.read_ahead_bytes_max,
         user_property_bytes_max=settings.user_property_bytes_max,
         user_properties_max=settings.user_properties_max,
         pacing_ns=settings.pacing_us_max * 1000,

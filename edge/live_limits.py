@@ -60,6 +60,7 @@ LIVE = (
     "will_rate_max",
     "packet_timeout_s",
     "packet_rate_min",
+    "read_ahead_bytes_max",
 )
 OF_TOPICS = ("topic_levels_max", "topic_bytes_max")
 

@@ -4,6 +4,9 @@ from edge.hot.deliver cimport drain_pending
 from edge.hot.forwarded cimport receive_link
 from edge.hot.inbound cimport fail
 from edge.hot.layout cimport BY_PEER, BY_US, FAILED
+from edge.hot.parked_input cimport (
+    answer_pings, drop_pieces, keep_piece, may_read_ahead, next_piece, count_parsed
+)
 from edge.hot.memory cimport count_held, forget_waiting, share_of
 from edge.hot.output cimport (
     drained, mark_dirty, output_of, pending_output, release_waiters, take_dirty, unlink_dirty, unpark
@@ -19,6 +22,7 @@ cdef class Connections(HotState):
     cdef object feed_link(self, Conn conn, bytes data)
     cdef object parse_kept(self, Conn conn)
     cdef object keep_rest(self, Conn conn, bytes data, Py_ssize_t consumed, bint begins)
+    cdef object answer_parked_pings(self, Conn conn)
     cdef object parsed(self, Conn conn, Py_ssize_t consumed, bint begins)
     cdef object call_closed(self)
     cdef object let_go(self, Conn conn)

@@ -13,7 +13,7 @@ open: ``version`` 3 to 5, or a ``peer``:
     packet unless it is parked.
     -> parked; closed.
 parked: a bit of ``parked`` is set:
-    Nothing is parsed, and nothing read above the bound of ``partial``; each bit has one owner that clears it:
+    Nothing is parsed; bytes that are read go to ``ahead``, and PINGREQ in them is answered. Each bit has one owner:
     HANDLER the core's answer, SLOW the slowest subscriber's output, PEER room in the outboxes, QUOTA an
     acknowledgement, RATE the clock, OUTPUT its own reading.
     -> open, when the last bit goes; closed.
@@ -57,6 +57,7 @@ if not cython.compiled:
         unlink_dirty,
         unpark,
     )
+    from edge.hot.parked_input import answer_pings, count_parsed, drop_pieces, keep_piece, may_read_ahead, next_piece
     from edge.hot.parse import count_bytes, parse, pause
     from edge.hot.purses import charge_asked
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT
@@ -133,8 +134,12 @@ class Connections(HotState):
         """Have a client use up what its address may send in all; None: it may send as if it were alone."""
         conn.purse = purse
 
+    def reads_ahead(self, conn: Conn) -> bool:
+        """Whether a parked client may be fed."""
+        return bool(may_read_ahead(self, conn))
+
     def feed(self, conn: Conn, data: bytes) -> None:
-        """Take bytes that arrived; while ``conn.parked`` or after a close nothing must be fed."""
+        """Take bytes that arrived; while ``conn.parked`` only what ``reads_ahead`` allows, after a close nothing."""
         if conn.closed:
             return
         # Before CONNECT or HELLO the time runs from accept, whatever trickles in.
@@ -156,6 +161,10 @@ class Connections(HotState):
         """Parse what came, behind what was kept."""
         kept: cython.Py_ssize_t = len(conn.partial)
         consumed: cython.Py_ssize_t
+        if (conn.parked != 0 and conn.version != 0) or (conn.ahead is not None and conn.ahead.bytes > 0):
+            keep_piece(self, conn, data)
+            count_held(self, conn)
+            return
         if kept > 0:
             data = conn.partial + data
             if conn.parked != 0 or len(data) < conn.needed:
@@ -191,7 +200,16 @@ class Connections(HotState):
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
         self.parsed(conn, consumed, begins)
+        if conn.ahead is not None and conn.ahead.bytes > 0:
+            next_piece(self, conn)
+        if conn.parked != 0:
+            self.answer_parked_pings(conn)
         count_held(self, conn)
+
+    def answer_parked_pings(self, conn: Conn) -> None:
+        """Answer the PINGREQs behind the packet that parked a connection."""
+        if conn.partial and not conn.closed and conn.version != 0 and not conn.is_link:
+            answer_pings(self, conn)
 
     def parsed(self, conn: Conn, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
         """Charge what was parsed; a packet that begins behind it, or with the first bytes, has its time from now."""
@@ -199,6 +217,8 @@ class Connections(HotState):
             count_bytes(self, conn, consumed)
         if consumed > 0 or begins:
             conn.packet_begun_ns = self.now_ns
+        if conn.ahead is not None:
+            count_parsed(conn, consumed)
         if conn.metered and consumed > 0:
             self.handler.sent(conn, consumed)
 
@@ -338,6 +358,8 @@ class Connections(HotState):
         conn.closed = True
         conn.why = why
         conn.partial = b""
+        if conn.ahead is not None:
+            drop_pieces(self, conn)
         conn.ack_queue = None
         conn.received = None
         conn.origins = None

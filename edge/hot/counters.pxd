@@ -26,6 +26,7 @@ cdef class Counters:
     cdef readonly unsigned long long excess_begun
     cdef readonly unsigned long long refused_behind
     cdef readonly unsigned long long slow_packets
+    cdef readonly unsigned long long pings_early
     cdef readonly unsigned long long turns
     cdef readonly unsigned long long dropped_slow
     cdef readonly unsigned long long dropped_closed

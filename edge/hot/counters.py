@@ -33,6 +33,7 @@ COUNTERS = (
     "excess_begun",
     "refused_behind",
     "slow_packets",
+    "pings_early",
     "turns",
     "dropped_slow",
     "dropped_closed",
@@ -83,6 +84,7 @@ class Counters:
         self.excess_begun = 0
         self.refused_behind = 0
         self.slow_packets = 0
+        self.pings_early = 0
         self.turns = 0
         self.dropped_slow = 0
         self.dropped_closed = 0

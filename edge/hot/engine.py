@@ -77,7 +77,8 @@ class Engine(Peering):
                 conn.ready = False
                 if not conn.closed and conn.parked == 0:
                     self.parse_kept(conn)
-                    if not conn.hearing and not conn.closed and (conn.parked == 0 or not conn.partial):
+                    at_end = not (conn.hearing or conn.closed or conn.ready)
+                    if at_end and (conn.parked == 0 or not conn.partial):
                         self.forget(conn, BY_PEER)
                 mark_dirty(self, conn)
             # Half of a turn is for what comes now: else each takes one event, and others wait for seconds behind
@@ -208,5 +209,6 @@ class Engine(Peering):
         figures["routes"] = len(self.routes)
         figures["outbox_bytes"] = self.outbox_bytes
         figures["held_bytes"] = self.held_bytes
+        figures["read_ahead_bytes"] = self.read_ahead_bytes
         figures["output_high"] = len(self.high)
         return figures

@@ -53,6 +53,12 @@ class Handler(Protocol):
         Parked *before* the packet: install_route, then resume, and the packet is parsed again.
         """
 
+    def prefetch(self, conn: Conn, topics: list[bytes]) -> int:
+        """Request the Routes of topics that ``conn`` publishes to behind one that it misses.
+
+        Topics are valid UTF-8 without wildcards. No packet waits for them. Returns how many of the first were taken.
+        """
+
     def fenced(self, conn: Conn) -> None:
         """A QoS >= 1 PUBLISH came without a lease; parked before the packet until ``resume``."""
 

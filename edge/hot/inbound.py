@@ -86,6 +86,7 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int, retain: 
         conn.parked |= PARK_HANDLER
         hot.handler.miss(conn, topic)
         if conn.parked != 0 or conn.closed:
+            hot.missed = True
             mark_dirty(hot, conn)
             return None
         route = known_route(hot, topic)

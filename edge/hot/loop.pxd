@@ -7,6 +7,7 @@ from edge.hot.linux cimport (
     epoll_event, epoll_wait, itimerspec, only_thread, read, recv, timerfd_create, timerfd_settime, wait_ns
 )
 from edge.hot.output cimport mark_dirty
+from edge.hot.parked_input cimport may_read_ahead
 from edge.hot.memory cimport count_held
 from edge.hot.pacing cimport Pacing, after_turn, gap_ns
 from edge.hot.parse cimport park_unread, parse
@@ -51,6 +52,7 @@ cdef class Loop(Sockets):
     cdef object sweep(self, long long now_ns)
     cdef object conn_event(self, int fd, unsigned int events)
     cdef object read(self, Conn conn)
+    cdef object ended(self, Conn conn)
     cdef object grow(self, Py_ssize_t count)
     cdef object take_input(self, Conn conn, Py_ssize_t kept, Py_ssize_t count)
     cdef object read_tls(self, Conn conn)

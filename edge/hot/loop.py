@@ -24,6 +24,7 @@ if not cython.compiled:
     from edge.hot.memory import count_held
     from edge.hot.output import mark_dirty
     from edge.hot.pacing import after_turn, gap_ns
+    from edge.hot.parked_input import may_read_ahead
     from edge.hot.parse import park_unread, parse
     from edge.hot.sockets import (
         EPOLLERR,
@@ -321,7 +322,7 @@ class Loop(Sockets):
             self.flush_conn(conn, True)
         if conn.closed:
             self.discard(conn)
-        elif events & EPOLLIN and conn.parked == 0:
+        elif events & EPOLLIN and (conn.parked == 0 or may_read_ahead(self.hot, conn)):
             self.read(conn)
         elif events & (EPOLLERR | EPOLLHUP):
             self.hot.end_of_file(conn)
@@ -345,9 +346,9 @@ class Loop(Sockets):
         kept: cython.Py_ssize_t
         wanted: cython.Py_ssize_t = RECEIVE_BYTES
         count: cython.Py_ssize_t
-        if conn.closed or conn.parked != 0 or conn.ready or conn.fd < 0:
+        if conn.closed or conn.ready or conn.fd < 0 or (conn.parked != 0 and not may_read_ahead(hot, conn)):
             return
-        if not conn.is_link:
+        if not conn.is_link and conn.parked == 0:
             if not hot.reading:
                 mark_dirty(hot, conn)  # the flush asks epoll for no more of it
                 return
@@ -356,8 +357,8 @@ class Loop(Sockets):
         if conn.tls is not None:
             self.read_tls(conn)
             return
-        kept = len(conn.partial) if not conn.is_link and conn.filter is None else 0
-        if conn.needed > kept + wanted:
+        kept = len(conn.partial) if not conn.is_link and conn.filter is None and conn.parked == 0 else 0
+        if conn.parked == 0 and conn.needed > kept + wanted:
             wanted = min(conn.needed - kept, RECEIVE_BYTES_MAX)
         if kept + wanted > self.capacity:
             self.grow(kept + wanted)
@@ -375,9 +376,15 @@ class Loop(Sockets):
             except OSError:
                 count = 0
         if count == 0:
-            hot.end_of_file(conn)
+            self.ended(conn)
             return
         self.take_input(conn, kept, count)
+
+    def ended(self, conn: Conn) -> None:
+        """Stop reading: a client closed its side. Packets received before may still wait."""
+        self.hot.end_of_file(conn)
+        if not conn.closed:
+            self.arm(conn, conn.armed & ~EPOLLIN)
 
     def grow(self, count: cython.Py_ssize_t) -> None:
         """Make room for one packet that is larger than the buffer."""
@@ -399,8 +406,8 @@ class Loop(Sockets):
             hot.end_fence(hot.now_ns)
             if conn.closed:
                 return
-        if conn.is_link or conn.filter is not None:
-            hot.feed(conn, bytes(self.view[:count]))
+        if conn.is_link or conn.filter is not None or conn.parked != 0:
+            hot.feed(conn, bytes(self.view[kept:total]))
             return
         if conn.version != 0:  # before CONNECT the time runs from accept, whatever trickles in
             conn.heard_ns = hot.now_ns
@@ -417,6 +424,8 @@ class Loop(Sockets):
             hot.parsed(conn, consumed, kept == 0)
             if consumed < total and not conn.closed:
                 conn.partial = self.data[consumed:total]
+                if conn.parked != 0:
+                    hot.answer_parked_pings(conn)
                 count_held(hot, conn)
             elif conn.held_bytes > 0:
                 count_held(hot, conn)
@@ -431,6 +440,8 @@ class Loop(Sockets):
             hot.parsed(conn, consumed, kept == 0)
             if consumed < total and not conn.closed:
                 conn.partial = data[consumed:]
+                if conn.parked != 0:
+                    hot.answer_parked_pings(conn)
             count_held(hot, conn)
 
     def discard(self, conn: Conn) -> None:
@@ -453,8 +464,9 @@ class Loop(Sockets):
 
     def read_tls(self, conn: Conn) -> None:
         """Receive through OpenSSL: a record at a time, up to the cap of a turn."""
-        hot: Engine = self.hot
-        kept: cython.Py_ssize_t = len(conn.partial) if not conn.is_link and conn.filter is None else 0
+        kept: cython.Py_ssize_t = 0
+        if not conn.is_link and conn.filter is None and conn.parked == 0:
+            kept = len(conn.partial)
         total: cython.Py_ssize_t = kept
         got: cython.Py_ssize_t = 0
         if kept + RECEIVE_BYTES + TLS_RECORD_BYTES > self.capacity:
@@ -479,6 +491,6 @@ class Loop(Sockets):
         if total > kept:
             self.take_input(conn, kept, total - kept)
         if ended and not conn.closed:
-            hot.end_of_file(conn)
+            self.ended(conn)
         elif not conn.closed and conn.tls.pending() > 0:
             self.undecrypted.append(conn)

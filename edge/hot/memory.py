@@ -20,6 +20,8 @@ def count_held(hot: HotState, conn: Conn) -> cython.int:
     held: cython.Py_ssize_t = 0
     if not conn.closed or conn.fd >= 0:
         held = len(conn.partial)
+        if conn.ahead is not None:
+            held += conn.ahead.bytes
         if conn.out is not None:
             held += conn.out.capacity
         if conn.unsent is not None:

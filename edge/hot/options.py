@@ -84,6 +84,7 @@ class HotLimits:
     user_properties_max: int = (
         DEFAULT.user_properties_max
     )  # of one PUBLISH; more is 0x97; 0: as many as those bytes are
+    read_ahead_bytes_max: int = DEFAULT.read_ahead_bytes_max  # of all clients that are parked
     packet_rate_min: int = DEFAULT.packet_rate_min  # bytes a second of a packet that has begun
     pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between turns; 0: off
 

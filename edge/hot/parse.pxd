@@ -5,6 +5,7 @@ from edge.hot.encode cimport walk_properties
 from edge.hot.fanout cimport fan_out_run
 from edge.hot.inbound cimport fail, find_route, park_if_full, single
 from edge.hot.layout cimport MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
+from edge.hot.parked_input cimport prefetch
 from edge.hot.notes cimport note_denied
 from edge.hot.output cimport mark_dirty, output_of, pending_output
 from edge.hot.purses cimport charge_purse
@@ -23,6 +24,7 @@ cdef object pause(HotState hot, Conn conn, long long paid_ns)
 
 
 # private
+cdef Py_ssize_t _prefetch(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 cdef object _cut(HotState hot, Conn conn)
 cdef object _count_rate(HotState hot, Conn conn, long long count)
 cdef int _wrong_start(int first) except -1

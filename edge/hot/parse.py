@@ -20,6 +20,7 @@ if not cython.compiled:
     from edge.hot.layout import MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
     from edge.hot.notes import note_denied
     from edge.hot.output import mark_dirty, output_of, pending_output
+    from edge.hot.parked_input import prefetch
     from edge.hot.purses import charge_purse
     from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
 
@@ -179,6 +180,16 @@ def parse(
     conn.parsing = False
     if conn.publish_gap_ns > 0 or conn.purse is not None:
         _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
+    return _prefetch(hot, conn, data, at, end) if hot.missed else at
+
+
+def _prefetch(
+    hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Prefetch Routes of the topics behind the one that was missed; return where parsing stopped."""
+    hot.missed = False
+    if not conn.closed:
+        prefetch(hot, conn, data, at, end)
     return at
 
 
@@ -298,6 +309,10 @@ def _other(
 
 
 def _ping(hot: HotState, conn: Conn, first: cython.int, length: cython.Py_ssize_t) -> cython.bint:
+    if conn.ahead is not None and conn.ahead.pings > 0 and first == 0xC0 and length == 0:
+        conn.ahead.pings -= 1  # answered while it waited
+        hot.packets_in += 1
+        return True
     if pending_output(conn) > hot.output_high:
         conn.parked |= PARK_OUTPUT
         mark_dirty(hot, conn)

@@ -49,6 +49,14 @@ class Publications(Connections):
         """Return the cached Route, right as of now."""
         return known_route(self, topic)
 
+    def clear_used(self, topic: bytes) -> bool:
+        """Clear the used mark of a Route; return whether its second message, or one since the last call, set it."""
+        route: Route | None = self.routes.get(topic)
+        if route is None or route.uses < 2:
+            return False
+        route.uses = 1
+        return True
+
     def keep_route(self, route: Route) -> None:
         """Say in ``Handler.refresh`` that a Route is right."""
         route.generation = self.generation

@@ -20,12 +20,17 @@ def known_route(hot: HotState, topic: bytes) -> Route | None:
     """Return the Route of a topic that a client may publish with; None: it must be asked for."""
     route: Route | None = hot.routes.get(topic)
     fresh: Route | None
-    if route is None or route.generation == hot.generation:
+    if route is None:
+        return None
+    if route.uses < 2:
+        route.uses += 1
+    if route.generation == hot.generation:
         return route
     fresh = hot.handler.refresh(route)
     hot.turn_bytes += LOOK_UP_BYTES
     if fresh is not None and fresh is not route:
         hot.turn_bytes += SUBSCRIBER_BYTES * len(fresh.subs)
+        fresh.uses = route.uses
     return fresh
 
 

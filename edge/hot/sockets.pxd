@@ -8,6 +8,7 @@ from edge.hot.linux cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
     close_fd, epoll_ctl, epoll_event, send
 )
+from edge.hot.parked_input cimport may_read_ahead
 from edge.hot.memory cimport count_held
 from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
 from edge.hot.state cimport Conn, Peer, UNREGISTERED

@@ -24,6 +24,7 @@ if not cython.compiled:
     from edge.hot.layout import FAILED, SHUTDOWN
     from edge.hot.memory import count_held
     from edge.hot.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
+    from edge.hot.parked_input import may_read_ahead
     from edge.hot.state import UNREGISTERED
 
 if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
@@ -231,7 +232,7 @@ class Sockets:
         """
         wanted: cython.uint = 0
         if self.hot.reading or conn.is_link:
-            wanted = EPOLLIN if conn.parked == 0 else conn.armed & EPOLLIN
+            wanted = EPOLLIN if conn.parked == 0 or may_read_ahead(self.hot, conn) else conn.armed & EPOLLIN
         if blocked:
             wanted |= EPOLLOUT
         if wanted == conn.armed:

@@ -3,6 +3,7 @@ from edge.hot.buffers cimport Buffer, Pool
 from edge.hot.counters cimport Counters
 from edge.hot.durations cimport Durations
 from edge.hot.purses cimport Purse
+from edge.hot.read_ahead cimport ReadAhead
 from edge.hot.round_trips cimport RoundTrips
 
 
@@ -41,6 +42,7 @@ cdef class Conn:
     cdef bint lingering
     cdef bytes partial
     cdef Py_ssize_t needed
+    cdef readonly ReadAhead ahead
     cdef Py_ssize_t packet_bytes_max
     cdef bytes last_topic
     cdef Route last_route
@@ -168,6 +170,7 @@ cdef class Route:
     cdef readonly bint empty
     cdef int asked  # with what a message asks first, so that it lies in one line of the cache
     cdef long long rights_epoch
+    cdef int uses
     cdef unsigned long long decided
     cdef unsigned long long allowed
     cdef long long asked_by
@@ -331,6 +334,7 @@ cdef class HotState(Counters):
     cdef readonly dict routes
     cdef readonly dict local_routes
     cdef long long routes_version
+    cdef bint missed
     cdef readonly long long rights_epoch
     cdef readonly long long generation
     cdef int routes_max
@@ -360,6 +364,8 @@ cdef class HotState(Counters):
     cdef readonly long long lag_after_ns
     cdef readonly Py_ssize_t held_bytes
     cdef Py_ssize_t held_bytes_max
+    cdef readonly Py_ssize_t read_ahead_bytes
+    cdef Py_ssize_t read_ahead_max
     cdef Py_ssize_t run_payload
     cdef Py_ssize_t converted_payload
     cdef Py_ssize_t turn_bytes

@@ -2,8 +2,7 @@
 
 Each class is a C struct when compiled (``state.pxd`` has the C types) and an ordinary class otherwise. Attributes
 without a leading underscore are for the edge core to read; it changes them through ``Engine`` only, unless the
-attribute says otherwise.
-Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+attribute says otherwise. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 from collections import OrderedDict, deque
@@ -16,6 +15,7 @@ from edge.hot.buffers import Buffer, Pool
 from edge.hot.counters import Counters
 from edge.hot.durations import Durations
 from edge.hot.purses import Purse
+from edge.hot.read_ahead import ReadAhead
 from edge.hot.round_trips import RoundTrips
 from wire.links.allowed import may_send
 from wire.links.link import LinkCore
@@ -73,6 +73,7 @@ class Conn:
         self.lingering = False  # stands in HotState.lingering
         self.partial = b""  # bytes read and not parsed
         self.needed = 0  # length of the packet that partial begins, 0 when unknown
+        self.ahead: ReadAhead | None = None  # what was read behind partial
         self.packet_bytes_max = 0
         self.last_topic = b""
         self.last_route: Route | None = None
@@ -110,11 +111,10 @@ class Conn:
         self.heard_ns = 0
         self.silence_ns = self.connect_ns = 0  # how long it may be silent, and without a first packet; 0 for ever
         # Until when its messages, its bytes and what the core charges have used up its rates.
-        self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = 0
+        self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = self.metered = 0  # metered: the core counts its bytes
         self.publish_gap_ns = self.byte_gap_ps = 0  # of its rates, 0: none
         self.purse: Purse | None = None  # that it shares with others of its address
         self.packet_begun_ns = self.close_at_ns = self.why = 0  # first: when the packet that partial begins came
-        self.metered = False  # the core is told how many bytes came
         self.peer: Peer | None = None  # of a link; of a durable session its primary
         self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
         self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
@@ -235,7 +235,7 @@ class Route:
         self.decided = 0  # a bit for each class of rights whose plain publishing here is decided
         self.allowed = 0  # likewise: it may
         self.asked_by = self.asked = 0  # Conn.asks_as, and verdicts, of the last client that was judged by itself
-        self.rights_epoch = 0  # HotState.rights_epoch of all of them
+        self.rights_epoch = self.uses = 0  # HotState.rights_epoch of all of them; uses by messages, up to 2
 
 
 class Inbound:
@@ -447,13 +447,12 @@ class HotState(Counters):
         self.roomy: list[Conn] = []  # of which ``Handler.has_room`` is called in the next turn
         self.gone: list[Conn] = []
         self.closings = 0  # of them, how many more the core is told of in this turn
-        self.high: list[Conn] = []
-        self.lingering: list[Conn] = []
+        self.high, self.lingering = list[Conn](), list[Conn]()
         self.sessions: dict[int, Conn] = {}
         self.direct = False  # sockets: a long run may be sent from the receive buffer
         self.routes: dict[bytes, Route] = {}
         self.local_routes: dict[bytes, Route] = {}
-        self.routes_version = 0  # connections look their Route up again
+        self.routes_version, self.missed = 0, False  # first: connections look their Route up again
         self.rights_epoch = 1  # of rules: verdicts of another one are void, and nothing has this one at first
         self.generation = 0  # of what Routes are made from: older ones are refreshed when they are next used
         self.routes_max = limits.routes_max
@@ -475,7 +474,7 @@ class HotState(Counters):
         self.session_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # publishing session: counters likewise
         self.picked_origins: OrderedDict[tuple[bytes, int], OriginWindow] = OrderedDict()  # share, session: likewise
         self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
-        self.held_bytes_max = 1 << 62
+        self.held_bytes_max, self.read_ahead_bytes = 1 << 62, 0
         self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
         self.turn_bytes_max = limits.turn_bytes_max
         self.permissions_max = limits.permissions_max
@@ -495,5 +494,6 @@ class HotState(Counters):
         self.excess_max, self.excess_bytes_max = limits.receive_excess_messages_max, limits.receive_excess_bytes_max
         self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
         self.packet_timeout_ns, self.packet_rate_min = limits.packet_timeout_ns, limits.packet_rate_min
+        self.read_ahead_max = limits.read_ahead_bytes_max
         self.user_bytes_max = limits.user_property_bytes_max
         self.users_max = limits.user_properties_max or self.user_bytes_max  # none is shorter than four bytes

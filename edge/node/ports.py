@@ -194,6 +194,9 @@ class RouteTable(Protocol):
     def install_route(self, topic: bytes, route: Route) -> None:
         """Cache where a topic goes."""
 
+    def clear_used(self, topic: bytes) -> bool:
+        """Clear the used mark of a topic's Route; return whether it was set."""
+
     def keep_route(self, route: Route) -> None:
         """Say that an older Route is right."""
 

@@ -170,6 +170,20 @@ class Publishing:
         if not self._routes.cache.gathers:
             self._node.wake_lightly()
 
+    def prefetch(self, conn: Conn, topics: list[bytes]) -> int:
+        """Request Routes of topics behind one that is missed, up to the first invalid one; return how many."""
+        del conn
+        limits, cache = self._node.limits, self._routes.cache
+        for taken, topic in enumerate(topics):
+            name = topic.decode()
+            try:
+                validate_topic_name(name, bytes_max=limits.topic_bytes_max, levels_max=limits.topic_levels_max)
+            except MqttError:
+                return taken
+            if not is_reserved(name) and not cache.prefetch(name):
+                return taken
+        return len(topics)
+
     # --- handed over
 
     def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:

@@ -9,12 +9,12 @@ Rules: docs/protocol.md section 3, docs/adr/0023-work-in-slices.md.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from edge.hot.state import Route
 from edge.node.slices import Slices
 from edge.routes.answers import Answer, Answers
 from edge.routes.invalidations import Invalidations
+from edge.routes.missed_topics import MissedTopics
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control
@@ -25,9 +25,7 @@ from wire.messages.routes import Invalidate, Invalidated, Resolve, Resolved
 __all__ = ["RouteCache"]
 
 TOPICS_PER_RESOLVE = 200  # an answer is decoded in one go
-ASKED_PER_TURN = 400
-GATHER_S = 0.001  # about what an answer takes that nobody waits before
-QUESTIONS_ALIKE = 16  # asked with as much company as came before, after more was waited for in vain
+SPARED_MAX = 8  # topics in use that are passed over for each that has to go
 RETRY_S = 0.5
 TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and what it shares with others
 STEPS_MAX = 30  # of a turn, see the two below
@@ -73,8 +71,9 @@ class RouteCache:
         install: Builds and installs a Route from a topic's answer.
         drop: Makes the loop forget a topic's Route.
         check: Makes the loop look at a topic's Route if it is an old one.
+        clear_used: Whether more than one message used a topic's Route lately.
         changed: Makes the loop look at every Route before it uses it.
-        topics_max: Bound of the cache; the oldest goes silently.
+        topics_max: Bound of the cache; the oldest that is not used any more goes silently.
         has_room: Whether the bound in bytes is kept, given those of the topics.
         next_number: Numbers a question; no incarnation of this edge gives a number twice.
     """
@@ -88,6 +87,7 @@ class RouteCache:
         install: Callable[[str, Answer], Route],
         drop: Callable[[str], None],
         check: Callable[[str], object],
+        clear_used: Callable[[str], bool],
         changed: Callable[[], None],
         topics_max: int,
         has_room: Callable[[int], bool],
@@ -100,6 +100,7 @@ class RouteCache:
         self._install = install
         self._drop = drop
         self._check = check
+        self._clear_used = clear_used
         self._changed = changed
         self._max = topics_max
         self._has_room = has_room
@@ -108,8 +109,7 @@ class RouteCache:
         self.wide_delayed = 0
         self._cached: OrderedDict[str, _Cached] = OrderedDict()
         self._void = Invalidations()
-        self._waiting: dict[str, list[Callable[[Route], None]]] = {}  # topic -> who needs it
-        self._fresh: dict[str, None] = {}  # missed, and not asked yet
+        self._misses = MissedTopics()
         self._questions: dict[int, _Question] = {}
         self._probe: tuple[int, Callable[[], None]] = (
             0,
@@ -128,10 +128,6 @@ class RouteCache:
         self._sweeping = False
         self._stale = False  # Routes that nobody uses may hold subscribers that are gone
         self._sweep_at = 0.0
-        self._gather_until = 0.0  # when those that wait for company are asked for; 0: none does
-        self._missed_at = self._asked_at = 0.0  # the first of those; 0: none waits. And the last question
-        self._company = 1  # topics that a question waits for
-        self._alike = 0  # questions left that wait for no more than that
 
     def __len__(self) -> int:
         return len(self._cached)
@@ -144,23 +140,23 @@ class RouteCache:
     @property
     def waits(self) -> bool:
         """Whether something is asked, or could not be asked yet."""
-        return bool(self._questions or self._fresh)
+        return bool(self._questions or len(self._misses))
 
     @property
     def busy(self) -> bool:
         """Whether the next turn has something to do that needs no answer."""
-        return bool(len(self._work)) or len(self._fresh) > ASKED_PER_TURN
+        return bool(len(self._work)) or self._misses.busy(self._asked_topics())
 
     @property
     def gathers(self) -> bool:
         """Whether misses wait for company, and no turn is wanted before ``next_deadline``."""
-        return bool(self._gather_until) and len(self._fresh) < (ASKED_PER_TURN if self._questions else self._company)
+        return self._misses.gathers(bool(self._questions))
 
     def next_deadline(self) -> float:
         """Return when ``flush`` has something to do that needs no answer."""
         at = self._sweep_at if self._sweeping or self._void.waits or self._stale else float("inf")
-        if self._gather_until:
-            at = min(at, self._gather_until)
+        if self._misses.gather_until:
+            at = min(at, self._misses.gather_until)
         return min(at, self._wide_at + 1 / WIDE_PER_S) if self._orders else at
 
     # --- misses
@@ -171,12 +167,15 @@ class RouteCache:
         if answer is not None:
             then(self._install(topic, answer))
             return
-        waiting = self._waiting.get(topic)
-        if waiting is not None:
-            waiting.append(then)
-            return
-        self._waiting[topic] = [then]
-        self._fresh[topic] = None
+        self._misses.need(topic, then)
+
+    def prefetch(self, topic: str) -> bool:
+        """Request the Route of a topic before a message needs it. False: too many are requested."""
+        if not self._misses.has_room(self._max):
+            return False
+        if self.answer(topic) is None:
+            self._misses.prefetch(topic)
+        return True
 
     def answer(self, topic: str) -> Answer | None:
         """Return the cached answer for a topic if it still holds; else forget it."""
@@ -205,37 +204,14 @@ class RouteCache:
         if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
             self._sweep_on()
-        if self._fresh and self._map().base_shards and not self._gathers(now):  # without a map: in a later turn
-            some = list(islice(self._fresh, ASKED_PER_TURN))
-            for topic in some:
-                del self._fresh[topic]
-            self._ask(some, now)
+        if not self._map().base_shards:  # in a later turn
+            return
+        topics = self._misses.take(now, self._asked_topics(), is_asking=bool(self._questions))
+        if topics:
+            self._ask(topics, now)
 
-    def _gathers(self, now: float) -> bool:
-        """Return whether misses wait for company, GATHER_S at most: while others are asked for, or for more to come.
-
-        More is waited for as long as that brings more. Publishers that wait for an answer before they miss again bring
-        as many as before: then so many are waited for, and a lone one is asked for at once.
-        """
-        count = len(self._fresh)
-        first = self._missed_at or now
-        until = now
-        if count < ASKED_PER_TURN and self._questions:
-            until = first + GATHER_S
-        elif count < self._company:
-            until = min(first, self._asked_at) + GATHER_S
-        if now < until:
-            self._missed_at, self._gather_until = first, until
-            return True
-        if count < self._company:
-            self._company, self._alike = count, QUESTIONS_ALIKE
-        elif self._alike:
-            self._alike -= 1
-        elif count > 1:
-            self._company = min(2 * count, ASKED_PER_TURN)
-        self._missed_at = self._gather_until = 0.0
-        self._asked_at = now
-        return False
+    def _asked_topics(self) -> int:
+        return sum(len(question.topics) for question in self._questions.values())
 
     def _ask(self, topics: list[str], now: float) -> None:
         cluster_map = self._map()
@@ -299,8 +275,8 @@ class RouteCache:
         del self._questions[answer.request]
         question.topics = topics[:count]
         if count < len(topics):
-            self._fresh.update((topic, None) for topic in topics[count:] if topic in self._waiting)
-            self._company = 1  # these have waited
+            self._misses.ask_again(topics[count:])
+            self._misses.ask_at_once()  # these have waited
         self._answered.add(question)
         self._work.add(self._resolving(question, answer))
 
@@ -313,8 +289,7 @@ class RouteCache:
             if same is None:
                 same = shared[place] = yield from self._answers.making(answer.destinations[place])
             if not self._is_owned(question.shard, answer.shard_epoch) or self._void.is_void(topic, question.number):
-                if topic in self._waiting:
-                    self._fresh[topic] = None
+                self._misses.ask_again((topic,))
                 continue
             cached = _Cached(same, self._void.done, question.shard, answer.shard_epoch)
             self._answers.look_up(cached.answer)
@@ -325,15 +300,24 @@ class RouteCache:
         if topic not in self._cached:
             self.bytes += TOPIC_BYTES + 3 * len(topic)
             if len(self._cached) >= self._max:
-                self._forget(next(iter(self._cached)))
+                self._forget_one()
         for _ in range(FORGOTTEN_MAX):
             if self._has_room(self.bytes) or not self._cached:
                 break
-            self._forget(next(iter(self._cached)))
+            self._forget_one()
         self._cached[topic] = cached
         route = self._install(topic, cached.answer)
-        for then in self._waiting.pop(topic, ()):
+        for then in self._misses.answered(topic):
             then(route)
+
+    def _forget_one(self) -> None:
+        """Forget the oldest topic that is not in use: whoever names ever new ones drives out no other client's."""
+        for _ in range(SPARED_MAX):
+            topic = next(iter(self._cached))
+            if not self._clear_used(topic):
+                break
+            self._cached.move_to_end(topic)
+        self._forget(next(iter(self._cached)))
 
     def _forget(self, topic: str) -> None:
         if self._cached.pop(topic, None) is not None:
@@ -427,7 +411,7 @@ class RouteCache:
         An owner hears that nothing is cached: a topic is asked for when it is used, and registered by that.
         """
         for number in [number for number, question in self._questions.items() if question.shard in shards]:
-            self._fresh.update((topic, None) for topic in self._questions.pop(number).topics if topic in self._waiting)
+            self._misses.ask_again(self._questions.pop(number).topics)
         if jurisdiction:
             self._void.void_all()
         self._changed()
@@ -477,7 +461,7 @@ class RouteCache:
 
     def waiters(self) -> int:
         """Return how many publishers wait for an answer."""
-        return sum(len(waiting) for waiting in self._waiting.values())
+        return self._misses.waiters()
 
 
 def _order_octets(order: Invalidate) -> int:

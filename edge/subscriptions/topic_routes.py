@@ -74,6 +74,7 @@ class TopicRoutes:
             self._install,
             lambda topic: loop.drop_route(topic.encode()),
             lambda topic: loop.route(topic.encode()),
+            lambda topic: loop.clear_used(topic.encode()),
             loop.refresh_routes,
             topics_max,
             self._has_room,

@@ -1,13 +1,17 @@
 """Answers about routes at one edge: misses, invalidations, owners that change."""
 
+from typing import cast
+
 import pytest
 
-from edge.routes.route_cache import GATHER_S, QUESTIONS_ALIKE
+from edge.routes.missed_topics import GATHER_S, PREFETCHES_IN_FLIGHT_MAX, QUESTIONS_ALIKE
 from mqtt.packets import Puback
 from mqtt.reasons import ReasonCode
-from tests.edge.edge_harness import Edge, cluster_map
+from tests.clients import packets
+from tests.edge.edge_harness import Edge, cluster_map, with_clients
 from tests.edge.session_answers import publishes, said
 from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.control import Control
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import HeartbeatReply, Moved
 from wire.messages.routes import (
@@ -193,3 +197,84 @@ def test_topics_that_keep_coming_share_questions() -> None:
         edge.turn(GATHER_S / 10)
     topics = sum(len(question.topics) for question in questions)
     assert topics > 480 and topics / len(questions) > 6
+
+
+def burst(*topics: str, qos: int = 0) -> bytes:
+    """Return a PUBLISH of each topic, as one write."""
+    return b"".join(packets.publish(topic.encode(), b"x", qos, 7 + at, 5) for at, topic in enumerate(topics))
+
+
+def test_topics_of_one_write_are_resolved_in_one_request() -> None:
+    """Each topic once; the messages of the client are delivered in order after the answers."""
+    edge, subscriber, publisher = with_clients()
+    subscriber.subscribe("t/#")
+    edge.held = {Resolve}
+    publisher.send(burst("t/1", "t/2", "t/3", "t/1", "t/2"))
+    asked = edge.take(Resolve)
+    assert sorted(topic for question in asked for topic in question.topics) == ["t/1", "t/2", "t/3"]
+    for question in asked:
+        edge.router(cast(Control, edge.reply(question)))
+    edge.turn()
+    assert [copy.topic_name for copy in publishes(subscriber)] == ["t/1", "t/2", "t/3", "t/1", "t/2"]
+    assert not edge.take(Resolve) and not edge.core.cache.waits
+
+
+def test_a_filter_invalidates_a_topic_whose_prefetch_is_in_flight() -> None:
+    """R4: a filter was added between Resolve and Resolved; the topic is requested again when it is missed."""
+    edge, _, publisher = with_clients()
+    edge.held = {Resolve, Invalidated}
+    publisher.send(burst("t/1", "t/2"))
+    (question,) = edge.take(Resolve)
+    edge.router(Invalidate(9, question.shard, question.shard_epoch, ["t/2"]))
+    assert [answer.number for answer in edge.take(Invalidated)] == [9]
+    edge.router(cast(Control, edge.reply(question)))
+    edge.turn()
+    (again,) = edge.take(Resolve)
+    assert again.topics == ["t/2"] and edge.core.cache.waiters() == 1
+
+
+def test_a_filter_invalidates_a_prefetched_topic_before_its_first_use() -> None:
+    """R4: Resolved comes first, and the packet is parsed after the invalidation was acknowledged."""
+    edge, _, publisher = with_clients()
+    edge.held = {Resolve, Invalidated}
+    publisher.send(burst("t/1", "t/2"))
+    (question,) = edge.take(Resolve)
+    edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0, 0]))
+    edge.router(Invalidate(9, question.shard, question.shard_epoch, ["t/2"]))
+    edge.turn()
+    assert [answer.number for answer in edge.take(Invalidated)] == [9]
+    (again,) = edge.take(Resolve)
+    assert again.topics == ["t/2"]
+
+
+def test_missed_topics_are_requested_before_prefetched_ones() -> None:
+    """Prefetched topics in flight are bounded, so another client's first message is next."""
+    edge, one, other = with_clients()
+    edge.held = {Resolve}
+    for prefix, publisher in (("t", one), ("u", edge.client("2"))):
+        publisher.send(burst(*[f"{prefix}/{number}" for number in range(3_000)]))
+    edge.turn()
+    first = edge.take(Resolve)
+    assert sum(len(question.topics) for question in first) == PREFETCHES_IN_FLIGHT_MAX
+    other.publish("mine", b"1", 1, 1)
+    edge.turn(GATHER_S)
+    (question,) = edge.take(Resolve)
+    assert question.topics == ["mine"]
+
+
+def test_topics_in_use_stay_cached_during_a_flood_of_new_ones() -> None:
+    """A client that publishes to new topics evicts none that other clients use."""
+    edge = Edge(routes_max=64)
+    publisher, flood = edge.client("p"), edge.client("f")
+    for turn in range(20):
+        for number in range(8):
+            publisher.publish(f"used/{number}", b"1")
+        edge.take(Resolve)
+        flood.send(burst(*[f"new/{turn}/{number}" for number in range(40)]))
+        edge.turn()
+        edge.take(Resolve)
+    edge.held = {Resolve}
+    for number in range(8):
+        publisher.publish(f"used/{number}", b"1", 1, number + 1)
+    assert len(said(publisher, Puback)) == 8 and not edge.take(Resolve)
+    assert len(edge.core.cache) == 64

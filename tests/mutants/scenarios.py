@@ -58,6 +58,7 @@ class _Barrier:
             cast(Any, install),
             lambda _: None,
             lambda _: None,
+            lambda _: False,
             lambda: None,
             100,
             lambda _: True,

@@ -274,8 +274,8 @@ class EdgeProcess(Process):
             return
         if conn.closed:
             end.inbox.clear()
-        elif end.inbox and not conn.parked and (hot.reading or conn.kind == LINK):
-            self.client_reads += conn.kind == CLIENT
+        elif end.inbox and (not conn.parked or hot.reads_ahead(conn)) and (hot.reading or conn.kind == LINK):
+            self.client_reads += conn.kind == CLIENT and not conn.parked
             hot.feed(conn, end.read())
             if end.eof or end.inbox:
                 self.poke()

@@ -8,6 +8,8 @@ import pytest
 
 from router.map.commands import Delegate, PlaceShards
 from router.routes.shard import RouteShard
+from tests.clients.packets import PINGREQ, publish
+from tests.simulation.raw_client import RawClient
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.schedule_options import PATIENT
 from wire.messages.control import Control
@@ -224,6 +226,26 @@ def test_a7_an_invalidation_overtakes_the_answer() -> None:
         scene.publish(publisher, "t/x", "after")
         scene.until(lambda: "after" in subscriber.received)
         scene.judge()
+
+
+@pytest.mark.parametrize("after_ms", [0, 1, 2, 3, 5, 8, 20])
+def test_a7_a_filter_comes_while_topics_are_asked_for_ahead(after_ms: int) -> None:
+    """R4 for a Route that was cached before its packet was parsed: what is sent behind SUBACK is delivered."""
+    scene = Scene(edges=2)
+    burst = RawClient(scene.cluster, "burst", 4)
+    publisher = scene.client("publisher", "e1")
+    subscriber = scene.client("subscriber", "e2", EPHEMERAL)
+    topics = [b"t/%d" % number for number in range(900)]
+    burst.end.send(b"".join(publish(topic, b"x") for topic in topics) + PINGREQ)
+    scene.run(after_ms / 1000)
+    subscriber.subscribe("t/899", 1)
+    scene.until(lambda: subscriber.subscribed)
+    burst.end.send(publish(b"t/899", b"behind"))
+    publisher.publish("t/899", "other", 1)
+    scene.run(0.5)
+    assert {"behind", "other"} <= set(subscriber.received)
+    assert burst.read() == ["PINGRESP"]
+    assert scene.cluster.edge("e1").core.hot.counters()["read_ahead_bytes"] == 0
 
 
 def test_a8_an_edge_joins_through_a_router_that_lags() -> None:
