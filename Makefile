@@ -99,6 +99,7 @@ sim: setup-dev
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 400000 --policy $(ARGS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 500000 --drains $(ARGS))
 	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 600000 --looks $(ARGS))
+	$(if $(SEED),@:,$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed 700000 --slow $(ARGS))
 
 soak: setup-dev
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)

@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from stratamq.cli.progress import progress_bar
 from tests.simulation.faults import Fault
 from tests.simulation.seed_runs import run_seeds
-from tests.simulation.simulation import Mode, Options, Result, run_seed, shorter
+from tests.simulation.simulation import FLAGS, Mode, Options, Result, run_seed, shorter
 from tests.simulation.traces import Trace, TracesUnreadable, compare_traces, plan, read_traces, write_traces
 
 SHRINK_REAL_S = 60.0  # spent on shortening one seed's faults
@@ -46,6 +47,7 @@ def main() -> int:
     parser.add_argument("--drains", action="store_true", help="also drains of edges")
     parser.add_argument("--fleet", action="store_true", help="also many clients with wills that die at once")
     parser.add_argument("--freezes", action="store_true", help="also SIGSTOP, also within a turn")
+    parser.add_argument("--slow", action="store_true", help="only clients that acknowledge slowly under small bounds")
     parser.add_argument("--heedless", action="store_true", help="also clients that send above Receive Maximum")
     parser.add_argument("--hostile", action="store_true", help="also hostile nodes with valid certificates")
     parser.add_argument("--looks", action="store_true", help="also an operator that lists, explains and traces")
@@ -85,15 +87,7 @@ def _ordinary(arguments: argparse.Namespace, first: int) -> Iterator[tuple[int, 
             mode=_mode(arguments.mode, seed),
             seconds=arguments.seconds,
             log=arguments.log is not None,
-            hardware=_hardware(arguments.hardware, seed),
-            heedless=arguments.heedless,
-            hostile=arguments.hostile,
-            stops=arguments.stops,
-            drains=arguments.drains,
-            fleet=arguments.fleet,
-            freezes=arguments.freezes,
-            looks=arguments.looks,
-            policy=arguments.policy,
+            **_flags(arguments, seed),
         )
         if arguments.only_faults is not None:
             options = _only(seed, options, arguments.only_faults)
@@ -130,10 +124,7 @@ def _plans(arguments: argparse.Namespace) -> list[Trace]:
             Options(
                 mode=_mode(arguments.mode, seed),
                 seconds=arguments.seconds,
-                hardware=_hardware(arguments.hardware, seed),
-                stops=arguments.stops or seed % 4 == 3,
-                heedless=arguments.heedless or seed % 8 == 5,
-                hostile=arguments.hostile,
+                **_flags(arguments, seed) | _drawn_flags(arguments, seed),
             ),
         )
         for seed in range(first, first + arguments.seeds)
@@ -153,6 +144,16 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _mode(wanted: str, seed: int) -> Mode:
     modes: tuple[Mode, ...] = ("safety", "safety", "liveness") if wanted == "both" else (wanted,)  # type: ignore[assignment]
     return modes[seed % len(modes)]
+
+
+def _flags(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Return the flags of the command line."""
+    return {name: getattr(arguments, name) for name in FLAGS} | {"hardware": _hardware(arguments.hardware, seed)}
+
+
+def _drawn_flags(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Return the flags that traces draw from the seed."""
+    return {"stops": arguments.stops or seed % 4 == 3, "heedless": arguments.heedless or seed % 8 == 5}
 
 
 def _hardware(wanted: bool | None, seed: int) -> bool:
@@ -201,14 +202,7 @@ def _report(result: Result, options: Options, *, shrink: bool) -> None:
         print(f"    {position:3d}: {faults[position]}")
     replay = f"--seed {result.seed} --mode {options.mode} --seconds {options.seconds}"
     replay += " --hardware" if options.hardware else " --no-hardware"
-    replay += " --stops" if options.stops else ""
-    replay += " --drains" if options.drains else ""
-    replay += " --fleet" if options.fleet else ""
-    replay += " --freezes" if options.freezes else ""
-    replay += " --heedless" if options.heedless else ""
-    replay += " --hostile" if options.hostile else ""
-    replay += " --looks" if options.looks else ""
-    replay += " --policy" if options.policy else ""
+    replay += "".join(f" --{name}" for name in FLAGS if name != "hardware" and getattr(options, name))
     if shrink:
         replay += f" --only-faults {','.join(map(str, kept)) or ','}"
     print(f"  replay: python -m tests.simulation {replay} --log sim.log --history sim.jsonl", flush=True)

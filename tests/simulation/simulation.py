@@ -6,7 +6,7 @@ for a while, then leaves one permanent fault that the cluster must live with, an
 
 import random
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from edge.hot.options import HotLimits
@@ -30,16 +30,19 @@ from tests.simulation.look_work import LookWork
 from tests.simulation.policy_work import PolicyWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.slow_work import SlowWork
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
 from tests.simulation.unregistered_process import UnregisteredProcess
 from tests.simulation.workload import WORKS, Workload
 from wire.messages.ranges import MAP_PAGE_BYTES
 
-__all__ = ["Mode", "Options", "Result", "draw_knobs", "run_seed"]
+__all__ = ["FLAGS", "Mode", "Options", "Result", "draw_knobs", "run_seed"]
 
 Mode = Literal["safety", "liveness"]
 QUIET_MAX_S = 60.0  # until everybody must be served again, after the last fault
 SAID_MIN = 20  # forged messages of which some must have been refused
+# Edges and queues with small bounds drop live messages; slow clients record messages after their UNSUBACK.
+NOT_OF_SLOW = ("lost", "subscribe_barrier", "unsubscribe_barrier")
 IDLE_S = 3.0  # of rest, once everybody is, before the end is judged
 
 
@@ -54,6 +57,7 @@ class Options:
     routers: int = 0  # 0: drawn
     hostile: bool = False  # also a node that says what is not its to say, and nodes with a certificate alone
     heedless: bool = False  # also clients that send above Receive Maximum
+    slow: bool = False  # only clients that acknowledge slowly under small bounds, and retained messages for them
     hardware: bool = False  # also full disks, flipped bits and clocks that drift
     stops: bool = False  # also SIGTERM for nodes and tiers
     drains: bool = False  # also drains of edges
@@ -63,6 +67,9 @@ class Options:
     policy: bool = False  # also users of the cluster, and operators that take their rights
     log: bool = False
     real_time_max_s: float = 60.0
+
+
+FLAGS = tuple(option.name for option in fields(Options) if option.type is bool and option.name != "log")
 
 
 @dataclass
@@ -81,6 +88,7 @@ class Result:
     forged: int = 0  # frames that hostile nodes sent
     refused: int = 0  # messages and links that nodes counted as refused
     verbs: int = 0  # about the policy that were settled
+    slow_reads: int = 0  # of slow clients, that no fault ended
     denied: int = 0  # packets judged while a user had lost a right
     asked: dict[str, int] = field(default_factory=dict)  # what the operator's answers were judged of
     checked: dict[str, int] = field(default_factory=dict)
@@ -142,6 +150,21 @@ def draw_knobs(seed: int) -> Knobs:
     )
 
 
+def _small_bounds(seed: int, knobs: Knobs) -> Knobs:
+    """Return constants under which whatever is not made to wait is dropped."""
+    rng = random.Random(f"slow/{seed}")
+    hot = replace(
+        knobs.hot,
+        outbound_window_max=rng.choice((1, 4, 64)),
+        pending_messages_max=rng.choice((0, 1, 10)),
+        pending_bytes_max=rng.choice((2_000, 1 << 20)),
+        output_high_bytes=rng.choice((2_000, 1 << 20)),
+        output_low_bytes=1_000,
+    )
+    partition = replace(knobs.partition, queue_messages_max=rng.choice((4, 20, 10_000)))
+    return replace(knobs, hot=hot, partition=partition)
+
+
 def run_seed(seed: int, options: Options | None = None) -> Result:
     """Run a seed to its end; what went wrong is in the result."""
     options = options or Options()
@@ -154,6 +177,8 @@ def run_seed(seed: int, options: Options | None = None) -> Result:
         result.knobs = replace(result.knobs, users=True, edge=edge)
     if options.fleet:
         result.knobs = _with_short_memories(seed, result.knobs)
+    if options.slow:
+        result.knobs = _small_bounds(seed, result.knobs)
     started = time.monotonic()
     scheduler = Scheduler(real_time_max_s=options.real_time_max_s)
     if options.log:
@@ -194,7 +219,9 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         cluster.add_hostile_router()
     cluster.start_all()
     works = options.works or tuple(work for work in WORKS if rng.random() < 0.5)
-    if not options.works and not {"queue", "routes"} & set(works):
+    if options.slow:
+        works = ()  # under such bounds edges drop live messages, which the history cannot know
+    elif not options.works and not {"queue", "routes"} & set(works):
         works = ("queue", *works)  # a seed without accepted messages to deliver checks little
     if options.heedless:
         works = (*works, "backlog")
@@ -206,6 +233,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
     policy = PolicyWork(cluster) if options.policy else None
     looks = LookWork(cluster) if options.looks else None
+    slow = SlowWork(cluster) if options.slow else None
     cluster.run(1.0)
     drawn = draw_faults(rng, cluster, options.seconds - 1.0)
     result.faults = drawn if options.faults is None else list(options.faults)
@@ -237,6 +265,13 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
         policy.finish()
     if looks is not None:
         looks.finish()
+    if slow is not None:
+        slow.finish()
+        until = cluster.scheduler.now + 3 * QUIET_MAX_S
+        while not slow.settled and cluster.scheduler.now < until:
+            cluster.run(0.1)
+        result.failures += (slow.failures + slow.unfinished)[:10]
+        result.slow_reads = slow.reads
     until = cluster.scheduler.now + QUIET_MAX_S
     while not (workload.settled() and (policy is None or policy.settled())) and cluster.scheduler.now < until:
         cluster.run(0.1)
@@ -260,7 +295,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     if policy is not None:
         result.failures += policy.judge()
         result.verbs, result.denied = policy.verbs, policy.watch.checked
-    _judge(cluster, result)
+    _judge(cluster, result, slow=options.slow)
 
 
 def _look_at_rest(cluster: Cluster, looks: LookWork, result: Result) -> None:
@@ -318,11 +353,13 @@ def _all_in_sync(cluster: Cluster) -> bool:
     return all(len(newest.live_in_sync(placement)) == newest.replicas for placement in newest.partitions)
 
 
-def _judge(cluster: Cluster, result: Result) -> None:
+def _judge(cluster: Cluster, result: Result, *, slow: bool = False) -> None:
     verdict = cluster.judge()
     result.checked = {name: report.checked for name, report in verdict.reports.items()}
     result.acknowledged = result.checked.get("lost", 0)
     for finding in verdict.findings:
+        if slow and finding.checker in NOT_OF_SLOW:
+            continue
         if within_lease(finding, cluster.knobs.lease_s):
             continue  # its edge was cut off or slow, and did not answer in time
         kind = f"{finding.checker} ({finding.promise})"

@@ -24,6 +24,7 @@ REGRESSIONS: list[tuple[int, Mode, float]] = [
 ]
 
 
+SLOW = [700_000, 700_001]
 HOSTILE = [(2007, "e"), (2039, "s"), (2023, "r")]
 
 
@@ -48,6 +49,14 @@ def test_clients_above_receive_maximum(seed: int) -> None:
     mode: Mode = "liveness" if seed % 3 == 0 else "safety"
     result = run_seed(seed, Options(mode=mode, seconds=4.0, works=("queue",), heedless=True))
     assert not result.failures, result.failures
+
+
+@pytest.mark.parametrize("seed", SLOW)
+def test_clients_that_acknowledge_slowly_receive_every_retained_message(seed: int) -> None:
+    """No bound of live messages drops a retained one, whatever clients that never acknowledge hold beside them."""
+    result = run_seed(seed, Options(seconds=4.0, slow=True))
+    assert not result.failures, result.failures
+    assert result.slow_reads
 
 
 @pytest.mark.parametrize(("seed", "letter"), HOSTILE)

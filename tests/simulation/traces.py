@@ -17,12 +17,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from zlib import crc32
 
-from tests.simulation.simulation import Mode, Options, run_seed
+from tests.simulation.simulation import FLAGS, Mode, Options, run_seed
 
 __all__ = ["Trace", "TracesUnreadable", "compare_traces", "read_traces", "run_traces", "write_traces"]
 
 REAL_TIME_MAX_S = 600.0  # of one seed, processor time: a busy machine must not decide a trace
-FLAGS = ("hardware", "stops", "heedless", "hostile")
 REPORT_EVERY = 25
 HEADING = "# seed mode seconds flags digest events end_s history verdict"
 
