@@ -17,6 +17,7 @@ import msgspec
 from admin.http.problems import DO
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_file, check_private
+from conf.urls import shown_url
 from wire.decoding import Unreadable, strictly
 
 __all__ = ["Api", "Call", "Refused", "read_answer", "read_token"]
@@ -73,18 +74,19 @@ class Api:
     """
 
     def __init__(self, url: str, token: str) -> None:
+        where = f"--api {shown_url(url)[:200]!r}"
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
-            raise UserError(f"--api {url[:200]!r}: {error}", ExitCode.USAGE) from None
+        except ValueError:
+            raise UserError(f"{where}: the port is a number up to 65535", ExitCode.USAGE) from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.rstrip("/") not in ("", BASE):
-            raise UserError(f"--api {url[:200]!r}: write http(s)://host:port, as the service prints it", ExitCode.USAGE)
+            raise UserError(f"{where}: write http(s)://host:port, as the service prints it", ExitCode.USAGE)
         self._is_https = parts.scheme == "https"
         if not self._is_https and not _is_loopback(parts.hostname):
-            raise UserError(f"--api {url[:200]!r}: a token goes over https, or to this host", ExitCode.USAGE)
+            raise UserError(f"{where}: a token goes over https, or to this host", ExitCode.USAGE)
         self._host, self._port, self._token = parts.hostname, port or (443 if self._is_https else 80), token
-        self.address = f"{parts.scheme}://{parts.netloc}"
+        self.address = shown_url(f"{parts.scheme}://{parts.netloc}")
 
     def ask(self, call: Call, timeout_s: float, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """Return the status and the body of a success.

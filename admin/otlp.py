@@ -7,7 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import trio
 
@@ -15,8 +15,11 @@ from admin.spans import Span
 from conf.errors import UserError
 from conf.events import say
 from conf.metrics import Metrics
+from conf.url_settings import HttpUrl
+from conf.urls import mask_urls
+from wire.node.reload_parts import changed_files, secret_marks
 
-__all__ = ["SpanSender", "encode", "open_sender", "register_sender"]
+__all__ = ["CollectorUrl", "SpanSender", "encode", "open_sender", "register_sender"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,19 +78,20 @@ class SpanSender:
 
     Args:
         client: httpx's.
-        endpoint: Whole address, as ``http://collector:4318/v1/traces``.
+        endpoint: With its path, as ``http://collector:4318/v1/traces``.
         cluster: Its name, told with every span.
         version: Of this program.
 
     Attributes:
+        endpoint: Of the next request.
         sent: Spans that the collector took.
         dropped: What it never got, by reason.
         failures: Requests without a usable answer.
     """
 
-    def __init__(self, client: Any, endpoint: str, cluster: str, version: str) -> None:
+    def __init__(self, client: Any, endpoint: HttpUrl, cluster: str, version: str) -> None:
         self._client = client
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._about = cluster, version
         self._queue: deque[Span] = deque()
         self._wanted = trio.Event()
@@ -141,17 +145,17 @@ class SpanSender:
         try:
             with trio.fail_after(ANSWER_S):
                 headers = {"Content-Type": "application/x-protobuf"}
-                answer = await self._client.post(self._endpoint, content=body, headers=headers)
+                answer = await self._client.post(self.endpoint.plain, content=body, headers=headers)
             if answer.status_code // 100 != 2:
                 why, is_final = f"it answered {answer.status_code}", answer.status_code not in AGAIN_STATUS
         except trio.TooSlowError:
             why = f"no answer within {ANSWER_S:g} s"
         except (httpx.HTTPError, OSError) as error:
-            why = str(error) or type(error).__name__
+            why = mask_urls(str(error)) or type(error).__name__
         if why and not self._is_down:
-            say(logger, "admin.collector_down", endpoint=self._endpoint, why=why)
+            say(logger, "admin.collector_down", endpoint=self.endpoint, why=why)
         elif not why and self._is_down:
-            say(logger, "admin.collector_up", endpoint=self._endpoint)
+            say(logger, "admin.collector_up", endpoint=self.endpoint)
         self._is_down = bool(why)
         return why, is_final
 
@@ -169,7 +173,7 @@ def register_sender(metrics: Metrics, sender: SpanSender) -> None:
     )
 
 
-def open_sender(endpoint: str, cluster: str, version: str) -> SpanSender:
+def open_sender(endpoint: HttpUrl, cluster: str, version: str) -> SpanSender:
     """Return a sender.
 
     Raises:
@@ -180,7 +184,55 @@ def open_sender(endpoint: str, cluster: str, version: str) -> SpanSender:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # noqa: F401
     except ImportError as error:
         raise UserError(f"admin.otlp_endpoint: {error}; pip install 'stratamq[otel]'") from None
-    path = endpoint if urlsplit(endpoint).path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
     limits = httpx.Limits(max_connections=1)
     client = httpx.AsyncClient(timeout=ANSWER_S, limits=limits, follow_redirects=False, trust_env=False)
-    return SpanSender(client, path, cluster, version)
+    return SpanSender(client, _read(endpoint)[0], cluster, version)
+
+
+class CollectorUrl:
+    """Part of a reload: the URL of the collector, where ``admin.otlp_endpoint`` names a file that holds it.
+
+    Args:
+        endpoint: The setting.
+        sender: Sends to that URL.
+    """
+
+    settings: Sequence[str] = ()  # another URL or file in the setting is read at the start alone
+
+    def __init__(self, endpoint: HttpUrl, sender: "SpanSender") -> None:
+        self._sender = sender
+        self._held = _read(endpoint)
+
+    def load(self, config: Any) -> tuple[HttpUrl, dict[str, str]]:
+        """Read the file again.
+
+        Raises:
+            UserError: It is unusable.
+        """
+        return _read(config.admin.otlp_endpoint)
+
+    def current(self) -> tuple[HttpUrl, dict[str, str]]:
+        """Return the URL in force."""
+        return self._held
+
+    def difference(self, loaded: tuple[HttpUrl, dict[str, str]]) -> list[str]:
+        """Return the file if its content is another."""
+        return changed_files(self._held[1], loaded[1])
+
+    def put(self, loaded: tuple[HttpUrl, dict[str, str]]) -> None:
+        """Send there from now on."""
+        self._held = loaded
+        self._sender.endpoint = loaded[0]
+
+
+def _read(endpoint: HttpUrl) -> tuple[HttpUrl, dict[str, str]]:
+    marks = secret_marks([endpoint.file] if endpoint.file is not None else [])
+    return _with_path(endpoint.read("admin.otlp_endpoint")), marks
+
+
+def _with_path(endpoint: HttpUrl) -> HttpUrl:
+    """Return the URL with the path of OTLP where it has none; its query stays."""
+    parts = urlsplit(endpoint.plain)
+    if parts.path.strip("/"):
+        return endpoint
+    return endpoint.replaced(urlunsplit(parts._replace(path="/v1/traces")))

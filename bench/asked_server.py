@@ -16,6 +16,7 @@ import trio
 from access.identity.chain import Ticket
 from access.identity.http_answer import HttpJob, HttpReply
 from access.identity.principal import Credentials
+from conf.url_settings import ProtectedUrl
 from edge.login.asking_service import Asking, Server
 from edge.login.bounded_http import tls_context
 from edge.login.job_desk import JobDesk
@@ -73,7 +74,9 @@ async def measured(port: int, rate: float, seconds: float) -> tuple[int, float, 
         ended += 1
 
     desk = JobDesk(1000)
-    server = Server("asks", "http_url", f"http://127.0.0.1:{port}/auth", "application/json", tls_context(None))
+    server = Server(
+        "asks", "http_url", ProtectedUrl(f"http://127.0.0.1:{port}/auth"), "application/json", tls_context(None)
+    )
     asking = Asking({"asks": server}, lambda _: _Question(), desk, done)
     desk.came = asking.came
     turns = Turns()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from conf.url_settings import HttpUrl
+
 __all__ = ["AdminSettings"]
 
 HOUR_S = 3_600.0
@@ -46,11 +48,11 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
         le=1_000,
         description="requests of known callers at once; one caller may have as many as are free; more get 503",
     )
-    otlp_endpoint: str = Field(
-        default="",
-        pattern=r"^(https?://[^\s@]+)?$",
-        description="address of an OpenTelemetry collector (OTLP over HTTP, such as http://127.0.0.1:4318), which gets "
-        "the messages of traces as spans; wants the extra otel; none: nothing is sent",
+    otlp_endpoint: HttpUrl = Field(
+        default=HttpUrl(),
+        description="URL of an OpenTelemetry collector (OTLP over HTTP, such as http://127.0.0.1:4318), which gets the "
+        "messages of traces as spans, or file:PATH (mode 0600) of a file with it; wants the extra otel; none: nothing "
+        "is sent",
     )
     audits_dir: Path | None = Field(
         default=None,

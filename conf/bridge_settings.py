@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from conf.node_settings import NAME_PATTERN, HostName, split_list
+from conf.url_settings import HttpUrl
 
 __all__ = [
     "BRIDGE_KINDS",
@@ -254,7 +255,9 @@ class Webhook(SinkBridge, frozen=True, extra="forbid"):
     """``kind = "webhook"``: batches by HTTP POST."""
 
     kind: Literal["webhook"]
-    url: str = Field(description="http:// or https://; redirects are not followed")
+    url: HttpUrl = Field(
+        description="http:// or https://, or file:PATH (mode 0600) of a file with the URL; redirects are not followed"
+    )
     secret_file: Path | None = Field(
         default=None, description="key of X-Signature (HMAC-SHA256 of the body), mode 0600; none: no signature"
     )

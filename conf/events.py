@@ -9,11 +9,13 @@ import logging
 import string
 from typing import NamedTuple
 
+from conf.urls import mask_urls
+
 __all__ = ["EVENTS", "OTHER", "Event", "fields_of", "say"]
 
 OTHER = "log.other"  # of a library's line: its sentence is its own
 
-PLAIN = (str, int, float, type(None))  # values that are shown as they are
+NUMBERS = (int, float, type(None))  # values that are shown as they are
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 
@@ -200,9 +202,9 @@ def say(
     entry = EVENTS[event]
     level = level or entry.level
     if logger.isEnabledFor(level):
-        sentence = entry.sentence.format_map(fields)
+        sentence = mask_urls(entry.sentence.format_map(fields))
         # An error is kept as its text: it would hold its frames for as long as its line is kept.
-        fields = {name: one if isinstance(one, PLAIN) else str(one) for name, one in fields.items()}
+        fields = {name: one if isinstance(one, NUMBERS) else mask_urls(str(one)) for name, one in fields.items()}
         extra = {"event": event, "fields": fields}
         logger.log(level, sentence, extra=extra, exc_info=exc_info or None, stacklevel=2)
 

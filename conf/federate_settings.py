@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from conf.node_settings import NAME_PATTERN, HostName, split_list
+from conf.url_settings import HttpUrl
 
 __all__ = ["FEDERATE_DEFAULTS", "FederateSettings", "PolicySettings"]
 
@@ -83,8 +84,8 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
         "never from a public address to one that is not; none: host alone",
     )
     filters: tuple[str, ...] = Field(default=(), description="filters that somebody here always wants")
-    api: str = Field(
-        default="",
+    api: HttpUrl = Field(
+        default=HttpUrl(),
         description="of a cluster of ours: https://host:port of its service, whose list of subscriptions is read",
     )
     api_token_file: Path | None = Field(default=None, description="file with a token of role viewer, mode 0600")

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from conf.url_settings import HttpUrl, KeySetUrl, ProtectedUrl
+
 __all__ = ["EdgeLogin", "ListenerLogin", "StepName"]
 
 StepName = Literal["certificate", "token", "password", "scram", "http"]
@@ -31,11 +33,10 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
         description="ask ocsp_url about each client's certificate at CONNECT; no usable answer: soft lets it go on, "
         "require is 0x88",
     )
-    ocsp_url: str = Field(
-        default="",
-        max_length=2048,
-        pattern=r"^(https?://[^\s@]+)?$",
-        description="address of the responder of client_ca; what a certificate says of one is never asked",
+    ocsp_url: HttpUrl = Field(
+        default=HttpUrl(),
+        description="URL of the responder of client_ca, or file:PATH (mode 0600) of a file with it; what a certificate "
+        "says of one is never asked",
     )
     certificate_name: Literal["cn", "san_dns", "san_uri", "san_email", "dn", "fingerprint"] = Field(
         default="cn", description="part of a client's certificate that names it; it must be there exactly once"
@@ -63,11 +64,10 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
     token_secret_algorithm: Literal["HS256", "HS384", "HS512"] = Field(
         default="HS256", description="the one algorithm of token_secret"
     )
-    token_jwks_url: str = Field(
-        default="",
-        max_length=2048,
-        pattern=r"^(https://[^\s]+|http://(127\.0\.0\.1|\[::1\]|localhost)[:/][^\s]*)?$",
-        description="address of a key set (JWKS), fetched every 300 s, kept 24 h; https, or http on loopback",
+    token_jwks_url: KeySetUrl = Field(
+        default=KeySetUrl(),
+        description="URL of a key set (JWKS), or file:PATH (mode 0600) of a file with it; fetched every 300 s, kept "
+        "24 h; https, or http on loopback",
     )
     token_jwks_ca: Path | None = Field(
         default=None, description="PEM that verifies that address; none: the authorities of the system"
@@ -82,12 +82,10 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
     token_acl: bool = Field(
         default=False, description="rules in a token's claim acl count, in EMQX's two forms, behind all other rules"
     )
-    http_url: str = Field(
-        default="",
-        max_length=2048,
-        pattern=r"^(https://[^\s@]+|http://(127\.0\.0\.1|\[::1\]|localhost)[:/][^\s@]*)?$",
-        description="address that the step http asks about clients with a user name, as EMQX asks; https, or http on "
-        "loopback",
+    http_url: ProtectedUrl = Field(
+        default=ProtectedUrl(),
+        description="URL that the step http asks about clients with a user name, as EMQX asks, or file:PATH (mode "
+        "0600) of a file with it; https, or http on loopback",
     )
     http_ca: Path | None = Field(
         default=None, description="PEM that verifies that address; none: the authorities of the system"
@@ -145,7 +143,7 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
             raise ValueError('authentication has "token", which needs token_keys, token_secret or token_jwks_url')
         if self.has_token_keys and self.authentication and "token" not in self.authentication:
             raise ValueError('keys of tokens are for the step "token", which authentication does not have')
-        if self.token_jwks_ca is not None and not self.token_jwks_url.startswith("https://"):
+        if self.token_jwks_ca is not None and not self.token_jwks_url.may_be_https:
             raise ValueError("token_jwks_ca verifies an address of token_jwks_url that begins with https://")
 
     def _http_settings(self) -> None:
@@ -155,7 +153,7 @@ class ListenerLogin(BaseModel, frozen=True, extra="forbid"):
             raise ValueError('http_url is for the step "http", which authentication does not have')
         if not self.http_url and (self.http_acl or self.http_superuser_role):
             raise ValueError("http_acl and http_superuser_role need http_url")
-        if (self.http_ca or self.http_certificate or self.http_key) and not self.http_url.startswith("https://"):
+        if (self.http_ca or self.http_certificate or self.http_key) and not self.http_url.may_be_https:
             raise ValueError("http_ca, http_certificate and http_key are for an http_url that begins with https://")
         if (self.http_certificate is None) != (self.http_key is None):
             raise ValueError("http_certificate and http_key go together")

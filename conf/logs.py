@@ -2,7 +2,8 @@
 
 Decides the fields (``ts``, ``level``, ``event``, ``message``, ``node``, ``logger``, then the event's values) and leaves
 out repeats of a flood, counted. Modules log through ``conf.events.say``; what libraries log is
-the event ``log.other``. Payloads, passwords and keys are never logged.
+the event ``log.other``: warnings and errors alone, because at info they write what each request is. Payloads, passwords
+and keys are never logged, and URLs are masked.
 """
 
 import datetime
@@ -15,12 +16,21 @@ from typing import NamedTuple, TextIO
 
 from conf.events import EVENTS, OTHER, fields_of
 from conf.node_settings import LogSettings
+from conf.urls import mask_urls
 
 __all__ = ["KeptLine", "KeptLines", "RepeatFilter", "configure_logs", "kept_lines"]
 
 BURST = 10  # records of one event within repeat_s before the rest is left out
 KEPT_LINES = 2_000  # of this process, for whoever asks it
+OWN_LOGGERS = (  # packages of StrataMQ; the level of all others is at least warning
+    *("access", "admin", "bench", "conf", "edge", "gateways", "jobs"),
+    *("membership", "mqtt", "router", "storage", "stratamq", "wire"),
+)
 EVENTS_MAX = 1024  # events watched for repeats; the least recent is forgotten
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    return mask_urls(record.getMessage())
 
 
 def _event_of(record: logging.LogRecord) -> str:
@@ -72,7 +82,7 @@ class _Formatter(logging.Formatter):
 
     def trace(self, record: logging.LogRecord) -> str:
         """Return the traceback of an error that is a bug, or nothing."""
-        return self.formatException(record.exc_info) if record.exc_info else ""
+        return mask_urls(self.formatException(record.exc_info)) if record.exc_info else ""
 
 
 class _JsonLines(_Formatter):
@@ -82,7 +92,7 @@ class _JsonLines(_Formatter):
             "ts": ts.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "event": _event_of(record),
-            "message": record.getMessage(),
+            "message": _message_of(record),
             "node": self._node,
             "logger": record.name,
             **self.fields(record),
@@ -98,7 +108,7 @@ class _Text(_Formatter):
         named = fields_of(EVENTS[_event_of(record)].sentence)  # what it says already is not said twice
         beside = {key: value for key, value in self.fields(record).items() if key not in named}
         facts = "".join(f" {key}={value}" for key, value in beside.items())
-        said = _printable(f"{self._node}: {record.getMessage()}{facts}", _text_escape)
+        said = _printable(f"{self._node}: {_message_of(record)}{facts}", _text_escape)
         trace = "".join(f"\n{_printable(line, _text_escape)}" for line in self.trace(record).splitlines())
         return f"{ts:%H:%M:%S}.{int(record.msecs):03d} {record.levelname.lower():7} {said}{trace}"
 
@@ -128,7 +138,7 @@ class KeptLines:
         fields = dict(getattr(record, "fields", {}))
         at_ms = int(record.created * 1000)
         level, event = record.levelname.lower(), _event_of(record)
-        line = KeptLine(self.number, at_ms, level, event, record.name, record.getMessage(), fields)
+        line = KeptLine(self.number, at_ms, level, event, record.name, _message_of(record), fields)
         self.lines.append(line)
 
 
@@ -170,4 +180,7 @@ def configure_logs(settings: LogSettings, node: str, stream: TextIO | None = Non
     handler.addFilter(RepeatFilter(settings.repeat_s))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(settings.level.upper())
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    root.setLevel(max(level, logging.WARNING))
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(level)

@@ -10,12 +10,20 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from conf.errors import UserError
+from conf.errors import ExitCode, UserError
 
-__all__ = ["check_file", "check_private", "check_private_folder", "keep_private", "make_private_folder"]
+__all__ = [
+    "check_file",
+    "check_private",
+    "check_private_folder",
+    "keep_private",
+    "make_private_folder",
+    "read_secret",
+]
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 FOLDER_MODE = 0o700
+SECRET_BYTES_MAX = 64 * 1024
 AUDIT = re.compile(r"audit\.jsonl(\.[0-9]{19})?")  # its group may read it (access/operators/audit_file.py)
 
 
@@ -74,6 +82,30 @@ def check_private(path: Path, what: str) -> None:
         mode = stat.S_IMODE(status.st_mode)
         mend = f"chmod -R go= {path}" if stat.S_ISDIR(status.st_mode) else f"chmod 600 {path}"
         raise UserError(f"{what} {path} is open to group or others (mode {mode:04o}): {mend}")
+
+
+def read_secret(where: str, path: Path) -> bytes:
+    """Return the content of a file of mode 0600, without the end of its line.
+
+    Args:
+        where: Names the setting in an error.
+        path: Not followed if it is a symbolic link.
+    Raises:
+        UserError: It is open to others, no regular file, too long, or cannot be read.
+    """
+    what = f"{where}: secret"
+    check_private(path, what)
+    try:
+        check_file(path, what, SECRET_BYTES_MAX)  # a pipe would hold the process
+        with path.open("rb") as file:
+            secret = file.read(SECRET_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UserError(f"{what} {path}: {getattr(error, 'strerror', None) or error}", ExitCode.USAGE) from None
+    except UserError as error:
+        raise UserError(error.message, ExitCode.USAGE) from None
+    if len(secret) > SECRET_BYTES_MAX:  # it grew
+        raise UserError(f"{what} {path} has more than {SECRET_BYTES_MAX} bytes", ExitCode.USAGE)
+    return secret.rstrip(b"\r\n")
 
 
 def check_private_folder(path: Path, what: str, inside: str) -> None:

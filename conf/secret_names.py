@@ -1,12 +1,15 @@
-"""Whether a name is that of a secret: for whatever shows settings, and for texts that leave the cluster.
+"""Whether a name is that of a secret, and the value of a setting as it may be shown.
 
 A name with a word such as ``password`` is a secret's, unless its last word says that it is something about one:
 ``token_secret_algorithm``, ``password_file``. A name that nobody thought of is hidden rather than shown.
 """
 
 import re
+from collections.abc import Mapping
 
-__all__ = ["ABOUT_SECRETS", "is_secret_name"]
+from conf.urls import MASK, mask_urls
+
+__all__ = ["ABOUT_SECRETS", "is_secret_name", "setting_text", "shown_value"]
 
 SOUND = re.compile(r"passw|passphrase|secret|token$|credential|private|api_?key|psk", re.IGNORECASE)
 ABOUT_SECRETS = ("acl", "algorithm", "audience", "ca", "claim", "file", "issuer", "max", "path", "url")  # last words
@@ -16,3 +19,29 @@ def is_secret_name(name: str) -> bool:
     """Return whether a setting or a field of this name may hold a secret; of a dotted name its last part decides."""
     last = name.rpartition(".")[2]
     return bool(SOUND.search(last)) and last.lower().rpartition("_")[2] not in ABOUT_SECRETS
+
+
+def shown_value(name: str, value: object) -> object:
+    """Return the value of a setting without what may be secret: numbers as they are, texts with masked URLs."""
+    if value is None or isinstance(value, bool | int | float):
+        return MASK if value and is_secret_name(name) else value
+    if isinstance(value, Mapping):
+        return {key: shown_value(str(key), one) for key, one in value.items()}
+    if value and is_secret_name(name):
+        return MASK
+    if isinstance(value, list | tuple | set | frozenset):
+        return [shown_value(name, one) for one in value]
+    return mask_urls(str(value))
+
+
+def setting_text(name: str, value: object) -> str:
+    """Return the same as a configuration file has it, but for the quotes."""
+    return _text(shown_value(name, value))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return "" if value is None else str(value)

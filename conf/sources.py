@@ -15,7 +15,10 @@ from pydantic import BaseModel, ValidationError
 
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_file
+from conf.secret_names import shown_value
 from conf.toml_lines import TomlLines
+from conf.url_settings import Url
+from conf.urls import mask_urls, shown_url
 
 __all__ = ["ENVIRONMENT_NAMES", "ENVIRONMENT_PREFIX", "Loaded", "load_rooms"]
 
@@ -199,7 +202,7 @@ def _read_flags(collector: _Collector, flags: Sequence[str]) -> None:
         name, equals, text = flag.partition("=")
         path = tuple(name.strip().split("."))
         if not equals or len(path) < 2 or not all(path):
-            collector.mistakes.append(f"--set {flag}: expected room.key=value")
+            collector.mistakes.append(f"--set {mask_urls(flag)}: expected room.key=value")
         elif path[0] not in collector.rooms:
             collector.unknown_room(path[0], f"--set {flag}")
         else:
@@ -244,8 +247,28 @@ def _line(collector: _Collector, room: str, values: Any, detail: Any) -> str:
     message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     message = message[0].lower() + message[1:]
     given = detail["input"]
-    shown = "" if isinstance(given, Mapping | BaseModel) else f" = {given!r}"
-    return f"{source}{key}{shown}: {message}"
+    shown = "" if isinstance(given, Mapping | BaseModel) else f" = {_shown(collector, path, given)!r}"
+    return f"{source}{key}{shown}: {mask_urls(message)}"
+
+
+def _shown(collector: _Collector, path: Path_, given: object) -> object:
+    """Return a wrong value without what may be secret; what a URL should be is masked even if it looks like none."""
+    if isinstance(given, str) and _is_url(collector.rooms[path[0]], path[1:]):
+        return shown_url(given)
+    return shown_value(path[-1], given)
+
+
+def _is_url(model: type[BaseModel], path: Path_) -> bool:
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is None:
+            continue  # the name of a table in a list of named tables
+        for candidate in (field.annotation, *get_args(field.annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, Url):
+                return True
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                model = candidate
+    return False
 
 
 def _named_path(values: Any, location: Sequence[str | int]) -> Path_:

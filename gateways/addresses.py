@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, cast
 from urllib.parse import urlsplit
 
+from conf.urls import shown_url
+
 __all__ = ["ANY_HOST", "HOPS_MAX", "Address", "ReferenceRefused", "follow_reference", "judge_reach", "parse_address"]
 
 Scheme = Literal["mqtt", "mqtts", "ws", "wss"]
@@ -54,21 +56,25 @@ def parse_address(text: str, scheme: str = "mqtt") -> Address:
         ValueError: What is wrong, in words.
     """
     text = text.strip()
-    parts = urlsplit(text if "://" in text else f"{scheme}://{text}")
+    shown = shown_url(text)
+    try:
+        parts = urlsplit(text if "://" in text else f"{scheme}://{text}")
+    except ValueError:
+        raise ValueError(f"{shown!r}: write scheme://host:port") from None
     found = parts.scheme.lower()
     if found not in PORTS:
-        raise ValueError(f"{text!r}: the scheme is one of {', '.join(PORTS)}")
+        raise ValueError(f"{shown!r}: the scheme is one of {', '.join(PORTS)}")
     if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{text.rpartition('@')[2]!r}: user and password do not belong into an address")
+        raise ValueError(f"{shown!r}: user and password do not belong into an address")
     try:
         port = parts.port
     except ValueError:
-        raise ValueError(f"{text!r}: the port is a number up to 65535") from None
+        raise ValueError(f"{shown!r}: the port is a number up to 65535") from None
     if not parts.hostname or port == 0:
-        raise ValueError(f"{text!r}: write scheme://host:port")
+        raise ValueError(f"{shown!r}: write scheme://host:port")
     websocket = found in ("ws", "wss")
     if parts.query or parts.fragment or (parts.path not in ("", "/") and not websocket):
-        raise ValueError(f"{text!r}: {'no query' if websocket else 'nothing'} behind the port")
+        raise ValueError(f"{shown!r}: {'no query' if websocket else 'nothing'} behind the port")
     path = parts.path or "/mqtt"
     return Address(cast("Scheme", found), parts.hostname, port or PORTS[found], path if websocket else "/mqtt")
 

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from conf.urls import mask_urls
 from jobs.audit_engine import EXAMPLES_MAX, AuditEngine, LedgerFolder, Present, ProofInput, Violations
 from jobs.audit_result import AuditResult
 from jobs.engine import LEDGER_RECORD_BYTES, Engine, add_engine_option, choose_engine
@@ -140,15 +141,15 @@ class _Audit:
             reasons = "; ".join(
                 f"{f.file}: {f.detail}" for f in self.result.findings if f.finding == "manifest_damaged"
             )
-            raise FileNotFoundError(f"no readable manifest in {uri}" + (f" ({reasons})" if reasons else ""))
+            raise FileNotFoundError(f"no readable manifest in {mask_urls(uri)}" + (f" ({reasons})" if reasons else ""))
         self.result.manifests[uri] = manifest
         self.ancestors[uri] = known
         by_node: dict[str, list[FileEntry]] = defaultdict(list)
         for entry in manifest.files:
             by_node[entry.node if manifest.replica_op_index else ""].append(entry)
         for node, files in sorted(by_node.items()):
-            number = len(self.replicas)
-            self.replicas.append(Replica(number, f"{uri}#{node}" if node else uri, manifest, tuple(files), node))
+            number, shown = len(self.replicas), mask_urls(uri)
+            self.replicas.append(Replica(number, f"{shown}#{node}" if node else shown, manifest, tuple(files), node))
             self.input_of[number] = uri
 
     def _identify(self) -> None:

@@ -17,7 +17,7 @@ _MODULES = (
     "wire/__init__.py",
     "wire/decoding.py",
     *(f"wire/sstable/{name}.py" for name in ("__init__", "ledger", "manifest", "run_reader", "schema", "writer")),
-    *(f"conf/{name}.py" for name in ("__init__", "events", "synced_folder")),
+    *(f"conf/{name}.py" for name in ("__init__", "events", "synced_folder", "urls")),
 )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from conf.urls import mask_urls
 from jobs.engine import Engine
 from jobs.facts import fill_entry
 from jobs.fates import Counts
@@ -126,12 +127,12 @@ class _Compaction:
         self.run_id = run_id
         newest = newest_with_bytes(self.source)
         if newest is None:
-            raise FileNotFoundError(f"no manifest in {self.source.uri()}")
+            raise FileNotFoundError(f"no manifest in {mask_urls(self.source.uri())}")
         self.manifest, self.manifest_bytes = newest
         if self.manifest.replica_op_index:  # rows of a copy that is behind would come back in the merge
             raise CompactionFailed(
-                f"the newest manifest in {self.source.uri()} holds the copies of each node (store export --replicas): "
-                "audit it, and compact an export without --replicas"
+                f"the newest manifest in {mask_urls(self.source.uri())} holds the copies of each node (store export "
+                "--replicas): audit it, and compact an export without --replicas"
             )
         published = newest if self.in_place else newest_with_bytes(self.target)
         self.number = (published[0].manifest_no if published else 0) + 1

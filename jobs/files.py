@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from conf.synced_folder import sync_folder
+from conf.urls import mask_urls
 from wire.sstable.manifest import (
     Manifest,
     ManifestDamaged,
@@ -351,7 +352,7 @@ def open_directory(spark: SparkSession | None, uri: str) -> FileSystem:
     if parts.scheme in ("", "file"):
         return LocalFiles(Path(unquote(parts.path) if parts.scheme else uri))
     if spark is None:
-        raise ValueError(f"{uri}: reading it needs a Spark session")
+        raise ValueError(f"{mask_urls(uri)}: reading it needs a Spark session")
     return HadoopFiles(spark, uri)
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conf.urls import mask_urls
 from jobs.audit_result import AuditResult
 from jobs.files import FileSystem, open_directory
 from jobs.findings import FINDING_SCHEMA
@@ -63,7 +64,7 @@ def summary(result: AuditResult, partitions: list[dict[str, Any]]) -> dict[str, 
         "proof_shared": result.proof.shared if result.proof else 0,
         "not_proven": list(NOT_PROVEN) if result.proof else [],
         "inputs": [
-            {"input": uri, "manifest_no": m.manifest_no, "created_ms": m.created_ms, **m.totals}
+            {"input": mask_urls(uri), "manifest_no": m.manifest_no, "created_ms": m.created_ms, **m.totals}
             for uri, m in result.manifests.items()
         ],
         "cluster_id": first.cluster_id,

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conf.urls import mask_urls
 from jobs.findings import ExitCode
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def close_session() -> None:
 
 def could_not_run(job: str, error: Exception) -> ExitCode:
     """Print why a job could not run, and where Spark's own log lines are if it wrote an error; return the exit code."""
-    print(f"stratamq jobs {job}: {error}", file=sys.stderr)
+    print(mask_urls(f"stratamq jobs {job}: {error}"), file=sys.stderr)
     while _logs:
         log = _logs.pop()
         if _ERROR_LINE.search(log.read_text(errors="replace")):

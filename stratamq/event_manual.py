@@ -13,7 +13,8 @@ HEAD = """# Events in the log
 Each line of a log has `ts`, `level`, `event`, `message`, `node` and `logger`, and the event's values as fields of
 their own; as text the message alone, and values that it does not name. `left_out` is how many lines of the event were
 left out as repeats before this one, `trace` a traceback: a fault of the program. Names of events stay from release to
-release, sentences may change. What a library logs is `{other}`.
+release, sentences may change. What a library logs is `{other}`:
+warnings and errors alone, whatever `logs.level` is. Of URLs a line has scheme, host, port and path.
 
 `stratamq support bundle` and `/api/v1/logs` have the last 2 000 lines of each node.
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from conf.url_settings import Url
+
 __all__ = ["toml_document", "toml_literal"]
 
 
@@ -21,6 +23,8 @@ def toml_literal(value: object) -> str:
         return "[" + ", ".join(toml_literal(item) for item in value) + "]"
     if isinstance(value, bool | int | float):
         return json.dumps(value)
+    if isinstance(value, Url):
+        value = value.plain
     if isinstance(value, str | Path):
         return json.dumps(str(value), ensure_ascii=False)  # JSON strings are TOML basic strings
     raise TypeError(f"no TOML for {type(value).__name__}")

@@ -192,6 +192,10 @@ class KeySource:
         self._began_at = None
         self._next_at = now + RETRY_S
 
+    def expire(self) -> None:
+        """Have the keys fetched at once: their URL is another. The former ones stay until then."""
+        self._next_at = float("-inf")
+
     def is_fresh(self, now: float) -> bool:
         """Return True if the keys were fetched within 24 h."""
         return self._loaded_at is not None and now - self._loaded_at < KEPT_S

@@ -18,24 +18,40 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from conf.secret_names import ABOUT_SECRETS, is_secret_name
+from conf.urls import MASK, mask_urls
 
 __all__ = ["Hider", "own_words", "secrets_of"]
 
-HIDDEN = "***"
+HIDDEN = MASK
+SENTENCE = (  # words that follow the name of a secret in a sentence
+    *("a", "an", "and", "are", "as", "at", "by", "differs?", "does", "for", "from", "has", "have", "in", "is", "it"),
+    *("may", "must", "needs", "not", "of", "on", "or", "so", "than", "that", "the", "then", "to", "was", "which"),
+    *("with", "without", "change[ds]?", "checks?", "file", "files", "hash", "hashes", "policy", "records?", "steps?"),
+)
 SECRET_FORMS = re.compile(
     r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)"
     r"|smq_[A-Za-z0-9_-]{8,}"  # tokens of operators
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]+"  # JWT
-    r"|(?i:bearer|basic)\s+[A-Za-z0-9+/=_.-]{8,}"
+    r"|(?i:\bbearer)\s+[A-Za-z0-9+/=_.~-]+"
+    r"|(?i:\bbasic)\s+(?=[a-z]*[A-Z0-9+/=])[A-Za-z0-9+/=]+"  # base64: no word of a sentence
+    r"|\$(?!share\$|SYS\$)[A-Za-z0-9-]{1,32}\$[^\s'\"]+"  # records of passwords: $argon2id$..., $6$salt$hash
+    r"|(?i:SCRAM-SHA-(?:1|256|512))\$[^\s'\"]+"
     r"|(?<![A-Za-z0-9])[0-9A-Fa-f]{32,}(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9+/_-])(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[a-z])(?=[A-Za-z0-9+/_-]*[A-Z])"
     r"[A-Za-z0-9+/_-]{32,512}={0,2}",
     re.DOTALL,
 )
+SOUND = "passw(?:or)?d|passphrase|passwd|secret|token|psk|credential|api[-_]?key|authorization"
+VALUE = r"('[^']*'|\"[^\"]*\"|[^\s,;]+)"
 IN_TEXT = re.compile(
-    r"(?i)(?<![a-z_])([a-z_]{0,64}(?:passw(?:or)?d|secret|token|psk)[a-z_]{0,64})(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s,;]+)"
+    rf"(?i)(?<![a-z_-])((?:--)?[a-z_-]{{0,64}}(?:{SOUND})[a-z_-]{{0,64}}['\"]?)(\s*[=:]\s*|\s+(?==)){VALUE}"
 )
-USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+# A word behind the name of a secret is its value, unless a sentence goes on with it.
+BESIDE = re.compile(
+    rf"(?i)(?<![a-z0-9_/.-])(--[a-z-]{{0,64}}(?:{SOUND})|passw(?:or)?d|passwd|passphrase|secret|psk|api[-_]?key)(\s+)"
+    rf"(?!(?:{'|'.join(SENTENCE)})\b(?!\d)){VALUE}"
+)
+QUERY = re.compile(r"(?<=[?&])([^\s=&#?\"']{1,256})=[^\s&#\"']*")  # of a URL without its beginning
 NAMES = frozenset(  # fields that hold a name of somebody, or an address
     (
         *("client_id", "last_client_id", "user", "username", "actor", "certificate", "publisher"),
@@ -143,8 +159,9 @@ class Hider:
     def _text(self, text: str, name: str) -> str:
         for find in self._known:
             text = find(text)
-        text = USERINFO.sub(HIDDEN, SECRET_FORMS.sub(HIDDEN, text))
-        text = IN_TEXT.sub(lambda match: match[0] if _is_about(match[1]) else match[1] + match[2] + HIDDEN, text)
+        text = QUERY.sub(rf"\1={HIDDEN}", mask_urls(SECRET_FORMS.sub(HIDDEN, text)))
+        for pattern in (IN_TEXT, BESIDE):
+            text = pattern.sub(lambda match: match[0] if _is_about(match[1]) else match[1] + match[2] + HIDDEN, text)
         if self._words is None:
             return text
         if name.rpartition(".")[2] in NAMES:

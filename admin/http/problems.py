@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from conf.errors import ExitCode
+from conf.urls import mask_urls
 
 __all__ = ["MEDIA_TYPE", "Problem", "of_reply"]
 
@@ -58,7 +59,7 @@ class Problem(Exception):
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "code": self.code,
-            "detail": self.detail,
+            "detail": mask_urls(self.detail),
             "do": self.do,
             "request_id": request_id,
         } | told

@@ -39,7 +39,7 @@ from admin.http.trace_handlers import trace_handlers
 from admin.http.verb_handlers import verb_handlers
 from admin.http.watching import Watching
 from admin.links import open_links
-from admin.otlp import open_sender, register_sender
+from admin.otlp import CollectorUrl, open_sender, register_sender
 from admin.trace_export import TraceExport
 from conf.admission import POOLS, AdmissionPool, KnownAddresses
 from conf.errors import UserError
@@ -178,6 +178,7 @@ class AdminService:
 
         export = TraceExport(as_operator, sender)
         register_sender(self._process.metrics, sender)
+        self._process.reload.add(CollectorUrl(endpoint, sender))
         self._process.metrics.counter(
             "otlp_unread_total", "Looks at the traces that found nobody to ask.", lambda: float(export.unread)
         )

@@ -18,11 +18,11 @@ from access.identity.chain import Ticket
 from access.identity.http_answer import HttpReply
 from access.limits.breaker import Breaker
 from conf.events import say
-from edge.login.bounded_http import read_body
+from conf.url_settings import Url
+from edge.login.bounded_http import error_text, read_body
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
 from wire.clock import boot_time
-from wire.decoding import plain_text
 
 if TYPE_CHECKING:
     import httpx
@@ -77,12 +77,12 @@ class Server:
 
     Args:
         setting: Names it in the log.
-        url: Its address.
+        url: Where it is; a reload may replace it.
         content: Type of the questions.
         context: Verifies it.
     """
 
-    def __init__(self, listener: str, setting: str, url: str, content: str, context: ssl.SSLContext) -> None:
+    def __init__(self, listener: str, setting: str, url: Url, content: str, context: ssl.SSLContext) -> None:
         self.listener = listener
         self.setting = setting
         self.url = url
@@ -137,6 +137,10 @@ class Asking:
     def open_breakers(self) -> Mapping[tuple[str, ...], float]:
         """Return for each listener whether its server is left alone: 1, else 0."""
         return {(name,): float(not server.breaker.closed) for name, server in self._servers.items()}
+
+    def replace_url(self, listener: str, url: Url) -> None:
+        """Ask the server of a listener at another URL from now on."""
+        self._servers[listener].url = url
 
     def replace_context(self, listener: str, context: ssl.SSLContext) -> None:
         """Ask the server of a listener under another context from now on."""
@@ -200,7 +204,7 @@ async def _post(client: "httpx.AsyncClient", server: Server, body: bytes) -> tup
     try:
         with trio.fail_after(ANSWER_S):
             async with client.stream(
-                "POST", server.url, content=body, headers=server.headers, follow_redirects=False
+                "POST", server.url.plain, content=body, headers=server.headers, follow_redirects=False
             ) as answer:
                 client.cookies.clear()  # nothing of one client's answer goes into the next one's question
                 content = await read_body(answer)
@@ -210,8 +214,8 @@ async def _post(client: "httpx.AsyncClient", server: Server, body: bytes) -> tup
                 shown = said.get("content-type", ""), content, said.get("cache-control", "")
                 return HttpReply(answer.status_code, *shown), ""
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        return None, f"connect: {plain_text(str(error))}"
+        return None, f"connect: {error_text(error)}"
     except (trio.TooSlowError, httpx.TimeoutException):
         return None, f"timeout: no whole answer within {ANSWER_S:g} s"
     except Exception as error:  # whatever a hostile server makes the library raise
-        return None, f"broken: {type(error).__name__}: {plain_text(str(error))}"
+        return None, f"broken: {type(error).__name__}: {error_text(error)}"

@@ -1,19 +1,24 @@
 """Common parts of questions over HTTP: TLS as settings say, and an answer that is read to its bound and no further."""
 
-import logging
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from conf.errors import ExitCode, UserError
+from conf.urls import mask_urls
+from wire.decoding import plain_text
 from wire.links.tls import load_authority, load_certificate
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["ANSWER_BYTES_MAX", "needs_httpx", "read_body", "tls_context"]
+    from conf.edge_settings import ListenerSettings
+    from conf.url_settings import HttpUrl, KeySetUrl, ProtectedUrl
+
+__all__ = ["ANSWER_BYTES_MAX", "UrlSetting", "error_text", "needs_httpx", "read_body", "server_url", "tls_context"]
 
 ANSWER_BYTES_MAX = 65_536
+UrlSetting = Literal["http_url", "ocsp_url", "token_jwks_url"]
 
 
 def needs_httpx(subject: str) -> None:
@@ -28,8 +33,6 @@ def needs_httpx(subject: str) -> None:
         raise UserError(
             f"{subject} needs the extra: pip install 'stratamq[access]' (no module {error.name})", ExitCode.USAGE
         ) from None
-    for library in ("httpx", "httpcore"):  # at info they write a line for each login, at debug what was sent
-        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def tls_context(authority: Path | None, shown: tuple[Path, Path] | None = None) -> ssl.SSLContext:
@@ -47,6 +50,25 @@ def tls_context(authority: Path | None, shown: tuple[Path, Path] | None = None) 
     if shown is not None:
         load_certificate(context, *shown)
     return context
+
+
+def server_url(listener: "ListenerSettings", setting: UrlSetting) -> "HttpUrl | KeySetUrl | ProtectedUrl":
+    """Return the URL of a listener's setting, read from its file if it names one.
+
+    Raises:
+        UserError: The file is unusable, or has another scheme than the settings of TLS beside it are for.
+    """
+    where = f"listener {listener.name}: {setting}"
+    url = getattr(listener, setting).read(where)
+    beside = {"http_url": (listener.http_ca, listener.http_key), "token_jwks_url": (listener.token_jwks_ca,)}
+    if any(beside.get(setting, ())) and not url.may_be_https:
+        raise UserError(f"{where}: {url}: authority and certificate are for a URL that begins with https://")
+    return url  # type: ignore[no-any-return]
+
+
+def error_text(error: Exception) -> str:
+    """Return in plain text what a library says of a request that failed; it may repeat the URL."""
+    return plain_text(mask_urls(str(error)))
 
 
 async def read_body(answer: "httpx.Response") -> bytes | None:

@@ -13,7 +13,7 @@ from access.limits.answer_cache import AnswerCache
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
 from edge.login.asking_service import Asking, Server
-from edge.login.bounded_http import needs_httpx, tls_context
+from edge.login.bounded_http import needs_httpx, server_url, tls_context
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
 from wire.clock import boot_time
@@ -71,7 +71,9 @@ class HttpCallouts:
         self.settings: Sequence[str] = [f"edge.listeners.{one.name}.{key}" for one in listeners for key in keys]
         self._held = _load(listeners)
         servers = {
-            one.name: Server(one.name, "http_url", one.http_url, "application/json", self._held[one.name][0])
+            one.name: Server(
+                one.name, "http_url", server_url(one, "http_url"), "application/json", self._held[one.name][0]
+            )
             for one in listeners
         }
         self.asking = Asking(servers, self._question, desk, done)

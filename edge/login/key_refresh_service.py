@@ -14,11 +14,11 @@ import trio
 from access.identity.chain import Ticket
 from conf.edge_settings import ListenerSettings
 from conf.events import say
-from edge.login.bounded_http import ANSWER_BYTES_MAX, needs_httpx, read_body, tls_context
+from conf.url_settings import Url
+from edge.login.bounded_http import ANSWER_BYTES_MAX, error_text, needs_httpx, read_body, server_url, tls_context
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
 from wire.clock import boot_time
-from wire.decoding import plain_text
 
 if TYPE_CHECKING:
     from access.identity.key_set import KeySource
@@ -36,7 +36,7 @@ RECENT_S = 2.0  # a login that came behind a fetch as old as this finds its keys
 class _Place:
     """One address, and the logins that wait for it."""
 
-    def __init__(self, url: str, source: "KeySource", context: ssl.SSLContext) -> None:
+    def __init__(self, url: Url, source: "KeySource", context: ssl.SSLContext) -> None:
         self.url = url
         self.source = source
         self.context = context
@@ -65,9 +65,16 @@ class KeyRefresh:
         self._done = done
         self._came = trio.Event()
         self._places = {
-            listener.name: _Place(listener.token_jwks_url, sources[listener.name], _context(listener))
+            listener.name: _Place(server_url(listener, "token_jwks_url"), sources[listener.name], _context(listener))
             for listener in listeners
         }
+
+    def replace_url(self, listener: str, url: Url) -> None:
+        """Fetch the keys of a listener from another URL from now on, at once; the former keys stay until then."""
+        place = self._places[listener]
+        place.url = url
+        place.source.expire()
+        place.wanted.set()
 
     def came(self) -> None:
         """Go on: a login waits."""
@@ -107,6 +114,7 @@ class KeyRefresh:
 
     async def _fetch(self, place: _Place) -> None:
         place.source.began(boot_time())
+        url = place.url
         content, problem = await _content(place)
         now = boot_time()
         place.fetched_at = now
@@ -119,6 +127,8 @@ class KeyRefresh:
         elif place.said and not problem:
             say(logger, "login.keys_fetched", url=place.url)
         place.said = problem
+        if place.url != url:
+            place.source.expire()
 
 
 async def _content(place: _Place) -> tuple[bytes | None, str]:
@@ -130,7 +140,7 @@ async def _content(place: _Place) -> tuple[bytes | None, str]:
         with trio.fail_after(ANSWER_S):
             async with (
                 httpx.AsyncClient(timeout=timeout, verify=place.context, trust_env=False) as client,
-                client.stream("GET", place.url, headers={"Accept": "application/json"}) as answer,
+                client.stream("GET", place.url.plain, headers={"Accept": "application/json"}) as answer,
             ):
                 if answer.status_code != httpx.codes.OK:
                     return None, f"status {answer.status_code}"
@@ -139,7 +149,7 @@ async def _content(place: _Place) -> tuple[bytes | None, str]:
     except trio.TooSlowError:
         return None, f"no whole answer within {ANSWER_S:g} s"
     except Exception as error:  # whatever a hostile server makes the library raise: the former keys stay
-        return None, f"{type(error).__name__}: {plain_text(str(error))}"
+        return None, f"{type(error).__name__}: {error_text(error)}"
 
 
 def _context(listener: ListenerSettings) -> ssl.SSLContext:

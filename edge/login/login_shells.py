@@ -13,6 +13,7 @@ from edge.login.job_desk import JobDesk
 from edge.login.key_refresh_service import KeyRefresh
 from edge.login.logins import Logins
 from edge.login.ocsp_questions import ocsp_questions
+from edge.login.server_urls import ServerUrls
 
 __all__ = ["LoginShells"]
 
@@ -60,7 +61,15 @@ class LoginShells:
             self._callouts.asking.run,
             self._ocsp.run,
         ]
-        self.reloads: list[Any] = [self._callouts]
+        urls = ServerUrls(
+            listeners,
+            {
+                "token_jwks_url": keys.replace_url,
+                "http_url": self._callouts.asking.replace_url,
+                "ocsp_url": self._ocsp.replace_url,
+            },
+        )
+        self.reloads: list[Any] = [urls, self._callouts]
 
     def register(self, metrics: Metrics) -> None:
         """Show what servers answered."""

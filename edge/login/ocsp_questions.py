@@ -10,7 +10,7 @@ from access.identity.http_answer import HttpReply
 from access.identity.ocsp import OcspJob, OcspReply
 from conf.edge_settings import ListenerSettings
 from edge.login.asking_service import Asking, Server
-from edge.login.bounded_http import needs_httpx, tls_context
+from edge.login.bounded_http import needs_httpx, server_url, tls_context
 from edge.login.job_desk import JobDesk
 from edge.login.logins import Done
 
@@ -47,7 +47,9 @@ def ocsp_questions(listeners: Sequence[ListenerSettings], desk: JobDesk, done: D
     servers = {}
     for one in listeners:
         needs_httpx(f"listener {one.name}: ocsp_url")
-        servers[one.name] = Server(one.name, "ocsp_url", one.ocsp_url, "application/ocsp-request", tls_context(None))
+        servers[one.name] = Server(
+            one.name, "ocsp_url", server_url(one, "ocsp_url"), "application/ocsp-request", tls_context(None)
+        )
 
     def question_of(ticket: Ticket) -> _Question | None:
         return _Question(ticket.job) if isinstance(ticket.job, OcspJob) else None

@@ -8,11 +8,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from conf.bridge_settings import BridgeSettings, MqttDoorSettings
 from conf.errors import ExitCode, UserError
-from conf.private_files import check_private
+from conf.private_files import check_private, read_secret
 from gateways.addresses import Address, parse_address
 from gateways.bridges.publishers import ASKED
 from gateways.client import WINDOW_3_1_1, GatewayClientOptions
@@ -21,10 +20,9 @@ from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest, Will
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["Door", "cluster_door", "read_secret", "remote_door"]
+__all__ = ["Door", "cluster_door", "remote_door"]
 
 ALIASES_MAX = 64  # topic aliases that a broker may use towards us
-SECRET_BYTES_MAX = 64 * 1024
 EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue; bytes are bounded by the end
 
 
@@ -170,20 +168,3 @@ def _door(where: str, key: str, door: MqttDoorSettings, settings: BridgeSettings
         as_bridge=version == 4,
         server_references=door.server_references,
     )
-
-
-def read_secret(where: str, path: Path) -> bytes:
-    """Return what a file of mode 0600 holds, without the end of its line.
-
-    Raises:
-        UserError: It is open to others, or cannot be read.
-    """
-    check_private(path, f"{where}: secret")
-    try:
-        with path.open("rb") as file:
-            secret = file.read(SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        raise UserError(f"{where}: secret {path}: {error.strerror or error}", ExitCode.USAGE) from None
-    if len(secret) > SECRET_BYTES_MAX:
-        raise UserError(f"{where}: secret {path} has more than {SECRET_BYTES_MAX} bytes", ExitCode.USAGE)
-    return secret.rstrip(b"\r\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ExitCode, UserError
-from gateways.bridges.doors import read_secret
+from conf.private_files import read_secret
 
 __all__ = ["SILENT", "Complaints", "kafka_library", "kafka_settings"]
 
@@ -36,7 +36,7 @@ def kafka_settings(where: str, brokers: Sequence[str], further: Mapping[str, str
     Raises:
         UserError: A secret that cannot be read.
     """
-    told: dict[str, Any] = {"bootstrap.servers": ",".join(brokers), "logger": logging.getLogger("stratamq.kafka")}
+    told: dict[str, Any] = {"bootstrap.servers": ",".join(brokers), "logger": logging.getLogger("librdkafka")}
     for key, value in further.items():
         secret = value.startswith("file:")
         told[key] = read_secret(f"{where}.kafka", Path(value[5:])).decode() if secret else value

@@ -18,8 +18,8 @@ import trio
 
 from conf.bridge_settings import GatewaySettings, RedisSink, RedisSource
 from conf.errors import ExitCode, UserError
+from conf.private_files import read_secret
 from gateways.bridges.batch_sink import BatchSink, Outcome
-from gateways.bridges.doors import read_secret
 from gateways.bridges.flow import Flow
 from gateways.bridges.map_bridge import build_sink, build_source
 from gateways.bridges.message import BridgeMessage, mqtt_text

@@ -14,14 +14,15 @@ import ssl
 from collections.abc import Sequence
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
-from urllib.parse import urlsplit
 
 import trio
 
 from conf.bridge_settings import GatewaySettings, Webhook
 from conf.errors import ExitCode, UserError
+from conf.private_files import read_secret
+from conf.url_settings import HttpUrl
+from conf.urls import mask_urls
 from gateways.bridges.batch_sink import BatchSink, Outcome
-from gateways.bridges.doors import read_secret
 from gateways.bridges.flow import Flow
 from gateways.bridges.map_bridge import build_sink, to_json
 from gateways.bridges.pump import Sending
@@ -47,13 +48,13 @@ def build_webhook(name: str, settings: Webhook, gateway: GatewaySettings) -> Bri
     except ModuleNotFoundError:
         text = f"bridge.{name}: webhooks need the extra http: pip install 'stratamq[http]'"
         raise UserError(text, ExitCode.USAGE) from None
-    parts = urlsplit(settings.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        raise UserError(f"bridge.{name}.url: write http://host/path or https://host/path", ExitCode.USAGE)
+    url = settings.url.read(f"bridge.{name}.url")
     secret = b"" if settings.secret_file is None else read_secret(f"bridge.{name}", settings.secret_file)
     token = "" if settings.token_file is None else read_secret(f"bridge.{name}", settings.token_file).decode()
-    context = client_context(settings.http_authority, None, None) if parts.scheme == "https" else None
-    return build_sink(name, settings, True, lambda flow: WebhookSink(library, settings, secret, token, context, flow))
+    context = client_context(settings.http_authority, None, None) if url.may_be_https else None
+    return build_sink(
+        name, settings, True, lambda flow: WebhookSink(library, settings, url, (secret, token), context, flow)
+    )
 
 
 class WebhookSink(BatchSink):
@@ -65,14 +66,14 @@ class WebhookSink(BatchSink):
         self,
         library: Any,
         settings: Webhook,
-        secret: bytes,
-        token: str,
+        url: HttpUrl,
+        secrets: tuple[bytes, str],
         context: ssl.SSLContext | None,
         flow: Flow,
     ) -> None:
         super().__init__(flow, settings.batch_messages, settings.batch_bytes, settings.concurrency)
-        self._library, self._settings = library, settings
-        self._secret, self._token, self._context = secret, token, context
+        self._library, self._settings, self._url = library, settings, url
+        (self._secret, self._token), self._context = secrets, context
         self._client: Any = None
         self.is_up, self.reason = True, ""  # until a request fails: there is nothing to connect to
 
@@ -111,12 +112,12 @@ class WebhookSink(BatchSink):
         except trio.TooSlowError:
             return Outcome(f"no answer within {self._settings.timeout_s:g} s")
         except self._library.HTTPError as error:
-            return Outcome(f"{type(error).__name__}: {error}")
+            return Outcome(_text(error))
         except (ssl.SSLError, OSError) as error:
-            return Outcome(str(error))
+            return Outcome(mask_urls(str(error)))
 
     async def _post(self, body: bytes, headers: dict[str, str]) -> Outcome:
-        async with self._client.stream("POST", self._settings.url, content=body, headers=headers) as answer:
+        async with self._client.stream("POST", self._url.plain, content=body, headers=headers) as answer:
             size = 0
             async for part in answer.aiter_raw():
                 size += len(part)
@@ -134,16 +135,20 @@ class WebhookSink(BatchSink):
 
     async def check(self) -> list[Finding]:
         """Ask for the URL without a body: the server is there, and its certificate is believed."""
-        where = f"webhook {urlsplit(self._settings.url).netloc}"
+        where = f"webhook {self._url}"
         try:
             with trio.fail_after(self._settings.timeout_s):
-                async with self._make() as client, client.stream("OPTIONS", self._settings.url) as answer:
+                async with self._make() as client, client.stream("OPTIONS", self._url.plain) as answer:
                     status = answer.status_code  # what else it says may have no end
         except trio.TooSlowError:
             return [Finding(False, where, "no answer")]
         except (self._library.HTTPError, ssl.SSLError, OSError) as error:
-            return [Finding(False, where, f"{type(error).__name__}: {error}")]
+            return [Finding(False, where, _text(error))]
         return [Finding(status < 500, where, f"answers OPTIONS with status {status}")]
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {mask_urls(str(error))}"
 
 
 def _object(sending: Sending) -> bytes:

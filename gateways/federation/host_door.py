@@ -6,11 +6,10 @@ Reads secrets, which stand in files of mode 0600. All mistakes are found here, b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from conf.errors import ExitCode, UserError
 from conf.federate_settings import FederateSettings
-from conf.private_files import check_private
+from conf.private_files import check_private, read_secret
 from gateways.addresses import parse_address
 from gateways.client import WINDOW_3_1_1, GatewayClientOptions
 from gateways.transport import client_context
@@ -18,13 +17,12 @@ from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["client_id_of", "lane_options", "own_client_ids", "read_secret"]
+__all__ = ["client_id_of", "lane_options", "own_client_ids"]
 
 KEEP_ALIVE_S = 30
 EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
 EXPIRY_S_MIN = 7 * 86_400
 ALIASES_MAX = 64
-SECRET_BYTES_MAX = 64 * 1024
 
 
 def client_id_of(settings: FederateSettings) -> str:
@@ -106,17 +104,3 @@ def own_client_ids(settings: FederateSettings) -> list[str]:
     """Return the identifiers of all connections: what they subscribe to is nobody's wish."""
     client_id = client_id_of(settings)
     return [client_id, f"{client_id}-b", f"{client_id}-m"]
-
-
-def read_secret(where: str, path: Path) -> bytes:
-    """Return what a file of mode 0600 holds, without the end of its line.
-
-    Raises:
-        UserError: It is open to others, or cannot be read.
-    """
-    check_private(path, where)
-    try:
-        with path.open("rb") as file:
-            return file.read(SECRET_BYTES_MAX).rstrip(b"\r\n")
-    except OSError as error:
-        raise UserError(f"{where} {path}: {error.strerror or error}", ExitCode.USAGE) from None

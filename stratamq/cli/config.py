@@ -148,4 +148,6 @@ def _rows(tier: str, config: Path | None, flags: list[str]) -> list[dict[str, ob
 
 
 def _row(sources: dict[str, str], setting: str, value: object) -> dict[str, object]:
-    return {"setting": setting, "value": value, "source": sources.get(setting, "default")}
+    from conf.secret_names import shown_value
+
+    return {"setting": setting, "value": shown_value(setting, value), "source": sources.get(setting, "default")}

@@ -146,7 +146,9 @@ def _usage(mistake: Exception) -> int:
 
 def report(errors: list[UserError]) -> int:
     """Show expected errors, one line per mistake (indented ones belong to it), and return the exit code."""
+    from conf.urls import mask_urls
+
     for line in dict.fromkeys(line for error in errors for line in error.message.split("\n")):
-        line = printable(line)
+        line = printable(mask_urls(line))
         print(line if line.startswith(" ") else f"stratamq: {line}", file=sys.stderr)
     return max(error.exit_code for error in errors)

@@ -150,6 +150,8 @@ def tell_ready(descriptor: int, addresses: dict[str, object]) -> None:
     else:
         import logging
 
+        if "login" in addresses:  # with a code that no log may have
+            print(f"login: {addresses['login']}", flush=True)
         say(logging.getLogger("stratamq"), "node.ready", addresses=json.dumps(addresses))
 
 

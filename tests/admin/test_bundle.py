@@ -60,6 +60,49 @@ def test_secrets_are_known_by_what_surrounds_them() -> None:
     assert hider.hide({"message": kept}) == {"message": kept}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET /auth?sig=hunter2 HTTP/1.1",
+        "/auth?a=1&apikey=hunter2",
+        "http://h/in?hunter2",
+        "http://h/in#hunter2",
+        "s3a://key:hunter2@bucket/store",
+        "password hunter2 in free text",
+        "the secret hunter2",
+        "--password hunter2 -v",
+        "--token hunter2",
+        "x-api-key: hunter2",
+        '{"client_secret": "hunter2"}',
+        "Bearer hunter2",
+        "authorization: Basic hunter2",
+        "Basic dTpodW50ZXIy",
+        "$argon2id$v=19$m=65536,t=3,p=1$hunter2$dTpodW50ZXIy",
+        "$6$hunter2$dTpodW50ZXIy",
+        "$7$101$hunter2$dTpodW50ZXIy",
+        "SCRAM-SHA-256$4096:hunter2$dTpodW50ZXIy:dTpodW50ZXIy",
+    ],
+)
+def test_short_secrets_are_known_by_what_stands_before_them(text: str) -> None:
+    shown = Hider([]).hide({"message": text})["message"]
+    assert "hunter2" not in shown and "dTpodW50ZXIy" not in shown and "***" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$share/group/plant/# and $SYS/broker/clients",
+        "the password file /etc/x has no secret; a token of role viewer",
+        "the password is wrong; a secret of 32 bytes",
+        "keys of tokens at https://h/keys: status 500; the former ones stay for 24 h",
+        "basic settings of listener tls",
+        "see https://h/path/to?",
+    ],
+)
+def test_sentences_about_secrets_stay(text: str) -> None:
+    assert Hider([]).hide({"message": text})["message"].rstrip("*") == text
+
+
 def test_what_is_about_a_secret_is_shown() -> None:
     """An algorithm or a file's name helps whoever reads the bundle; what the file holds is found by its content."""
     hider = Hider([PASSWORD.encode()])

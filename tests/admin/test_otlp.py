@@ -13,6 +13,7 @@ from admin import otlp
 from admin.otlp import QUEUED_MAX, SpanSender, open_sender
 from admin.spans import QUIET_US, SpanBuilder
 from conf.errors import UserError
+from conf.url_settings import HttpUrl
 from tests.admin.otlp_receiver import receiver
 from tests.admin.test_spans import way
 from tests.free_ports import free_port
@@ -26,7 +27,7 @@ SPANS = SPAN.ready({}, QUIET_US)
 
 @asynccontextmanager
 async def sending(endpoint: str) -> AsyncIterator[SpanSender]:
-    sender = open_sender(endpoint, "c1", "9")
+    sender = open_sender(HttpUrl(endpoint), "c1", "9")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sender.run)
         yield sender
@@ -89,7 +90,7 @@ async def test_what_a_collector_refuses_is_dropped_and_counted(tmp_path: Path) -
 
 
 def test_the_queue_is_bounded_and_the_oldest_go() -> None:
-    sender = open_sender("http://127.0.0.1:9", "c1", "9")
+    sender = open_sender(HttpUrl("http://127.0.0.1:9"), "c1", "9")
     sender.put(SPANS * (QUEUED_MAX // len(SPANS) + 1))
     assert sender.queued == QUEUED_MAX
     assert sender.dropped == {"queue_full": len(SPANS) * (QUEUED_MAX // len(SPANS) + 1) - QUEUED_MAX}
@@ -98,4 +99,4 @@ def test_the_queue_is_bounded_and_the_oldest_go() -> None:
 def test_without_the_libraries_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.proto.collector.trace.v1", None)
     with pytest.raises(UserError, match=r"stratamq\[otel\]"):
-        open_sender("http://127.0.0.1:9", "c1", "9")
+        open_sender(HttpUrl("http://127.0.0.1:9"), "c1", "9")

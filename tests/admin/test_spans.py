@@ -12,6 +12,7 @@ from admin.queries import Cluster
 from admin.spans import LONGEST_US, QUIET_US, ROWS_MAX, Span, SpanBuilder
 from admin.traces import Row
 from conf.errors import UserError
+from conf.url_settings import HttpUrl
 from tests.patience import PATIENCE_S
 from wire.messages.look_rows_nodes import SeenTraceEvent
 
@@ -137,7 +138,7 @@ async def test_looks_that_find_nobody_to_ask_are_counted(monkeypatch: pytest.Mon
         looks.append(1)
         raise UserError("no router answers")
 
-    export = trace_export.TraceExport(nobody, SpanSender(None, "http://127.0.0.1:1", "c", "1"))
+    export = trace_export.TraceExport(nobody, SpanSender(None, HttpUrl("http://127.0.0.1:1"), "c", "1"))
     assert export.unread == 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(export.run)

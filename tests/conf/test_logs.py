@@ -8,17 +8,21 @@ from collections.abc import Iterator
 import pytest
 
 from conf.events import say
-from conf.logs import BURST, RepeatFilter, configure_logs
+from conf.logs import BURST, OWN_LOGGERS, RepeatFilter, configure_logs
 from conf.node_settings import LogSettings
+from tests.rooms import ROOMS
 
 
 @pytest.fixture(autouse=True)
 def _root_logger() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    levels = {name: logging.getLogger(name).level for name in OWN_LOGGERS}
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    for name, own in levels.items():
+        logging.getLogger(name).setLevel(own)
 
 
 def test_json_lines_have_the_documented_fields() -> None:
@@ -49,6 +53,28 @@ def test_text_says_no_value_twice() -> None:
     configure_logs(LogSettings(format="text"), "edge-0", stream)
     say(logging.getLogger("edge.core"), "link.down", tier="edge", peer="e1", why="reset", beside=7)
     assert stream.getvalue().endswith("edge-0: link to edge e1 is down: reset beside=7\n")
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_a_library_logs_warnings_and_errors_alone(level: str) -> None:
+    """httpx writes each request with its URL at info, httpcore what was sent at debug."""
+    stream = io.StringIO()
+    configure_logs(LogSettings(level=level), "edge-0", stream)  # type: ignore[arg-type]
+    for name in ("httpx", "httpcore.http11", "trio", "librdkafka", "anycorn.error"):
+        logging.getLogger(name).debug("DEBUG of a library")
+        logging.getLogger(name).info("HTTP Request: POST http://h/in?token=secret")
+        logging.getLogger(name).warning("WARNING of a library")
+    for name in ROOMS:
+        logging.getLogger(f"{name}.x").debug("ours")
+        logging.getLogger(f"{name}.x").info("ours")
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    ours = sum(line["message"] == "ours" for line in found)
+    assert len(found) - ours == (0 if level == "error" else 5)
+    assert ours == len(ROOMS) * {"debug": 2, "info": 1}.get(level, 0)
+
+
+def test_every_package_is_one_of_ours() -> None:
+    assert set(OWN_LOGGERS) == {*ROOMS, "bench"}
 
 
 def test_what_a_library_logs_is_one_event() -> None:

@@ -1,6 +1,5 @@
 """Looks that every node answers alike: its figures, its settings, and the last lines of its log."""
 
-import re
 import time
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from conf.logs import KeptLine, KeptLines, kept_lines
-from conf.secret_names import is_secret_name
+from conf.secret_names import setting_text
 from wire.clock import boot_time
 from wire.looks.desk import LookDesk
 from wire.looks.journal import Journal
@@ -24,7 +23,6 @@ __all__ = ["show_process", "stats_columns"]
 DEFAULT = "default"  # the source of a setting that nobody sets
 UNSET = object()
 ROOMS = ("node", "membership", "metrics", "logs")  # beside the tier's own
-USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL: may hold a password
 
 
 class Setting(NamedTuple):
@@ -189,26 +187,15 @@ def _setting_columns(process: NodeProcess) -> Columns:
     return {
         "node": lambda _: process.config.node.id,
         "name": lambda setting: setting.name,
-        "value": lambda setting: _shown(setting.name, setting.value),
+        "value": lambda setting: setting_text(setting.name, setting.value),
         "source": lambda setting: setting.source,
         "default": lambda setting: (
-            None if setting.source == DEFAULT or setting.default is UNSET else _shown(setting.name, setting.default)
+            None
+            if setting.source == DEFAULT or setting.default is UNSET
+            else setting_text(setting.name, setting.default)
         ),
         "needs_restart": needs_restart,
     }
-
-
-def _shown(name: str, value: object) -> str:
-    return "***" if value and is_secret_name(name) else USERINFO.sub("***", _text(value))
-
-
-def _text(value: object) -> str:
-    """Return a value as a configuration file has it, but for the quotes."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple | set | frozenset):
-        return f"[{', '.join(map(_text, value))}]"
-    return "" if value is None else str(value)
 
 
 # --- log

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from conf.errors import UserError
+from conf.secret_names import setting_text
 from conf.settings import NodeConfig
+from conf.urls import mask_urls
 
 __all__ = ["Part", "Prepared", "Reload", "Reloaded", "changed_settings"]
 
@@ -146,24 +148,31 @@ class Reload:
 
 
 def changed_settings(old: NodeConfig, new: NodeConfig) -> dict[str, tuple[str, str]]:
-    """Return the settings that differ: dotted name -> value before and after; a listener's by the listener's name."""
+    """Return the settings that differ: dotted name -> value before and after; a listener's by the listener's name.
+
+    Values are texts that may be shown: of two URLs that differ in their queries both may be the same.
+    """
     before, after = _flat(old), _flat(new)
     names = sorted(before.keys() | after.keys())
     return {
-        name: (before.get(name, "none"), after.get(name, "none"))
+        name: (_shown(name, before.get(name)), _shown(name, after.get(name)))
         for name in names
         if before.get(name) != after.get(name)
     }
 
 
-def _flat(config: NodeConfig) -> dict[str, str]:
-    values: dict[str, str] = {}
+def _shown(name: str, value: object) -> str:
+    return "none" if value is None else setting_text(name, value)
+
+
+def _flat(config: NodeConfig) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for room in ROOMS:
         _flatten(room, getattr(config, room, None), values)
     return values
 
 
-def _flatten(name: str, value: Any, values: dict[str, str]) -> None:
+def _flatten(name: str, value: Any, values: dict[str, Any]) -> None:
     if isinstance(value, BaseModel):
         value = {key: getattr(value, key) for key in type(value).model_fields}
     if isinstance(value, tuple | list) and any(isinstance(item, BaseModel) for item in value):
@@ -172,7 +181,7 @@ def _flatten(name: str, value: Any, values: dict[str, str]) -> None:
         for key, item in value.items():
             _flatten(f"{name}.{key}", item, values)
         return
-    values[name] = str(value) if value is not None else "none"
+    values[name] = value
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -181,9 +190,10 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _told(error: Exception) -> tuple[str, ...]:
+    text = mask_urls(str(error))
     if isinstance(error, UserError):
-        return tuple(str(error).splitlines()) or ("refused",)
-    return (f"{type(error).__name__}: {error}" if isinstance(error, OSError) else f"failed by {type(error).__name__}",)
+        return tuple(text.splitlines()) or ("refused",)
+    return (f"{type(error).__name__}: {text}" if isinstance(error, OSError) else f"failed by {type(error).__name__}",)
 
 
 def _bounded(lines: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import trio
 from conf.errors import ExitCode, UserError
 from conf.events import say
 from conf.federate_settings import FederateSettings
-from gateways.federation.host_door import read_secret
+from conf.private_files import read_secret
 from gateways.federation.interest.stratamq import ClusterEvents
 from gateways.transport import client_context
 
@@ -53,18 +53,18 @@ def cluster_list(
     Raises:
         UserError: The address is none, the token cannot be read, or everybody on the way would read it.
     """
+    where = f"federate.api {settings.api}"
+    url = settings.api.read("federate.api").plain
     try:
-        parts = urlsplit(settings.api)
+        parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise UserError(f"federate.api {settings.api[:200]!r}: {error}", ExitCode.USAGE) from None
+    except ValueError:
+        raise UserError(f"{where}: the port is a number up to 65535", ExitCode.USAGE) from None
     is_https = parts.scheme == "https"
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.rstrip("/"):
-        raise UserError(f"federate.api {settings.api[:200]!r}: write http(s)://host:port", ExitCode.USAGE)
+    if not parts.hostname or parts.path.rstrip("/") or "?" in url or "#" in url:
+        raise UserError(f"{where}: write http(s)://host:port", ExitCode.USAGE)
     if not is_https and not _is_loopback(parts.hostname):
-        raise UserError(
-            f"federate.api {settings.api[:200]!r}: a token goes over https, or to this host", ExitCode.USAGE
-        )
+        raise UserError(f"{where}: a token goes over https, or to this host", ExitCode.USAGE)
     assert settings.api_token_file is not None
     token = read_secret("federate.api_token_file", settings.api_token_file).decode("ascii", "replace").strip()
     if not token or not token.isascii() or not token.isprintable():

@@ -9,10 +9,13 @@ from access.identity.chain import Ticket
 from access.identity.key_set import FetchKeys, KeySource
 from access.identity.principal import Credentials
 from conf.settings import ListenerSettings
+from conf.url_settings import KeySetUrl
 from edge.login.job_desk import JobDesk
 from edge.login.key_refresh_service import KeyRefresh
 from tests.patience import PATIENCE_S
+from wire.clock import boot_time
 
+SECRET = "Zq7-in-a-query"
 OK = b"HTTP/1.1 200 OK\r\n"
 ANSWERS = {
     "huge": [OK + b"\r\n", *[b"x" * 65_536] * 4],
@@ -27,6 +30,32 @@ ANSWERS = {
     "nothing": [],
     "deep": [OK + b"\r\n" + b"[" * 60_000],
 }
+
+
+async def test_keys_are_fetched_at_once_from_another_url() -> None:
+    """A reload read another URL from the file of the setting: the next fetch is not 300 s away."""
+    asked: list[bytes] = []
+
+    async def answer(stream: trio.SocketStream) -> None:
+        asked.append((await stream.receive_some(4_096)).split()[1])
+        await stream.send_all(OK + b"Content-Type: application/json\r\nContent-Length: 11\r\n\r\n" + b'{"keys":[]}')
+        await stream.aclose()
+
+    source = KeySource()
+    async with trio.open_nursery() as nursery:
+        (listener, *_) = await nursery.start(trio.serve_tcp, answer, 0)
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/keys?key="
+        settings = ListenerSettings(name="set", port=0, tls=False, token_jwks_url=KeySetUrl(f"{url}a"))
+        refresh = KeyRefresh([settings], {"set": source}, JobDesk(10), lambda *_: None)
+        nursery.start_soon(refresh.run)
+        with trio.fail_after(PATIENCE_S):
+            while not asked or source.is_due(boot_time()):
+                await trio.sleep(0.01)
+            refresh.replace_url("set", KeySetUrl(f"{url}b"))
+            while len(asked) < 2:
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert asked == [b"/keys?key=a", b"/keys?key=b"]
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
@@ -44,7 +73,8 @@ async def test_a_wrong_answer_is_a_failure(kind: str, caplog: pytest.LogCaptureF
     async with trio.open_nursery() as nursery:
         (listener, *_) = await nursery.start(trio.serve_tcp, answer, 0)
         address = listener.socket.getsockname()
-        settings = ListenerSettings(name="set", port=0, tls=False, token_jwks_url=f"http://127.0.0.1:{address[1]}/keys")
+        url = KeySetUrl(f"http://127.0.0.1:{address[1]}/keys?key={SECRET}")
+        settings = ListenerSettings(name="set", port=0, tls=False, token_jwks_url=url)
         desk = JobDesk(10)
         refresh = KeyRefresh([settings], {"set": source}, desk, lambda number, *_: done.append(number))
         desk.came = refresh.came
@@ -55,4 +85,5 @@ async def test_a_wrong_answer_is_a_failure(kind: str, caplog: pytest.LogCaptureF
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     assert done == [7] and source.failures >= 1 and not source.keys
-    assert sum("keys of tokens" in record.message for record in caplog.records) == 1
+    [line] = [record.message for record in caplog.records if "keys of tokens" in record.message]
+    assert f"http://127.0.0.1:{address[1]}/keys?***: " in line and SECRET not in caplog.text

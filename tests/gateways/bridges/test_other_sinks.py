@@ -20,6 +20,7 @@ import pytest
 import trio
 
 from conf.bridge_settings import GatewaySettings, MapSettings, Webhook
+from conf.url_settings import HttpUrl
 from gateways.bridges.webhook import build_webhook
 from mqtt.packets import Publish
 from tests.free_ports import free_port
@@ -61,6 +62,9 @@ filter = "u/#"
 """
 
 
+TOKEN = "Zq7-in-a-query"
+
+
 class Hook(ThreadingHTTPServer):
     """A server that misbehaves as its list of answers says, and is good afterwards."""
 
@@ -69,6 +73,7 @@ class Hook(ThreadingHTTPServer):
         self.answers: list[str] = []
         self.bodies: list[tuple[dict[str, str], bytes]] = []
         self.refused: set[int] = set()
+        self.paths: set[str] = set()
         self.lock = threading.Lock()
 
 
@@ -78,6 +83,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         with self.server.lock:
+            self.server.paths.add(self.path)
             answer = self.server.answers.pop(0) if self.server.answers else "200"
         numbers = {number(each) for each in json.loads(body)}
         if answer == "close":
@@ -152,7 +158,10 @@ async def test_a_webhook_that_misbehaves(tmp_path: Path, hook: Hook) -> None:
     secret = tmp_path / "secret"
     secret.touch(mode=0o600)
     secret.write_text("key\n")
-    lines = f'url = "http://127.0.0.1:{hook.server_address[1]}/in"\nsecret_file = "{secret}"\ntimeout_s = 1.0'
+    url = tmp_path / "url"
+    url.touch(mode=0o600)
+    url.write_text(f"http://127.0.0.1:{hook.server_address[1]}/in?token={TOKEN}\n")
+    lines = f'url = "file:{url}"\nsecret_file = "{secret}"\ntimeout_s = 1.0'
     async with running_mosquitto(tmp_path) as broker, gathering(broker.port, "dead", "bridge/#") as dead:
         bridge = BridgeProcess(tmp_path, settings("webhook", broker.port, lines))
         bridge.start()
@@ -165,6 +174,9 @@ async def test_a_webhook_that_misbehaves(tmp_path: Path, hook: Hook) -> None:
                     await trio.sleep(0.05)
         finally:
             bridge.kill()
+    assert hook.paths == {f"/in?token={TOKEN}"}
+    log = bridge.log.read_text()
+    assert TOKEN not in log and "httpx" not in log and "httpcore" not in log and "ready" in log
     found = [(each["topic"], number(each)) for _, body in hook.bodies for each in json.loads(body)]
     assert {value for _, value in found} == set(range(60)) - {17}
     assert in_order(found)
@@ -180,7 +192,7 @@ async def test_a_look_at_a_webhook_that_speaks_without_end(tmp_path: Path, hook:
         kind="webhook",
         cluster=("mqtt://localhost",),
         client_id="hook",
-        url=f"http://127.0.0.1:{hook.server_address[1]}/in",
+        url=HttpUrl(f"http://127.0.0.1:{hook.server_address[1]}/in"),
         map=(MapSettings(filter="u/#"),),
     )
     bridge = build_webhook("hook", made, GatewaySettings(id="bridge-1", data_dir=tmp_path))

@@ -262,7 +262,9 @@ async def test_a_service_that_is_not_there(tmp_path: Path) -> None:
     ("flags", "line"),
     [
         (["federate.api=http://example.org:80"], "a token goes over https"),
-        (["federate.api=ftp://127.0.0.1"], r"write http\(s\)://host:port"),
+        (["federate.api=ftp://127.0.0.1"], "http:// or https:// with a host"),
+        (["federate.api=http://127.0.0.1:1/path"], r"write http\(s\)://host:port"),
+        (["federate.api=http://127.0.0.1:1?key=a"], r"http://127.0.0.1:1\?\*\*\*: write http"),
         (["federate.api=http://127.0.0.1:99999"], "federate.api"),
         (["federate.host_kind=mosquitto"], "api is for host_kind = stratamq"),
         (["federate.api_token_file=/nowhere"], "/nowhere"),
