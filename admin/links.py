@@ -34,12 +34,21 @@ from wire.links.tls import LinkContexts
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, LinkError, NodeIdentity, PeerKey, encode_hello
+from wire.messages.hello import (
+    TIER_OPERATOR,
+    TIER_ROUTER,
+    LinkError,
+    NodeIdentity,
+    OtherCluster,
+    PeerKey,
+    encode_hello,
+)
 from wire.messages.look_kinds import rows_of
 from wire.messages.looks import Look, Seen
 from wire.messages.map_pages import MapReader
 from wire.messages.nodes import FollowMap, MapPage
 from wire.messages.operators import Admin, AdminReply
+from wire.node.known_cluster import KnownCluster
 
 __all__ = ["NodeLinks", "carry", "open_links"]
 
@@ -121,11 +130,20 @@ async def carry(gather: Gather, begin: Callable[[Ask, trio.MemorySendChannel[Eve
 
 
 class NodeLinks:
-    """Questions to the nodes of one cluster; made by ``open_links``."""
+    """Questions to the nodes of one cluster; made by ``open_links``.
 
-    def __init__(self, nursery: trio.Nursery, cluster: str, contexts: LinkContexts | None) -> None:
+    Attributes:
+        known: The cluster that is asked: that of the first map, or the one that the owner remembers.
+        other_cluster: Why a router was refused: it belongs to another cluster; "" if none was.
+    """
+
+    def __init__(
+        self, nursery: trio.Nursery, cluster: str, contexts: LinkContexts | None, cluster_id: str = ""
+    ) -> None:
         self._nursery, self._contexts = nursery, contexts
         self._cluster = cluster
+        self.known = KnownCluster(cluster_id)
+        self.other_cluster = ""
         self._opened = itertools.count(1)
         self._links: dict[str, _Link] = {}  # by node
         self._connections: set[Connection] = set()
@@ -159,6 +177,8 @@ class NodeLinks:
             except (LinkError, OSError, trio.BrokenResourceError) as error:
                 why = error.__cause__ if isinstance(error.__cause__, OSError) else error
                 failures.append(f"cannot reach router {address}: {why}")
+                if isinstance(error, OtherCluster):
+                    self.other_cluster = str(error)
         raise UserError("\n".join(failures) or "no router is known", ExitCode.NOT_READY)
 
     async def _map_of(self, address: str) -> ClusterMap:
@@ -192,7 +212,13 @@ class NodeLinks:
             link.map_reader = None
         if not found:
             raise LinkError(link.failed)
+        if not self.known.accepts(found[0]):
+            raise LinkError(self.known.refusal or "it sent the map of another cluster")
         return found[0]
+
+    def belong(self, cluster_id: str) -> None:
+        """Keep no link: each HELLO from now on names the cluster that is asked."""
+        assert cluster_id == self.known.cluster_id
 
     async def gather(self, gather: Gather, question: Question) -> Page:
         """Carry a gather to its page."""
@@ -316,6 +342,7 @@ class NodeLinks:
             # A name of its own: to the node a second link of one name is a restart, which ends the first.
             name = f"cli-{os.getpid()}-{next(self._opened)}"
             identity = NodeIdentity(self._cluster, name, TIER_OPERATOR, int(time.time() * 1000))
+            identity = identity._replace(cluster_id=self.known.cluster_id)
             await stream.send_all(encode_hello(identity))
             hello, rest = await read_hello(stream)
             link.key = check_hello(identity, hello, certified_identity(stream))
@@ -351,10 +378,10 @@ def answered(request: int, incarnation: int, what: str, seen: Seen) -> Answered:
 
 
 @asynccontextmanager
-async def open_links(cluster: str, contexts: LinkContexts | None) -> AsyncIterator[NodeLinks]:
+async def open_links(cluster: str, contexts: LinkContexts | None, cluster_id: str = "") -> AsyncIterator[NodeLinks]:
     """Give links for as long as the block runs; they are closed without waiting for anybody."""
     async with trio.open_nursery() as nursery:
-        links = NodeLinks(nursery, cluster, contexts)
+        links = NodeLinks(nursery, cluster, contexts, cluster_id)
         nursery.start_soon(links.watch)
         yield links
         nursery.cancel_scope.cancel()

@@ -2,10 +2,13 @@
 
 The folder is locked for as long as the process lives. Who holds the lock has proved that the process before it on this
 folder has ended, so the former incarnation, kept in the folder, need not be waited for (docs/protocol.md rule 2.2).
+
+The folder also keeps the cluster that its data belongs to, by name and cluster ID, from the first map that was read.
 """
 
 import fcntl
 import os
+import re
 import time
 from pathlib import Path
 
@@ -13,7 +16,50 @@ from conf.errors import UserError
 from conf.private_files import make_private_folder
 from conf.synced_folder import sync_folder
 
-__all__ = ["DataFolder"]
+__all__ = ["CLUSTER_FILE", "DataFolder", "read_cluster_file", "write_cluster_file"]
+
+CLUSTER_FILE = "cluster"
+_CLUSTER_LINE = re.compile(r"(?P<name>[^ \n]{1,64}) (?P<id>[0-9a-f]{32})\n")
+
+
+def read_cluster_file(folder: Path) -> tuple[str, str]:
+    """Return (name, cluster ID) of the cluster that a folder belongs to; two empty strings where none is kept.
+
+    Raises:
+        UserError: The file cannot be read, or is damaged.
+    """
+    path = folder / CLUSTER_FILE
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return "", ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    found = _CLUSTER_LINE.fullmatch(text)
+    if found is None:
+        raise UserError(f"{path} is damaged: a cluster's name and its ID were expected")
+    return found["name"], found["id"]
+
+
+def write_cluster_file(folder: Path, name: str, cluster_id: str) -> None:
+    """Keep the cluster that a folder belongs to, synced.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    _write_synced(folder / CLUSTER_FILE, f"{name} {cluster_id}\n")
+
+
+def _write_synced(path: Path, text: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    new.rename(path)
+    sync_folder(path.parent)
 
 
 class DataFolder:
@@ -23,6 +69,8 @@ class DataFolder:
         path: Of the folder, made if it was missing.
         incarnation: Of this process; higher than every one before it on this folder.
         ended_incarnation: Of the process before; 0 if there was none.
+        cluster: Name of the cluster that the folder belongs to; "" until ``belong``.
+        cluster_id: Its cluster ID.
     Raises:
         UserError: The folder cannot be written, or another process has it.
     """
@@ -41,10 +89,20 @@ class DataFolder:
         except OSError as error:
             os.close(self._lock)
             raise UserError(f"the data folder {path} is in use by another process; one node per folder") from error
+        self.cluster, self.cluster_id = read_cluster_file(path)
         self.ended_incarnation = self._read()
         # Wall time makes incarnations of a wiped folder newer too; the former one makes them grow without a clock.
         self.incarnation = max(self.ended_incarnation + 1, time.time_ns() // 1_000_000)
-        self._write()
+        _write_synced(path / "incarnation", f"{self.incarnation}\n")
+
+    def belong(self, cluster: str, cluster_id: str) -> None:
+        """Keep the cluster that the folder belongs to from now on.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        write_cluster_file(self.path, cluster, cluster_id)
+        self.cluster, self.cluster_id = cluster, cluster_id
 
     def _read(self) -> int:
         try:
@@ -53,17 +111,6 @@ class DataFolder:
             return 0
         except ValueError as error:
             raise UserError(f"{self.path / 'incarnation'} is damaged; a number was expected") from error
-
-    def _write(self) -> None:
-        new = self.path / "incarnation.new"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, f"{self.incarnation}\n".encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        new.rename(self.path / "incarnation")
-        sync_folder(self.path)
 
     def close(self) -> None:
         """Let go of the folder."""

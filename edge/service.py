@@ -266,8 +266,7 @@ class EdgeService:
                 BEAT_S - boot_time() % BEAT_S if said_ready and not self._drain.busy else STARTING_S
             ):
                 await self._relinked.wait()
-            now = time.monotonic()
-            self._process.turns.note(loop.longest_ns / NS, now)
+            self._process.turns.note(loop.longest_ns / NS, now := time.monotonic())
             self._own.note(loop.longest_own_ns / NS, now)
             loop.longest_ns = loop.longest_own_ns = 0
             if self._process.stopping.is_set() and not self.core.stopping.order.begun:
@@ -280,6 +279,7 @@ class EdgeService:
                 self._drain.look(boot_time())
                 if said_ready:
                     self._canary.look(boot_time())
+            self._process.check_cluster(self.core.lease.cluster, self.core.peers)
             if self.core.stopping.order.ended:
                 say(logger, "node.stopped", waits="")
                 return

@@ -2,11 +2,11 @@
 
 import logging
 import random
-import secrets
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from secrets import randbelow, token_hex
 
 import trio
 
@@ -40,6 +40,7 @@ from wire.messages.hello import TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, PeerKe
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
 from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.known_cluster import KnownCluster
 from wire.node.node_looks import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import EXIT_DAMAGED, NodeProcess, run_process
@@ -124,21 +125,21 @@ class RouterService:
             self._process.reloaded = self._audit.reloaded
             bound = await nursery.start(self._hub.run, self._process.link_address)
             self._hub.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self._members.items()})
-            if self._config.router.join:
-                self._hub.set_seeds(self._config.node.seeds)  # the running group; it learns of us by our link
-            settings = self._config.router
-            self.core = RouterCore(
+            node, settings = self._config.node, self._config.router
+            if settings.join:
+                self._hub.set_seeds(node.seeds)  # the running group; it learns of us by our link
+            self.core = core = RouterCore(
                 self._process.entry(bound),
-                RouterSettings(self._config.node.cluster, **shared_values(settings, RouterSettings)),
+                RouterSettings(node.cluster, **shared_values(settings, RouterSettings), cluster_id=token_hex(16)),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 group=lambda: self._raft.configuration.peers(),
                 believes=self._gossip.believes,
                 utc=time.time,
             )
             self._raft = self._make_raft()
-            raft, core, node = self._raft.core, self.core, self._config.node.id
-            self.core.looks.show("raft", consensus_source(node, raft, core, lambda: core.machine.map))
-            self._group_verbs = GroupVerbs(self._config.node.id, self._raft, self._gossip)
+            core.holder.cluster = KnownCluster(self._process.folder.cluster_id)
+            core.looks.show("raft", consensus_source(node.id, self._raft.core, core, lambda: core.machine.map))
+            self._group_verbs = GroupVerbs(node.id, self._raft, self._gossip)
             self._bound = bound
             self._register_metrics()
             self._process.lease = self.core.holder
@@ -154,7 +155,7 @@ class RouterService:
         folder = self._process.folder.path / "raft"
         try:
             if not Path(folder).exists():
-                create_log(folder, secrets.randbelow((1 << 63) - 1) + 1)
+                create_log(folder, randbelow((1 << 63) - 1) + 1)
             return self._raft_node(folder)
         except LogDamaged as error:
             raise UserError(
@@ -270,6 +271,7 @@ class RouterService:
             self._wake = trio.Event()
             if self._events or boot_time() >= min(self._deadline, self._wakes_at):
                 self._turn()
+            self._process.check_cluster(self.core.holder.cluster, self._hub.table)
         self._serves = False
         if self._process.restart:
             say(logger, "node.incarnation_ended")

@@ -25,7 +25,16 @@ class RouterSettings:
     cached_topics_max: int = DEFAULT.cached_topics_max
     map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
     prune_late_s: float = 3_600.0  # that what has ended stays in the policy: clocks may differ by as much
+    cluster_id: str = ""  # of a cluster that this router bootstraps
 
     def bootstrap(self) -> Bootstrap:
         """Return the first command of a cluster with these settings."""
-        return Bootstrap(self.cluster, self.partitions, self.shards, self.replicas, self.min_in_sync, self.lease_s)
+        return Bootstrap(
+            self.cluster,
+            self.partitions,
+            self.shards,
+            self.replicas,
+            self.min_in_sync,
+            self.lease_s,
+            self.cluster_id,
+        )

@@ -68,13 +68,20 @@ class StorageCore:
         now: float,
         whole: bool = True,
         ended_incarnation: int = 0,
+        cluster_id: str = "",
         ledger: Callable[[int], PartitionLedger | None] = lambda _: None,
         room: Callable[[str], int] = lambda _: REPORT_ROOM_BYTES,
     ) -> None:
         self.node = entry.node
         self._turn = turn = Turn(now)
         self.lease = lease = LeaseHolder(
-            entry, turn.tell, self._map_moved, whole=whole, ended_incarnation=ended_incarnation, count=turn.count
+            entry,
+            turn.tell,
+            self._map_moved,
+            whole=whole,
+            ended_incarnation=ended_incarnation,
+            count=turn.count,
+            cluster_id=cluster_id,
         )
         self.stop = OrderlyStop(lease, STOP_S)
         self._batches = WriteBatches()

@@ -234,6 +234,7 @@ class StorageService:
                     now=boot_time(),
                     whole=self._whole,
                     ended_incarnation=self._process.folder.ended_incarnation,
+                    cluster_id=self._process.folder.cluster_id,
                     ledger=self._partition_ledger,
                     room=self._room,
                 )
@@ -334,6 +335,7 @@ class StorageService:
                 self._turn()
                 if self._presses:  # what was written is synced already
                     self._wake.set()
+            self._process.check_cluster(self.core.lease.cluster, self._hub.table)
         self._serves = False
         if self._process.restart:
             say(logger, "node.incarnation_ended")

@@ -228,7 +228,7 @@ def _addresses(node: NodePlan, described: dict[str, object]) -> str:
     words = [f"{name} localhost:{port}{node.paths.get(name, '')}" for name, port in node.listeners.items()]
     addresses = described.get("addresses")
     if isinstance(addresses, dict):
-        others = {name: address for name, address in addresses.items() if name not in node.listeners}
+        others = {name: address for name, address in addresses.items() if name not in (*node.listeners, "cluster")}
         words += [f"{name} {address}" for name, address in others.items() if isinstance(address, str)]
     return ", ".join(words)
 

@@ -49,6 +49,7 @@ from conf.http_doors import HttpConnections
 from conf.settings import AdminConfig, NodeConfig
 from wire.clock import boot_time
 from wire.node.process import NodeProcess, own_version, run_process
+from wire.node.waiting import WaitingLog
 
 __all__ = ["main"]
 
@@ -56,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 SERVER = plain_server()
 TIER = "admin"
+REACH_S = 0.25  # between two tries to read the map, before this service is ready
 TRACES_S = 5.0  # for one look at all traces
 HEADERS_BYTES_MAX = 16 * 1024
 KEEP_S = 15.0  # for the head of a request; Gate bounds the rest
@@ -96,7 +98,11 @@ class AdminService:
         """
         node, settings = self._config.node, self._settings
         listener = _bind(settings.bind, settings.port)
-        async with open_links(node.cluster, self._process.contexts) as links, trio.open_nursery() as nursery:
+        host, port = listener.getsockname()[:2]
+        async with (
+            open_links(node.cluster, self._process.contexts, self._process.folder.cluster_id) as links,
+            trio.open_nursery() as nursery,
+        ):
             cluster = LiveCluster(links, node.seeds)
             if not settings.is_loopback and settings.client_ca is None:
                 await self._somebody_can_log_in(cluster)
@@ -114,8 +120,10 @@ class AdminService:
             nursery.start_soon(self._audit.run)
             nursery.start_soon(watching.run)
             nursery.start_soon(self._serve, gate, listener, connections)
-            self._say_ready(listener)
-            await self._process.stopping.wait()
+            await self._reach(cluster)
+            if not self._process.stopping.is_set():
+                self._say_ready(host, port)
+                await self._process.stopping.wait()
             nursery.cancel_scope.cancel()
 
     def _application(self, cluster: LiveCluster, watching: Watching) -> Any:
@@ -185,6 +193,27 @@ class AdminService:
         nursery.start_soon(sender.run)
         nursery.start_soon(export.run)
 
+    async def _reach(self, cluster: LiveCluster) -> None:
+        """Wait until a router has sent the map of the cluster that this service belongs to, or until it is stopped.
+
+        Raises:
+            UserError: The routers are of another cluster than the data folder.
+        """
+        waiting, reason = WaitingLog(logger), ""
+        self._process.metrics.explain(lambda: reason)
+        while not self._process.stopping.is_set():
+            try:
+                await cluster.follow()
+                reason = ""
+            except Problem as problem:
+                reason = problem.detail
+            self._process.check_cluster(cluster.links.known, cluster.links)
+            waiting.look(boot_time(), reason)
+            if not reason:
+                return
+            with trio.move_on_after(REACH_S):
+                await self._process.stopping.wait()
+
     async def _somebody_can_log_in(self, cluster: LiveCluster) -> None:
         """Refuse to serve an address that others reach where no token and no client authority is there."""
         reply = await cluster.ask("token list", {"count": 1})
@@ -211,8 +240,7 @@ class AdminService:
 
         await connections.serve(listener, serve, lambda: self._https.context)
 
-    def _say_ready(self, listener: socket.socket) -> None:
-        host, port = listener.getsockname()[:2]
+    def _say_ready(self, host: str, port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if self._is_https else 'http'}://{shown}:{port}/"
         addresses: dict[str, object] = {"admin": address}

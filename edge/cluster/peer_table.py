@@ -21,6 +21,7 @@ from wire.messages.hello import (
     TIER_ROUTER,
     LinkError,
     NodeIdentity,
+    OtherCluster,
     OtherVersion,
     PeerKey,
     decode_hello,
@@ -60,6 +61,9 @@ class PeerTable:
         retired: A peer's incarnation is over: whoever waits for it must ask somebody else.
         count: Counts what was refused.
         has_received: Says of a connection whether a byte came.
+
+    Attributes:
+        other_cluster: Why who answered at a seed was refused: it belongs to another cluster; "" if none did.
     """
 
     def __init__(
@@ -72,6 +76,8 @@ class PeerTable:
         has_received: Callable[[Conn], bool] = lambda _: True,
     ) -> None:
         self.identity = identity
+        self.other_cluster = ""
+        self._cluster_ids: dict[str, str] = {}  # by node; while this edge knows none of its own
         self._loop = loop
         self._certify = certify
         self._retired = retired
@@ -177,8 +183,12 @@ class PeerTable:
                 self._loop.unbind_link(peer)
                 self._loop.write(conn, encode_hello(self.identity, *told))
             self._loop.bind_link(conn, peer, resume(self.identity, hello, key, told, peer.link.taken))
+            if hello.cluster_id and not self.identity.cluster_id:
+                self._cluster_ids[key.node] = hello.cluster_id
         except LinkError as error:
-            answer = isinstance(error, OtherVersion) and not isinstance(conn.context, Dialled)
+            if isinstance(error, OtherCluster) and isinstance(conn.context, Dialled) and not conn.context.node:
+                self.other_cluster = str(error)
+            answer = isinstance(error, OtherVersion | OtherCluster) and not isinstance(conn.context, Dialled)
             self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
             return None
         return key
@@ -204,6 +214,15 @@ class PeerTable:
         peer.key = key
         self._peers[key.node] = (key, peer)
         return peer
+
+    def belong(self, cluster_id: str) -> None:
+        """This edge has read the map of its cluster: links to nodes of another one end."""
+        self.identity = self.identity._replace(cluster_id=cluster_id)
+        for node in sorted(self._peers):
+            conn = self._peers[node][1].conn
+            if conn is not None and self._cluster_ids.get(node, cluster_id) != cluster_id:
+                self._loop.close(conn, linger=False)
+        self._cluster_ids.clear()
 
     def forget_operator(self, key: PeerKey) -> None:
         """Keep nothing of an operator whose link ended."""

@@ -73,7 +73,14 @@ class EdgeNode:
         self.peer_of = peer_of
         self._loop = loop
         entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait for so long (P9)
-        self.lease = LeaseHolder(entry, self.tell, map_moved, ended_incarnation=ended_incarnation, count=self.count)
+        self.lease = LeaseHolder(
+            entry,
+            self.tell,
+            map_moved,
+            ended_incarnation=ended_incarnation,
+            count=self.count,
+            cluster_id=identity.cluster_id,
+        )
 
     def bound_by(self, limits: EdgeLimits) -> None:
         """Go by these limits, at first or from now on; parts that made something of them are called by the core."""

@@ -14,6 +14,7 @@ from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.control import Control
 from wire.messages.map_pages import MapReader
 from wire.messages.nodes import FollowMap, MapPage, MapStep
+from wire.node.known_cluster import KnownCluster
 
 __all__ = ["MapFollower"]
 
@@ -36,10 +37,17 @@ class MapFollower:
     Args:
         send: Sends a message to a router; False when that is not possible now.
         moved: Called with each newer map.
+        cluster_id: Of the cluster that this balancer belongs to; "" where it has read no map yet.
+
+    Attributes:
+        cluster: The cluster whose maps are taken.
     """
 
-    def __init__(self, send: Callable[[str, Control], bool], moved: Callable[[ClusterMap], None]) -> None:
+    def __init__(
+        self, send: Callable[[str, Control], bool], moved: Callable[[ClusterMap], None], cluster_id: str = ""
+    ) -> None:
         self.map = ClusterMap(cluster="")
+        self.cluster = KnownCluster(cluster_id)
         self._send = send
         self._moved = moved
         self._routers: dict[str, _Router] = {}
@@ -93,7 +101,9 @@ class MapFollower:
             router.ask_at = now
             return
         if cluster_map is not None:
-            if cluster_map.epoch > self.map.epoch or not self.map.cluster:
+            if not self.cluster.accepts(cluster_map):
+                router.ask_at = now + ASK_AGAIN_S
+            elif cluster_map.epoch > self.map.epoch or not self.map.cluster:
                 self.map = cluster_map
                 self._moved(self.map)
         elif router.reader.reading:

@@ -36,6 +36,7 @@ from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_GATEWAY, TIER_ROUTER, PeerKey
 from wire.node.process import NodeProcess, run_process
+from wire.node.waiting import WaitingLog
 
 __all__ = ["BalanceService", "main"]
 
@@ -110,7 +111,7 @@ class BalanceService:
             on_reset=lambda peer: self._follower.router_down(boot_time(), peer.node),
             rng=rng,
         )
-        self._follower = MapFollower(self._send, self._moved)
+        self._follower = MapFollower(self._send, self._moved, process.folder.cluster_id)
         self._gossip = NodeGossip(process, config.membership)
         self._certificates: dict[str, BalancerCertificates] = {}  # of listeners that end TLS
         bounds = POOLS["balancer_arrivals"]
@@ -153,12 +154,14 @@ class BalanceService:
 
     async def _beat(self) -> None:
         """Open and shut doors until this process is told to stop."""
-        said_ready = False
+        said_ready, waiting = False, WaitingLog(logger)
         while not self._process.stopping.is_set():
             self._follower.tick(boot_time())
+            self._process.check_cluster(self._follower.cluster, self._hub.table)
             if not said_ready and self._follower.map.cluster:
                 said_ready = True
                 self._process.ready({door.settings.name: door.address for door in self._doors})
+            waiting.look(boot_time(), "" if said_ready else self._waits_for())
             with trio.move_on_after(BEAT_S if said_ready else STARTING_S):
                 await self._process.stopping.wait()
 
@@ -318,6 +321,7 @@ class BalanceService:
                 for node, why in self._directory.left_out(name).items()
             ]
         return {
+            **self._process.cluster,
             "map_epoch": self._follower.map.epoch,
             "map_age_s": round(self._follower.age_s(now), 1),
             "routers": [peer.node for peer in self._hub.connected()],

@@ -8,6 +8,7 @@ import msgspec
 from router.placement.plan import Plan
 from wire.decoding import Unreadable, strictly
 from wire.messages.cluster_map import NodeEntry, PartitionEntry
+from wire.messages.ranges import ClusterId
 
 __all__ = [
     "AcceptLoss",
@@ -44,6 +45,7 @@ class Bootstrap(_Command, tag="Bootstrap"):
     replicas: int
     min_in_sync: int
     lease_s: float
+    cluster_id: ClusterId = ""
 
 
 class RegisterNode(_Command, tag="RegisterNode"):

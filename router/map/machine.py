@@ -178,6 +178,7 @@ class MapMachine:
             return _Judged(Outcome(refusal=f"cluster {self.map.cluster!r} exists already"))
         new = ClusterMap(
             cluster=command.cluster,
+            cluster_id=command.cluster_id,
             partitions=[PartitionEntry() for _ in range(command.partitions)],
             shards=[ShardEntry() for _ in range(command.shards)],
             replicas=command.replicas,

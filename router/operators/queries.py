@@ -253,6 +253,7 @@ def _cluster_status(view: RouterView, _: Answer) -> Answer:
     placed = [placement for placement in cluster_map.partitions if placement.epoch]
     return {
         "cluster": cluster_map.cluster,
+        "cluster_id": cluster_map.cluster_id,
         "map_epoch": cluster_map.epoch,
         "settled_epoch": view.leases.settled_epoch(cluster_map) if view.leads else None,
         "leader": view.leader,

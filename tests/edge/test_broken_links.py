@@ -94,3 +94,19 @@ def test_another_protocol_version_is_one_line_on_both_sides(
     (line,) = caplog.messages
     peer = "s1" if readable else "the peer"
     assert line == f"refused a link: {peer} speaks link protocol version 2, this node {PROTOCOL_VERSION}"
+
+
+def test_links_of_another_cluster_end_when_the_edge_learns_its_own() -> None:
+    """Its data folder was fresh; from then on that node is refused, and named where it answered as a seed."""
+    edge = Edge()
+    edge.core.peers.identity = edge.core.peers.identity._replace(cluster_id="")
+    theirs = encode_hello(NodeIdentity("c", "r9", "router", 5, "r9:1", "2" * 32))
+    dialled, _ = edge.core.peers.hello_for("", "router")
+    for closed in (False, True):
+        conn = edge.core.hot.attach(-1, LINK, ConnOptions(context=dialled), edge.ns)
+        conn.context = dialled
+        feed(edge, conn, theirs)
+        assert conn.closed == closed
+        edge.core.peers.belong("1" * 32)
+        assert conn.closed
+    assert "2" * 32 in edge.core.peers.other_cluster

@@ -139,7 +139,7 @@ def _hello(value: tuple[list[Any], int, int]) -> bytes:
 def _read_hello(data: bytes) -> tuple[list[Any], int, int]:
     hello = HelloReader().receive(data)
     assert isinstance(hello, Hello)
-    identity = [hello.cluster, hello.node, hello.tier, hello.incarnation, hello.address]
+    identity = [hello.cluster, hello.node, hello.tier, hello.incarnation, hello.address, hello.cluster_id]
     return identity, hello.peer_incarnation, hello.taken
 
 

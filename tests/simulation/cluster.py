@@ -116,6 +116,7 @@ class Cluster:
         settings = RouterSettings(
             CLUSTER, knobs.partitions, knobs.shards, knobs.replicas, knobs.min_in_sync, knobs.lease_s,
             knobs.lease_margin_s, knobs.cached_topics_max, knobs.map_page_bytes, knobs.prune_late_s,
+            self.rng("cluster").randbytes(16).hex(),
         )  # fmt: skip
         members = {f"r{number}": f"r{number}:1" for number in range(1, knobs.routers + 1)}
 

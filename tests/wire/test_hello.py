@@ -12,6 +12,7 @@ from wire.messages.hello import (
     HelloReader,
     LinkError,
     NodeIdentity,
+    OtherCluster,
     PeerKey,
     dials,
     encode_hello,
@@ -109,3 +110,23 @@ def test_exactly_one_of_each_pair_dials() -> None:
             if one != other:
                 assert dials(*one, *other) != dials(*other, *one)
     assert dials("edge", "z", "storage", "a") and dials("storage", "z", "router", "a")
+
+
+ONE, OTHER = "1" * 32, "2" * 32
+
+
+@pytest.mark.parametrize(("theirs", "mine", "refused"), [
+    (ONE, ONE, False), (ONE, OTHER, True), ("", ONE, False), (ONE, "", False), ("", "", False),
+])  # fmt: skip
+def test_check_hello_refuses_another_cluster_of_the_same_name(theirs: str, mine: str, refused: bool) -> None:
+    """The cluster ID decides where both know one; a node that has read no map yet knows none."""
+    hello, _ = read(encode_hello(EDGE._replace(cluster_id=theirs)))
+    assert hello is not None and hello.cluster_id == theirs
+    me = MINE._replace(cluster_id=mine)
+    if refused:
+        with pytest.raises(
+            OtherCluster, match=f"edge-0 belongs to cluster c .{theirs}., this node to cluster c .{mine}"
+        ):
+            check_hello(me, hello, None)
+    else:
+        assert check_hello(me, hello, None).node == "edge-0"

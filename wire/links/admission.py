@@ -23,6 +23,7 @@ from wire.messages.hello import (
     Hello,
     LinkError,
     NodeIdentity,
+    OtherCluster,
     OtherVersion,
     PeerKey,
 )
@@ -76,11 +77,14 @@ def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str
     Raises:
         LinkError: Another version, another cluster, an unknown tier, not who the certificate names, or who knows a
             later incarnation of this node.
+        OtherCluster: A cluster of this name, with another cluster ID.
     """
     if hello.version != PROTOCOL_VERSION:
         raise OtherVersion(plain_text(hello.node), hello.version)
     if hello.cluster != mine.cluster:
         raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
+    if hello.cluster_id and mine.cluster_id and hello.cluster_id != mine.cluster_id:
+        raise OtherCluster(plain_text(hello.node), mine.cluster, hello.cluster_id, mine.cluster_id)
     if hello.tier not in DIAL_RANK:
         raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
     is_usable = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)

@@ -51,6 +51,7 @@ from wire.messages.hello import (
     Hello,
     LinkError,
     NodeIdentity,
+    OtherCluster,
     OtherVersion,
     PeerKey,
     encode_hello,
@@ -422,7 +423,11 @@ class LinkHub:
                 later = known.key.incarnation if known is not None and known.key.incarnation > hello.incarnation else 0
                 if hello.cluster != self.identity.cluster or later:
                     await secured.send_all(encode_hello(self.identity, later))  # lets the other side say what is wrong
-                key, told, ours = self.table.accepted(hello, certified)
+                try:
+                    key, told, ours = self.table.accepted(hello, certified)
+                except OtherCluster:
+                    await secured.send_all(encode_hello(self.identity))  # as well
+                    raise
                 await secured.send_all(ours)
         except CONNECTION_FAILURES as error:
             self.refusals[refusal] += 1

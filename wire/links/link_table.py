@@ -21,6 +21,7 @@ from wire.messages.hello import (
     Hello,
     LinkError,
     NodeIdentity,
+    OtherCluster,
     PeerKey,
     dials,
     encode_hello,
@@ -50,7 +51,7 @@ class LinkConnection(Protocol):
 class LinkPeer:
     """One incarnation of a node: its link and, while there is one, its connection."""
 
-    __slots__ = ("address", "condemned", "connection", "core", "dialled_by_us", "key", "mismatches")
+    __slots__ = ("address", "cluster_id", "condemned", "connection", "core", "dialled_by_us", "key", "mismatches")
 
     def __init__(self, key: PeerKey, resend_bytes_max: int) -> None:
         self.key = key
@@ -58,6 +59,7 @@ class LinkPeer:
         self.connection: LinkConnection | None = None
         self.dialled_by_us = False
         self.address = ""
+        self.cluster_id = ""  # as the HELLO of its connection said
         self.mismatches = 0  # connections in a row whose HELLO contradicted the link
         self.condemned = ""  # why no further connection of this incarnation is taken
 
@@ -73,6 +75,9 @@ class LinkTable:
         on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
         on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
         roster: Who is registered, by this node's map; None at routers.
+
+    Attributes:
+        other_cluster: Why who answered at a seed was refused: it belongs to another cluster; "" if none did.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class LinkTable:
     ) -> None:
         self.identity = identity
         self._roster = roster
+        self.other_cluster = ""
         self.incarnations_condemned = 0  # for what they sent
         self._kinds = kinds_from(identity.tier)  # of frames, by the tier that sends them
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
@@ -214,6 +220,13 @@ class LinkTable:
             self.forget(node)
         self._named = named
 
+    def belong(self, cluster_id: str) -> None:
+        """This node has read the map of its cluster: links to nodes of another one end."""
+        self.identity = self.identity._replace(cluster_id=cluster_id)
+        for node in sorted(self._peers):
+            if self._peers[node].cluster_id not in ("", cluster_id):
+                self.forget(node)
+
     def _evict(self) -> None:
         for node, peer in self._peers.items():
             if peer.connection is None:
@@ -236,7 +249,11 @@ class LinkTable:
         Raises:
             LinkError: Not admitted.
         """
-        key = check_hello(self.identity, hello, certified)
+        try:
+            key = check_hello(self.identity, hello, certified)
+        except OtherCluster as error:
+            self.other_cluster = str(error) if not node else self.other_cluster
+            raise
         expect(key, tier, node)
         check_member(self.identity, key, self._roster, dialled=True)
         self._admit(key, dialled=True)
@@ -289,7 +306,7 @@ class LinkTable:
             self._mismatch(peer)
             raise
         peer.connection, peer.dialled_by_us, peer.mismatches = connection, dialled, 0
-        peer.address = hello.address
+        peer.address, peer.cluster_id = hello.address, hello.cluster_id
         self._on_up(peer.key)
 
     def ended(self, peer: LinkPeer, connection: LinkConnection) -> None:

@@ -15,6 +15,7 @@ from wire.messages.ranges import (
     NODES_MAX,
     PARTITIONS_MAX,
     Address,
+    ClusterId,
     Counted,
     Detail,
     Duration,
@@ -148,6 +149,7 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
     lease_s: Duration = 2.0
     base_shards: ShardNumber = 0  # S; shards from here up are pinned prefixes
     hash_name: Detail = HASH_NAME
+    cluster_id: ClusterId = ""  # random, made at the bootstrap: two clusters may have one name
 
     def apply(self, delta: MapDelta) -> None:
         """Move to ``delta.epoch``.

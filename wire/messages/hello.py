@@ -13,7 +13,7 @@ import msgspec
 
 from wire.decoding import LinkError, Payload, Unreadable, strictly
 from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
-from wire.messages.ranges import U32, U64, Address, Incarnation, SomeNode, Word
+from wire.messages.ranges import U32, U64, Address, ClusterId, Incarnation, SomeNode, Word
 
 __all__ = [
     "DIAL_RANK",
@@ -28,6 +28,7 @@ __all__ = [
     "HelloReader",
     "LinkError",
     "NodeIdentity",
+    "OtherCluster",
     "OtherVersion",
     "PeerKey",
     "decode_hello",
@@ -56,6 +57,13 @@ class OtherVersion(Unreadable):
         super().__init__(f"{peer} speaks link protocol version {version}, this node {PROTOCOL_VERSION}")
 
 
+class OtherCluster(LinkError):
+    """The peer belongs to a cluster with another cluster ID."""
+
+    def __init__(self, peer: str, cluster: str, theirs: str, ours: str) -> None:
+        super().__init__(f"{peer} belongs to cluster {cluster} ({theirs}), this node to cluster {cluster} ({ours})")
+
+
 class PeerKey(NamedTuple):
     """One incarnation of one node."""
 
@@ -77,6 +85,7 @@ class NodeIdentity(NamedTuple):
 
     ``incarnation`` grows with every start of the node: a lower one than the last seen is refused.
     ``address`` is where others dial it, ``host:port``; empty for who listens nowhere.
+    ``cluster_id`` is of the cluster that it belongs to; empty until it has read a map.
     """
 
     cluster: str
@@ -84,6 +93,7 @@ class NodeIdentity(NamedTuple):
     tier: str
     incarnation: int
     address: str = ""
+    cluster_id: str = ""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -97,6 +107,7 @@ class Hello(msgspec.Struct, frozen=True):
     peer_incarnation: Incarnation = 0  # whose frames ``taken`` counts; 0: I know of no incarnation of yours
     taken: U64 = 0  # highest frame number taken from that incarnation
     address: Address = ""
+    cluster_id: ClusterId = ""  # of the sender; "": it has read no map yet
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -123,6 +134,7 @@ def encode_hello(identity: NodeIdentity, peer_incarnation: int = 0, taken: int =
             peer_incarnation=peer_incarnation,
             taken=taken,
             address=identity.address,
+            cluster_id=identity.cluster_id,
         )
     )
     return HEADER.pack(len(payload), FrameKind.HELLO, 0, PROTOCOL_VERSION, 0) + payload

@@ -23,6 +23,7 @@ __all__ = [
     "Actor",
     "Address",
     "ClientId",
+    "ClusterId",
     "Counted",
     "Detail",
     "Duration",
@@ -90,6 +91,7 @@ Duration: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
 
 NodeName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NODE_NAME_MAX)]
 SomeNode: TypeAlias = Annotated[str, Meta(max_length=NODE_NAME_MAX)]  # "": none
+ClusterId: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]  # "": not known yet
 TierName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=16)]
 Zone: TypeAlias = Annotated[str, Meta(max_length=64)]
 Address: TypeAlias = Annotated[str, Meta(max_length=255)]  # host:port; "": listens nowhere

@@ -29,6 +29,7 @@ from wire.messages.nodes import (
     Registered,
 )
 from wire.messages.ranges import NODES_MAX
+from wire.node.known_cluster import KnownCluster
 
 __all__ = ["LeaseHolder"]
 
@@ -58,6 +59,7 @@ class LeaseHolder:
         follows: Ask a router for the map; a router has its own and gives it by ``take_own``.
         count: Counts an event by name.
         group: At a router, returns the members of its Raft group; None: routers are judged by the map.
+        cluster_id: Of the cluster that this node belongs to; "" where it has read no map yet.
     """
 
     def __init__(
@@ -71,9 +73,11 @@ class LeaseHolder:
         follows: bool = True,
         count: Callable[[str], None] = lambda _: None,
         group: Callable[[], Collection[str]] | None = None,
+        cluster_id: str = "",
     ) -> None:
         self.entry = entry
         self.map = ClusterMap(cluster="")
+        self.cluster = KnownCluster(cluster_id)
         self.lease_until = float("-inf")
         self.settled_epoch = 0
         self.newest_at = float("-inf")  # own clock: at that time no node can have had a newer map than ours is now
@@ -346,7 +350,9 @@ class LeaseHolder:
             say(logger, "map.read_again", why=error)
             self.follow_again(now + RETRY_S)
             return
-        if cluster_map is not None:
+        if cluster_map is not None and not self.cluster.accepts(cluster_map):
+            self.follow_again(now + RETRY_S)
+        elif cluster_map is not None:
             self.map = cluster_map
             self._moved(now)
         elif self.is_reading_map:
@@ -408,6 +414,8 @@ class LeaseHolder:
 
     def take_own(self, now: float, cluster_map: ClusterMap) -> None:
         """A router's own state machine made a step."""
+        if cluster_map.cluster and not self.cluster.accepts(cluster_map):
+            return  # this router's log is of another cluster: its process ends
         self.map = cluster_map
         self._moved(now)
 

@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
-from conf.data_folder import DataFolder
-from conf.errors import UserError
+from conf.data_folder import CLUSTER_FILE, DataFolder
+from conf.errors import ExitCode, UserError
+from conf.events import say
 from conf.metrics import Metrics, bind_health, bind_metrics, prepare_page, serve_metrics
 from conf.settings import NodeConfig
 from wire.clock import boot_time
@@ -27,6 +29,7 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
 from wire.node.certificate_ends import CertificateEnds, register_certificate_ends
 from wire.node.host_figures import register_host_figures
+from wire.node.known_cluster import KnownCluster
 from wire.node.lease_holder import LeaseHolder
 from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link_lists
 from wire.node.reload import Reload, Reloaded
@@ -56,6 +59,15 @@ EXIT_PUT_ASIDE = 74  # EX_IOERR: a damaged store was put aside; start the proces
 GC_THRESHOLDS = (2_000, 2, 100_000)
 
 EXIT_DAMAGED = 65  # EX_DATAERR: what the disk promised is gone; somebody must act before the process can serve
+
+
+class ClusterLinks(Protocol):
+    """Links of a node, as far as they ask whether two nodes belong to one cluster."""
+
+    other_cluster: str  # why who answered at a seed was refused: it belongs to another cluster; "" if none did
+
+    def belong(self, cluster_id: str) -> None:
+        """This node has read the map of its cluster: links to nodes of another one end."""
 
 
 def own_version() -> str:
@@ -109,7 +121,35 @@ class NodeProcess:
     def identity(self) -> NodeIdentity:
         """Identity for HELLO; without an address until it is bound."""
         node = self.config.node
-        return NodeIdentity(node.cluster, node.id, self.tier, self.folder.incarnation, node.advertise)
+        identity = NodeIdentity(node.cluster, node.id, self.tier, self.folder.incarnation, node.advertise)
+        return identity._replace(cluster_id=self.folder.cluster_id)
+
+    @property
+    def cluster(self) -> dict[str, object]:
+        """Name and ID of the cluster that this process belongs to, for who waits until it is ready; empty before."""
+        cluster_id = self.lease.cluster.cluster_id if self.lease is not None else self.folder.cluster_id
+        return {"cluster": f"{self.config.node.cluster} ({cluster_id})"} if cluster_id else {}
+
+    def check_cluster(self, known: KnownCluster, links: "ClusterLinks") -> None:
+        """Keep the cluster of the first map in the data folder; end this process where another cluster answers.
+
+        Raises:
+            UserError: The data folder belongs to another cluster than the routers that were reached.
+        """
+        refusal = known.refusal or ("" if known.has_map else links.other_cluster)
+        if refusal:
+            raise UserError(
+                f"{refusal}: correct node.seeds, or choose another node.data_dir; "
+                f"{self.folder.path / CLUSTER_FILE} names the cluster that the data belongs to",
+                ExitCode.USAGE,
+            )
+        if known.has_map and known.cluster_id != self.folder.cluster_id:
+            links.belong(known.cluster_id)
+            try:
+                self.folder.belong(self.config.node.cluster, known.cluster_id)
+            except OSError as error:
+                raise UserError(f"{self.folder.path / CLUSTER_FILE}: {error.strerror or error}") from None
+            say(logger, "cluster.joined", cluster=self.folder.cluster, cluster_id=known.cluster_id)
 
     def entry(self, bound: str, clients: dict[str, str] | None = None) -> NodeEntry:
         """Return this node as it registers in the map."""
@@ -209,6 +249,12 @@ def run_process(
         UserError: Folder, certificate, revocation list or address cannot be used.
     """
     folder = DataFolder(config.node.data_dir)
+    if folder.cluster not in ("", config.node.cluster):
+        raise UserError(
+            f"node.cluster is {config.node.cluster}, but the data in {folder.path} belongs to cluster {folder.cluster} "
+            f"({folder.cluster_id})",
+            ExitCode.USAGE,
+        )
     contexts, metrics = _contexts(config), Metrics(tier, config.node.id, own_version())
     lists = _lists(config, contexts, read_lists)
     gives_way = take_turns(config.node, config.sources)
@@ -240,7 +286,7 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
     async with trio.open_nursery() as nursery:
 
         def ready(addresses: dict[str, object]) -> None:
-            said({**addresses, **{name: f"{host}:{port}" for name, (host, port) in pages.items()}})
+            said({**addresses, **process.cluster, **{name: f"{host}:{port}" for name, (host, port) in pages.items()}})
 
         process.ready = ready
         if listener is not None:
