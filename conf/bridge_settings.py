@@ -245,6 +245,14 @@ class KafkaSource(MapBridge, frozen=True, extra="forbid"):
     brokers: tuple[str, ...] = Field(min_length=1, description="host:port of Kafka brokers")
     consumer_group: str = Field(min_length=1, description="of this bridge alone: its offsets are what was published")
     begin: Literal["earliest", "latest"] = Field(default="earliest", description="where a new group begins")
+    session_timeout_s: float = Field(
+        default=6.0,
+        ge=6.0,
+        le=1800.0,
+        description="s; a bridge that was killed keeps its partitions so long, unless it comes back under the same "
+        "gateway.id and name: they are its name in the group (group.instance.id, static membership). A longer one "
+        "bears longer suspensions of the process; brokers allow from 6 s on (group.min.session.timeout.ms)",
+    )
     kafka: dict[str, str] = Field(
         default_factory=dict,
         description='further settings of librdkafka; "file:PATH" reads a value from a file of mode 0600',

@@ -36,9 +36,13 @@ UNASSIGNED_S = 10.0  # from the start, after which a group that gives no partiti
 REVOKE_S = 5.0  # for what is open, before partitions are let go
 STOP_S = 5.0  # for the last commit of a process that ends
 LOOK_S = 5.0
+HEARTBEATS_PER_SESSION = 3  # as Kafka recommends
 SHOWN_MAX = 3  # members of a group
 CONSUMER_ONLY = (
     "group.id",
+    "group.instance.id",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
     "auto.offset.reset",
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -55,14 +59,16 @@ def build_kafka_source(name: str, settings: KafkaSource, gateway: GatewaySetting
     Raises:
         UserError: A mistake of the configuration, or the library is missing.
     """
-    del gateway
     library = kafka_library(name)
     for number, each in enumerate(settings.map, 1):
         if not each.topic:
             raise UserError(f"bridge.{name}.map {number}: topic is missing", ExitCode.USAGE)
     told = {
         "group.id": settings.consumer_group,
+        "group.instance.id": f"{gateway.id}-{name}",
         "client.id": settings.client_id,
+        "session.timeout.ms": round(settings.session_timeout_s * 1000),
+        "heartbeat.interval.ms": round(settings.session_timeout_s * 1000 / HEARTBEATS_PER_SESSION),
         "auto.offset.reset": settings.begin,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -94,6 +100,7 @@ class KafkaConsumer:
         self._numbers = itertools.count()
         self._stopping, self._given, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._paused = False
+        self._fatal = ""  # after it this consumer reads nothing any more
 
     def finish(self, reference: int) -> None:
         """Note that the cluster has acknowledged a record."""
@@ -122,6 +129,8 @@ class KafkaConsumer:
         began = committed_at = time.monotonic()
         try:
             while not self._stopping.is_set():
+                if self._fatal:
+                    raise UserError(self._fatal)
                 self._pause(consumer, not self._flow.has_room)
                 records = consumer.consume(1 if self._paused else BATCH, POLL_S if not self._paused else HAND_OVER_S)
                 good = [record for record in records if self._take_error(record)]
@@ -234,6 +243,11 @@ class KafkaConsumer:
 
     def _failed(self, error: Any) -> None:
         self._complaints.hear(error)
+        if error.fatal():
+            member = self._told.get("group.instance.id", "")
+            fenced = error.code() == self._library.KafkaError.FENCED_INSTANCE_ID
+            why = f"another process came as {member}: give it another gateway.id" if fenced else error.str()
+            self._fatal = f"kafka group {self._told['group.id']}: {why}"
         if error.code() == self._library.KafkaError._ALL_BROKERS_DOWN:
             self.is_up, self.reason = False, self._complaints.add_to("all brokers are down")
 

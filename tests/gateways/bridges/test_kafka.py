@@ -189,3 +189,39 @@ qos = 1
     assert {each.topic_name for each in rejected} == {"bridge/orders/rejected"}
     ours = [each for each in reader.messages if each.topic_name.startswith("orders/")]
     assert ours[0].properties[PropertyId.USER_PROPERTY] == [("site", "north")]
+
+
+async def test_source_killed_reads_again_within_ten_seconds(tmp_path: Path, kafka: kafka_mock.KafkaMock) -> None:
+    """The dead member's session ends soon: at most 5 s longer than a first start on the same server."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.bootstraps, "log_level": 0})
+    text = f"""
+[bridge.orders]
+kind = "kafka-source"
+cluster = ["mqtt://127.0.0.1:PORT"]
+client_id = "kafka-3"
+brokers = ["{kafka.bootstraps}"]
+consumer_group = "orders"
+[[bridge.orders.map]]
+filter = "from"
+topic = "orders/{{key}}"
+qos = 1
+"""
+    async with running_mosquitto(tmp_path) as broker, gathering(broker.port, "reader", "orders/#") as reader:
+        bridge = BridgeProcess(tmp_path, text.replace("PORT", str(broker.port)))
+        times = []
+        for life in range(2):
+            producer.produce("from", b"%d" % life, key=b"k")
+            await trio.to_thread.run_sync(producer.flush, 20)
+            bridge.start()
+            try:
+                with trio.fail_after(PATIENCE_S):
+                    while not await trio.to_thread.run_sync(bridge.rows):
+                        await trio.sleep(0.05)
+                began = trio.current_time()
+                await reader.payloads(life + 1)
+            finally:
+                bridge.kill()
+            times.append(trio.current_time() - began)
+    assert times[1] < min(10.0, times[0] + 5.0), times
