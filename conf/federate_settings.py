@@ -110,7 +110,12 @@ class FederateSettings(BaseModel, frozen=True, extra="forbid"):
         default=1024 * MIB, ge=MIB, le=1 << 40, description="messages kept; above it the broker is not acknowledged"
     )
     host_window: int = Field(default=1_024, ge=1, le=65_535, description="messages handed to the broker at once")
-    receive_maximum: int = Field(default=1_024, ge=1, le=65_535, description="messages of the broker taken at once")
+    receive_maximum: int = Field(
+        default=1_024,
+        ge=1,
+        le=65_535,
+        description="messages of the broker taken at once; with packet_bytes_max it bounds their memory",
+    )
     packet_bytes_max: int = Field(
         default=4 * MIB, ge=1_024, le=8 * MIB - 65_536, description="largest packet taken from the broker"
     )

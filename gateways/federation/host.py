@@ -52,6 +52,7 @@ class Host:
         marker_topic: str,
         put_event: Callable[[Event], None],
         hold: Callable[[list[Write], Callable[[], None]], None],
+        is_full: Callable[[], bool],
         wall_s: Callable[[], float],
         random: Random,
     ) -> None:
@@ -60,6 +61,7 @@ class Host:
         Args:
             put_event: Takes events for the core.
             hold: Takes rows, and lets the output behind them go when they are on disk.
+            is_full: Whether so much waits for the core that messages of QoS 0 are dropped.
             wall_s: UTC.
         """
         self.counts: Counter[str] = Counter()
@@ -67,6 +69,7 @@ class Host:
         self.reason = "not connected yet"
         self.adapter = adapter
         self._marker_topic, self._put_event, self._hold, self._wall_s = marker_topic, put_event, hold, wall_s
+        self._is_full = is_full
         self._is_5 = len(options) == 1
         self.lanes = [_Lane(self, number, each, random) for number, each in enumerate(options)]
         self._present = True
@@ -195,6 +198,9 @@ class Host:
         if topic == self._marker_topic:
             digits = packet.payload[:DIGITS_MAX]
             self._put_event(MarkerSeen(ref, int(digits) if digits.isdigit() else 0, lane.number))
+            return
+        if not packet.qos and self._is_full():
+            self.counts["dropped_queue_full"] += 1
             return
         properties = dict(packet.properties)
         identifiers = properties.pop(PropertyId.SUBSCRIPTION_IDENTIFIER, ())

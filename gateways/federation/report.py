@@ -50,6 +50,11 @@ def register(
         ("event",),
     )
     metrics.pool("federation_links", lambda: links.handshakes.counts)
+    metrics.gauge(
+        "federate_queue_bytes",
+        "Frames and messages that wait for a turn; neighbours are not read while it has 4 MiB.",
+        lambda: float(turns.events.octets),
+    )
     metrics.gauge("federate_interests", "Filters that clients of the broker want.", lambda: len(host.adapter.interest))
     metrics.gauge(
         "federate_neighbour_up",

@@ -119,6 +119,7 @@ class _Process:
                 self.agent.marker_topic,
                 self.turns.put_event,
                 self.turns.hold,
+                lambda: self.turns.events.is_full,
                 time.time,
                 random,
             )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from conf.events import say
+from gateways.federation.event_queue import EventQueue
 from gateways.federation.events import (
     AckHost,
     CloseLink,
@@ -40,7 +41,6 @@ __all__ = ["Turns"]
 
 logger = logging.getLogger(__name__)
 
-EVENTS_MAX = 4_096  # above it nothing more is read of neighbours
 AGAIN_S = 1.0  # between attempts at a spool without room
 
 
@@ -49,6 +49,7 @@ class Turns:
 
     Attributes:
         is_full: The spool had no room at the last attempt.
+        events: Those that wait for the next turn.
     """
 
     def __init__(self, agent: Agent, spool: Spool) -> None:
@@ -56,7 +57,7 @@ class Turns:
         self.host: Host | None = None
         self.links: Links | None = None
         self.is_full = False
-        self._events: list[Event] = []
+        self.events = EventQueue()
         self._rows: list[Write] = []
         self._held: list[Callable[[], None]] = []
         self._stirred = trio.Event()
@@ -64,12 +65,13 @@ class Turns:
 
     def put_event(self, event: Event) -> None:
         """Take an event for the next turn."""
-        self._events.append(event)
+        self.events.put(event)
         self._stirred.set()
 
     def put_events(self, events: list[Event]) -> None:
         """Take several, in their order."""
-        self._events += events
+        for event in events:
+            self.events.put(event)
         self._stirred.set()
 
     def hold(self, rows: list[Write], then: Callable[[], None]) -> None:
@@ -80,17 +82,17 @@ class Turns:
 
     def room(self) -> Awaitable[None] | None:
         """Return what to wait for before more is read; None: nothing."""
-        return self._taken.wait() if len(self._events) > EVENTS_MAX else None
+        return self._taken.wait() if self.events.is_full else None
 
     async def run(self) -> None:
         """Take turns, for ever."""
         deadline = 0.0
         while True:
-            if not self._events and not self._held:
+            if not self.events and not self._held:
                 with trio.move_on_after(max(0.0, deadline - boot_time())):
                     await self._stirred.wait()
             self._stirred = trio.Event()
-            events, self._events = self._events, []  # all: rows of the sessions belong to the events they came with
+            events = self.events.take()  # all: rows of the sessions belong to the events they came with
             ready = self.agent.handle(boot_time(), events)
             deadline = ready.deadline
             self._begin(ready)

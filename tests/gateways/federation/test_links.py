@@ -27,11 +27,19 @@ WAIT_S = PATIENCE_S
 class Site:
     """Links of one agent "m" that takes connections, and what its core would get."""
 
-    def __init__(self, files: CertificateFiles, *, accept: tuple[str, ...] = (), hello_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        files: CertificateFiles,
+        *,
+        accept: tuple[str, ...] = (),
+        hello_s: float = 1.0,
+        put_events: Callable[[list[Event]], None] | None = None,
+        room: Callable[[], object] = lambda: None,
+    ) -> None:
         self.events: list[Event] = []
         identity = NodeIdentity("f", "m", TIER_FEDERATE, 7)
         options = LinksOptions(identity, link_contexts(files), (), accept, {}, hello_s)
-        self.links = Links(options, Random(1), self.events.extend, lambda: None)
+        self.links = Links(options, Random(1), put_events or self.events.extend, room)
         self.port = 0
 
     def named(self, kind: type[Event]) -> list[Any]:

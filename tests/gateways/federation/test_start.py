@@ -175,12 +175,14 @@ def test_a_setting_that_neighbours_would_not_read(tmp_path: Path, flag: str) -> 
         load(tmp_path, flag)
 
 
-def host_of(address: str, folder: Path, put_event: Callable[[Event], None]) -> Host:
+def host_of(
+    address: str, folder: Path, put_event: Callable[[Event], None], is_full: Callable[[], bool] = lambda: False
+) -> Host:
     """Return the end at a broker, whose rows count as synced at once."""
     settings = load(folder, f"federate.host={address}").settings
     options = lane_options(settings, (), lambda: True)
     adapter = StaticFilters(Interest([], 60.0, 10))
-    return Host(options, adapter, "m", put_event, lambda _rows, then: then(), lambda: 0.0, Random(1))
+    return Host(options, adapter, "m", put_event, lambda _rows, then: then(), is_full, lambda: 0.0, Random(1))
 
 
 @pytest.mark.parametrize(
