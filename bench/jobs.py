@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -31,6 +32,7 @@ from wire.sstable.manifest import Manifest
 MERGE_ROWS_PER_S = 230_000  # bars, on two cores, at 8 million rows, 6 GB
 PUBLISH_ROWS_PER_S = 120_000
 AUDIT_RATIO_MAX = 2.0  # of the compaction's time
+LIBRARIES = "pyspark", "pyarrow", "duckdb"
 LINEAR_MAX = 1.25  # cost per row of any size, of that of the smallest; less is what fixed costs do
 WARM_ROWS = 300_000  # more than jobs.spark.SMALL_ROWS, so that it runs what the sizes run
 Seconds = tuple[float, float]  # wall; CPU time over two cores
@@ -74,6 +76,11 @@ def main() -> int:
     words.add_argument("--driver-memory-mb", type=int, default=6144)
     words.add_argument("--results", type=Path, default=Path(f"bench/results/{time.strftime('%Y-%m-%d')}-jobs.md"))
     arguments = words.parse_args()
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"bench.jobs needs {', '.join(missing)}: `make setup-dev setup-jobs`, or the extras dev and jobs",
+              file=sys.stderr)  # fmt: skip
+        return 2
     from jobs.spark import open_session
 
     report = _Report()
@@ -112,7 +119,7 @@ def machine(spark: Any, memory_mb: int) -> str:
     """Return what the figures were measured on, in one line."""
     model = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x),
                  platform.machine())  # fmt: skip
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("pyspark", "pyarrow", "duckdb")]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES]
     java = spark.sparkContext._jvm.System.getProperty("java.version")
     return (
         f"{os.cpu_count()} cores of {model}, {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 30} GiB, "

@@ -32,6 +32,12 @@ ENVIRONMENT_NAMES = {
 FILE_BYTES_MAX = 1024 * 1024
 NEW_LINE = b"\n"
 SUGGESTION_CUTOFF = 0.55  # of difflib's ratio; lower suggests nonsense, higher misses dropped words
+FOREIGN_KEYS = {  # of Kafka's clients -> ours
+    "group_id": "consumer_group",
+    "bootstrap_servers": "brokers",
+    "auto_offset_reset": "begin",
+    "session_timeout_ms": "session_timeout_s",
+}
 
 Path_ = tuple[str, ...]
 
@@ -307,7 +313,8 @@ def _keys(model: type[BaseModel], path: Path_) -> list[str]:
 
 
 def _suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=SUGGESTION_CUTOFF)
+    matches = [FOREIGN_KEYS[name]] if FOREIGN_KEYS.get(name) in (known := list(known)) else []
+    matches = matches or difflib.get_close_matches(name, known, n=1, cutoff=SUGGESTION_CUTOFF)
     if not matches:
         return ""
     return f" (did you mean {prefix}.{matches[0]}?)" if prefix else f" (did you mean {matches[0]}?)"

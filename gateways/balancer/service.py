@@ -4,7 +4,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -300,26 +300,6 @@ class BalanceService:
         """Return what `stratamq balance status` shows."""
         now = boot_time()
         forwarding = self._forwarding
-        rows = []
-        for door in self._doors:
-            name = door.settings.name
-            for edge in self._directory.candidates(name):
-                state = "skipped" if edge.skip_until > now else "candidate"
-                ways = {way: picks for (node, way), picks in forwarding.picks.items() if node == edge.node}
-                rows.append(
-                    {
-                        "listener": name,
-                        "edge": edge.node,
-                        "state": state,
-                        "address": edge.socket or edge.addresses.get(name, ""),
-                        "clients": edge.clients,
-                        "picks": sum(ways.values()),
-                    }
-                )
-            rows += [
-                {"listener": name, "edge": node, "state": f"left out: {why}"}
-                for node, why in self._directory.left_out(name).items()
-            ]
         return {
             **self._process.cluster,
             "map_epoch": self._follower.map.epoch,
@@ -331,8 +311,30 @@ class BalanceService:
             "relayed": forwarding.relayed,
             "waiting": forwarding.waiting,
             "refused": dict(forwarding.refused),
-            "edges": rows,
+            "edges": list(self._edge_rows(now)),
         }
+
+    def _edge_rows(self, now: float) -> Iterator[dict[str, object]]:
+        """Return one row for each edge and state: clients and picks are of the edge, whatever the listener."""
+        names = [door.settings.name for door in self._doors]
+        candidates = {name: self._directory.candidates(name) for name in names}
+        for edge in {edge.node: edge for name in names for edge in candidates[name]}.values():
+            listeners = [name for name in names if edge in candidates[name]]
+            addresses = [f"{name} {edge.addresses.get(name, '')}" for name in listeners]
+            yield {
+                "edge": edge.node,
+                "state": "skipped" if edge.skip_until > now else "candidate",
+                "listeners": ", ".join(listeners),
+                "address": edge.socket or ", ".join(addresses),
+                "clients": edge.clients,
+                "picks": sum(picks for (node, _), picks in self._forwarding.picks.items() if node == edge.node),
+            }
+        left_out: dict[tuple[str, str], list[str]] = {}
+        for name in names:
+            for node, why in self._directory.left_out(name).items():
+                left_out.setdefault((node, why), []).append(name)
+        for (node, why), listeners in left_out.items():
+            yield {"edge": node, "state": f"left out: {why}", "listeners": ", ".join(listeners)}
 
     def _register_metrics(self) -> None:
         metrics, forwarding = self._process.metrics, self._forwarding

@@ -34,6 +34,7 @@ __all__ = ["WebhookSink", "build_webhook"]
 ANSWER_BYTES_MAX = 64 * 1024
 RETRY_AFTER_S_MAX = 3600.0
 RETRIED = (408, 429)
+NOT_IMPLEMENTED = 501  # a server without OPTIONS answers so: it is there
 
 
 def build_webhook(name: str, settings: Webhook, gateway: GatewaySettings) -> Bridge:
@@ -144,7 +145,7 @@ class WebhookSink(BatchSink):
             return [Finding(False, where, "no answer")]
         except (self._library.HTTPError, ssl.SSLError, OSError) as error:
             return [Finding(False, where, _text(error))]
-        return [Finding(status < 500, where, f"answers OPTIONS with status {status}")]
+        return [Finding(status < 500 or status == NOT_IMPLEMENTED, where, f"answers OPTIONS with status {status}")]
 
 
 def _text(error: Exception) -> str:

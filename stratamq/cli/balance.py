@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from stratamq.cli.balance_render import render
+from stratamq.cli.gateway_process import hand_options_on
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.tiers import ConfigOption, LifelineOption, ReadyOption, SetOption, run_tier
 
@@ -29,7 +30,7 @@ def balance(
     lifeline_fd: LifelineOption = -1,
 ) -> None:
     """Run a balancer: one address in front of many edges."""
-    if context.invoked_subcommand is None:
+    if not hand_options_on(context):
         raise typer.Exit(run_tier("balance", config, settings or [], ready_fd, lifeline_fd))
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratamq.cli.gateway_process import ReadyOption, SetOption, ask_process, run_gateway
+from stratamq.cli.gateway_process import ReadyOption, SetOption, ask_process, hand_options_on, run_gateway
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(
     context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
 ) -> None:
     """Run one agent in the foreground, until it is told to stop."""
-    if context.invoked_subcommand is not None:
+    if hand_options_on(context):
         return
     from gateways.federation.service import main
 

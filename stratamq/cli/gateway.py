@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.gateway_process import ReadyOption, SetOption, run_gateway
+from stratamq.cli.gateway_process import ReadyOption, SetOption, hand_options_on, run_gateway
 
 __all__ = ["register"]
 
@@ -36,7 +36,7 @@ def run(
     context: typer.Context, config: ConfigOption = DEFAULT, settings: SetOption = None, ready_fd: ReadyOption = -1
 ) -> None:
     """Run one datagram node in the foreground, until it is told to stop."""
-    if context.invoked_subcommand is not None:
+    if hand_options_on(context):
         return
     import os
 

@@ -12,12 +12,37 @@ if TYPE_CHECKING:
     from conf.bridge_settings import GatewaySettings
     from conf.node_settings import LogSettings
 
-__all__ = ["ReadyOption", "SetOption", "ask_process", "run_gateway"]
+__all__ = ["ReadyOption", "SetOption", "ask_process", "hand_options_on", "run_gateway"]
 
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="room.key=value, over file and environment.")]
 ReadyOption = Annotated[int, typer.Option("--ready-fd", hidden=True, help="One line of JSON is written when ready.")]
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 ANSWER_S = 10.0
+
+
+def hand_options_on(context: typer.Context) -> bool:
+    """Give a verb the options that stand before it, as if they stood behind it; return whether there is a verb.
+
+    Raises:
+        UserError: The verb has no such option.
+    """
+    verb = context.invoked_subcommand
+    if verb is None:
+        return False
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
+    command: Any = context.command
+    own = {parameter.name for parameter in command.commands[verb].params}
+    if foreign := [name for name in given if name not in own]:
+        from conf.errors import ExitCode, UserError
+
+        flags = {parameter.name: parameter.opts[0] for parameter in command.params}
+        raise UserError(f"`{verb}` has no option {flags[foreign[0]]}", ExitCode.USAGE)
+    context.default_map = {verb: given}
+    return True
 
 
 def run_gateway(

@@ -41,8 +41,11 @@ def status(cluster: LocalCluster) -> dict[str, Any]:
     return cluster.admin("balance", "status")
 
 
-def candidates(cluster: LocalCluster) -> list[dict[str, Any]]:
-    return [row for row in status(cluster)["edges"] if row["state"] == "candidate"]
+def candidates(cluster: LocalCluster) -> list[tuple[str, str]]:
+    """Return (edge, listener); each edge has one row, whatever its listeners."""
+    rows = [row for row in status(cluster)["edges"] if row["state"] == "candidate"]
+    assert len({row["edge"] for row in rows}) == len(rows)
+    return [(row["edge"], listener) for row in rows for listener in row["listeners"].split(", ")]
 
 
 def door(cluster: LocalCluster, listener: str = "plain") -> int:
@@ -73,7 +76,7 @@ def alive(clients: list[socket.socket]) -> int:
 
 
 def picks(cluster: LocalCluster) -> dict[str, int]:
-    return {row["edge"]: row["picks"] for row in status(cluster)["edges"] if row["listener"] == "plain"}
+    return {row["edge"]: row["picks"] for row in status(cluster)["edges"] if "picks" in row}
 
 
 def close(clients: list[socket.socket]) -> None:

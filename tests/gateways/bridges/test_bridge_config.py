@@ -24,6 +24,10 @@ MISTAKES = [
     (GOOD.replace('"mqtt"\n', '"mqtts"\n'), "bridge.one: kind 'mqtts' is none of "),
     (GOOD.replace('kind = "mqtt"\n', ""), "bridge.one: kind is missing"),
     (GOOD.replace("client_id", "clientid"), "unknown key bridge.one.clientid (did you mean bridge.one.client_id?)"),
+    (
+        GOOD.partition("topics")[0].replace('"mqtt"\n', '"kafka-source"\nbrokers = ["b:1"]\ngroup_id = "g"\n'),
+        "unknown key bridge.one.group_id (did you mean bridge.one.consumer_group?)",
+    ),
     (GOOD.replace('"a/# both 1"', '"a# both 1"'), "bridge.one.topics: 'a# both 1': 'a#' is no filter"),
     (GOOD.replace('"a/# both 1"', ""), "bridge.one.topics"),
     (

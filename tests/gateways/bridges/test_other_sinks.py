@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,31 @@ async def test_a_look_at_a_webhook_that_speaks_without_end(tmp_path: Path, hook:
     with trio.fail_after(PATIENCE_S):
         [found] = await bridge.checks[1]()
     assert found.ok and "status 200" in found.text
+
+
+@pytest.mark.parametrize(("status", "ok"), [(200, True), (404, True), (501, True), (500, False), (503, False)])
+async def test_check_of_a_webhook_takes_any_answer_but_a_failure_of_the_server(
+    tmp_path: Path, status: int, ok: bool
+) -> None:
+    """501 says that OPTIONS is not implemented: the server is there."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(f"HTTP/1.1 {status} x\r\ncontent-length: 0\r\n\r\n".encode())
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        made = Webhook(
+            kind="webhook",
+            cluster=("mqtt://localhost",),
+            client_id="hook",
+            url=f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/in",
+            map=(MapSettings(filter="u/#"),),
+        )
+        with trio.fail_after(PATIENCE_S):
+            [found] = await build_webhook("hook", made, GatewaySettings(data_dir=tmp_path)).checks[1]()
+        nursery.cancel_scope.cancel()
+    assert (found.ok, f"status {status}" in found.text) == (ok, True)
 
 
 @asynccontextmanager
