@@ -59,9 +59,9 @@ class PoolBounds(NamedTuple):
 POOLS: dict[str, PoolBounds] = {
     "node_links": PoolBounds(512, 8),  # router, storage: before HELLO
     "edge_links": PoolBounds(256, 8),  # edge: the same
-    "edge_clients": PoolBounds(16_384, 2_048, 0.0, 5.0),  # edge: clients that have not authenticated
+    "edge_clients": PoolBounds(32_768, 16_384, 0.0, 5.0),  # edge: clients that have not authenticated
     "federation_links": PoolBounds(128, 8, patience_s=3.0),  # agents: TLS and HELLO, over satellites too
-    "balancer_arrivals": PoolBounds(16_384, 2_048, 0.0, 5.0),  # balancer: clients whose first bytes are read
+    "balancer_arrivals": PoolBounds(32_768, 16_384, 0.0, 5.0),  # balancer: clients whose first bytes are read
     "dtls_handshakes": PoolBounds(1_024, 64, 0.0, 3.0),  # UDP gateway: DTLS handshakes behind their cookie
     "gossip_exchanges": PoolBounds(64, 4),  # every node: TCP exchanges that have not proven the key
     "admin_connections": PoolBounds(1_024, 32, 15.0),  # HTTP service: connections without an authenticated request

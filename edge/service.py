@@ -396,7 +396,7 @@ class EdgeService:
         metrics, core, seeds = self._process.metrics, self.core, self._config.node.seeds
         core.peers.pending.known.fix("seeds", map(host_of, seeds))
         actors = core.node, core.hot, loop, core.clients, core.conduct
-        self._arrivals = Arrivals(*actors, self._listening, boot_time, allowed // 2)
+        self._arrivals = Arrivals(*actors, self._listening, boot_time, allowed)
         core.access.join(self._arrivals)
         metrics.pool("edge_links", lambda: core.peers.pending.pool.counts)
         metrics.pool("edge_clients", lambda: self._arrivals.pool.counts)
