@@ -5,9 +5,11 @@ The defaults are those of one machine: on loopback, without TLS. Another address
 
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from conf.served_hosts import HOST_NAME
 from conf.url_settings import HttpUrl
 
 __all__ = ["AdminSettings"]
@@ -20,6 +22,13 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
 
     bind: str = Field(default="127.0.0.1", description="address; another than loopback needs certificate and key")
     port: int = Field(default=18_083, ge=0, le=65_535, description="TCP port; 0: chosen by the system and printed")
+    hosts: tuple[Annotated[str, Field(pattern=HOST_NAME, max_length=253)], ...] = Field(
+        default=(),
+        max_length=64,
+        description="names, without ports, by which browsers and programs reach this service beside loopback, its "
+        "address and the names in its certificate, such as that of a proxy in front or of a container's host; *.parent "
+        "is all names one level below, * any; requests for others get 421 (DNS rebinding)",
+    )
     certificate: Path | None = Field(default=None, description="PEM chain of this service, for HTTPS")
     key: Path | None = Field(default=None, description="PEM private key of the certificate")
     client_ca: Path | None = Field(
@@ -63,10 +72,10 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
         default=True, description="ask nodes for their figures each 5 s, for charts of an hour; false: while watched"
     )
 
-    @field_validator("client_crl_files", mode="before")
+    @field_validator("client_crl_files", "hosts", mode="before")
     @classmethod
-    def _split_files(cls, value: object) -> object:
-        """Let the environment and flags give files as ``a,b``."""
+    def _split(cls, value: object) -> object:
+        """Let the environment and flags give lists as ``a,b``."""
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value

@@ -66,7 +66,9 @@ class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True
     )
     origins: tuple[str, ...] = Field(
         default=(),
-        description='pages that may open a WebSocket ("https://app.example"); none: those of the host that Host names',
+        description='pages that may open a WebSocket ("https://app.example"); none: those of the scheme, port and host '
+        "of the listener itself (loopback, its address, advertise, names in its certificate); behind a proxy that ends "
+        "TLS, list its pages",
     )
     packets_per_frame: Literal["one", "many"] = Field(
         default="one",

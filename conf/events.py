@@ -30,6 +30,9 @@ class Event(NamedTuple):
 EVENTS: dict[str, Event] = {
     "admin.collector_down": Event(WARNING, "spans wait: {endpoint} does not take them: {why}"),
     "admin.collector_up": Event(INFO, "spans are sent again: {endpoint} takes them"),
+    "admin.host_refused": Event(
+        INFO, "refused a request of {address} for host {host}: a name of this service is listed in admin.hosts"
+    ),
     "admin.request_failed": Event(ERROR, "{method} {path} failed"),
     "alarm.began": Event(WARNING, "alarm {alarm}: {sentence}; {do}"),
     "alarm.ended": Event(INFO, "alarm {alarm} ended: {sentence}"),
@@ -101,6 +104,9 @@ EVENTS: dict[str, Event] = {
     "listener.address_unknown": Event(
         WARNING,
         "listener {listener} is bound to all addresses, and none is known that clients reach: set its `advertise`",
+    ),
+    "listener.page_refused": Event(
+        INFO, "listener {listener} refused a WebSocket of a page of {origin} (Host: {host}): {why}"
     ),
     "listener.paused": Event(INFO, "listener {listener} is paused by {actor}"),
     "listener.resumed": Event(INFO, "listener {listener} takes clients again, by {actor}"),

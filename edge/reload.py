@@ -12,7 +12,7 @@ from conf import limit_settings
 from conf.errors import UserError
 from conf.limit_names import LIMIT_NAMES
 from conf.settings import ListenerSettings
-from edge.listeners.listeners import Listener, listener_context, policy_of
+from edge.listeners.listeners import Listener, certified_hosts, listener_context, policy_of
 from edge.login.chains import Chains
 from edge.login.gateway_certificates import GatewayCertificates, Signers, gateway_signers
 from edge.login.listener_chain import ListenerChain
@@ -27,7 +27,7 @@ __all__ = ["ListenerCertificates", "ListenerLimits", "ListenerLogins", "Listener
 
 LIMITS = tuple(key for key in limit_settings.ListenerLimits.model_fields if key != "proxy_identity")
 
-Loaded = tuple[ssl.SSLContext | None, dict[str, str], Signers | None]
+Loaded = tuple[ssl.SSLContext | None, dict[str, str], Signers | None, frozenset[str]]
 Rules = tuple[RuleBook, dict[str, str], object]  # in force, marks of files, settings
 
 
@@ -47,7 +47,7 @@ class ListenerCertificates:
             f"edge.listeners.{name}.{key}" for key in ("certificate", "key", "client_ca")
         )
         signers = gateways.signers
-        self._held: Loaded = (listener.context, _marks(listener.settings, signers), signers)
+        self._held: Loaded = (listener.context, _marks(listener.settings, signers), signers, listener.hosts.certified)
 
     def load(self, config: Any) -> Loaded:
         """Read the listener's files.
@@ -67,7 +67,7 @@ class ListenerCertificates:
                         f"listener {name}: an authority was taken away from client_ca {settings.client_ca}: restart "
                         "the node, for clients that it let in would stay"
                     )
-                return context, marks, signers
+                return context, marks, signers, certified_hosts(settings)
         raise UserError(f"listener {name} is named no more: restart the node")
 
     def current(self) -> Loaded:
@@ -81,6 +81,7 @@ class ListenerCertificates:
     def put(self, loaded: Loaded) -> None:
         """Use this context for every handshake from now on."""
         self._listener.context, self._gateways.signers = loaded[0], loaded[2]
+        self._listener.hosts.set_certified(loaded[3])
         self._held = loaded
 
 

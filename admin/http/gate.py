@@ -1,4 +1,4 @@
-"""The gate before every request: an identifier, its path, the headers of every answer, and how many at once.
+"""The gate before every request: its host, an identifier, its path, the headers of every answer, and how many at once.
 
 An answer is never kept by a cache, never framed, and brings nothing from elsewhere. A request has a place in the pool
 ``admin_requests`` until its body is complete and its caller is known, and then a place among those of callers
@@ -11,6 +11,7 @@ says that the connection ends.
 """
 
 import enum
+import logging
 import math
 import secrets
 from collections import deque
@@ -26,8 +27,12 @@ from admin.http.caller_places import CallerPlaces
 from admin.http.problems import Problem
 from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
 from conf.admitted import NotAdmitted, place_for
+from conf.events import say
+from conf.served_hosts import ServedHosts, host_text, is_for
 
 __all__ = ["ADMIT", "SECURITY_HEADERS", "SLASH", "STREAMS_MAX", "WAITS_MAX", "Gate", "Stay", "path_of"]
+
+logger = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -51,6 +56,10 @@ BUSY += b'"detail":"as many requests as there may be are under way","do":"ask ag
 ADMIT = "admit"  # in the state of a request: called with its caller when that is known; raises Problem (503)
 LATE = BUSY.replace(b"Service Unavailable", b"Request Timeout").replace(b"503", b"408").replace(b'"busy"', b'"late"')
 LATE = LATE.replace(b"as many requests as there may be are under way", b"the request, or its body, took too long")
+MISDIRECTED = b'{"type":"urn:stratamq:misdirected","title":"Misdirected Request","status":421,"code":"misdirected",'
+MISDIRECTED += b'"detail":"this service has no such name as the request says in Host",'
+MISDIRECTED += b'"do":"ask by its address or a name of its certificate, or list the name in admin.hosts",'
+MISDIRECTED += b'"request_id":""}'
 SLASH = "\x00"  # stands in no name of MQTT
 STREAMS_MAX = 64
 WAITS_MAX = 128  # requests that wait for news at once: a trace that is followed is one of each edge and storage node
@@ -90,10 +99,12 @@ class Gate:
         stay_of: Says of a path and its query how long such a request stays.
         known: Addresses from which somebody authenticated; it is told of more.
         authenticated: Called with the address and port of a connection that made a request of a known caller.
+        hosts: Returns the names of the service; requests for others are refused. None: any.
 
     Attributes:
         pending: Requests whose caller is not known.
         refused: Requests that found no place.
+        misdirected: Requests for a host that is no name of the service.
     """
 
     def __init__(
@@ -103,8 +114,10 @@ class Gate:
         stay_of: Callable[[str, bytes], Stay] = lambda *_: Stay.SHORT,
         known: KnownAddresses | None = None,
         authenticated: Callable[[tuple[str, int]], None] = lambda _: None,
+        hosts: Callable[[], ServedHosts | None] = lambda: None,
     ) -> None:
         self._application = application
+        self._hosts = hosts
         self._places = {
             Stay.SHORT: CallerPlaces(requests_max),
             Stay.WAIT: CallerPlaces(WAITS_MAX),
@@ -115,6 +128,7 @@ class Gate:
         self._known = KnownAddresses() if known is None else known
         self.pending: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["admin_requests"], self._known.knows)
         self.refused = 0
+        self.misdirected = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the protocol of the server's start and end."""
@@ -125,6 +139,11 @@ class Gate:
         scope["path"] = path_of(scope.get("raw_path"), scope["path"])
         answer = _Answer(scope, _Body(scope, receive), send)
         peer = scope.get("client") or ("", 0)
+        if not is_for(self._hosts(), scope):
+            self.misdirected += 1
+            say(logger, "admin.host_refused", host=host_text(scope), address=peer[0])
+            await answer.refuse(421, MISDIRECTED)
+            return
         try:
             with ExitStack() as held, place_for(self.pending, trio.current_time(), peer[0]) as place:
                 scope["state"][ADMIT] = partial(self._admit, scope, place, held)
@@ -191,7 +210,9 @@ class _Answer:
         """Send a refusal, unless an answer has begun."""
         if self._begun:
             return
-        headers = [(b"content-type", b"application/problem+json"), (b"retry-after", b"1")]
+        headers = [(b"content-type", b"application/problem+json")]
+        if status != 421:
+            headers.append((b"retry-after", b"1"))
         await self.send({"type": "http.response.start", "status": status, "headers": headers}, rest_s=0.0)
         await self.send({"type": "http.response.body", "body": body})
 

@@ -1,4 +1,4 @@
-"""Certificate and key of the HTTP service, and the authority of its clients: a part of a reload.
+"""Certificate, key and names of the HTTP service, and the authority of its clients: a part of a reload.
 
 The next handshake uses the new ones; connections that stand stay. Whether there is HTTPS at all is read at the start:
 cookies and their names depend on it.
@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from conf.errors import UserError
+from conf.served_hosts import ServedHosts
 from conf.settings import AdminConfig, NodeConfig
-from wire.links.tls import loses_authority
+from wire.links.tls import certificate_hosts, loses_authority
 from wire.node.reload_parts import changed_files, file_marks
 
 __all__ = ["HttpsCertificate"]
 
-Loaded: TypeAlias = tuple[ssl.SSLContext | None, dict[str, str]]
+Loaded: TypeAlias = tuple[ssl.SSLContext | None, dict[str, str], ServedHosts]
 
 
 class HttpsCertificate:
@@ -27,7 +28,7 @@ class HttpsCertificate:
         UserError: A file cannot be used.
     """
 
-    settings: Sequence[str] = ("admin.certificate", "admin.key", "admin.client_ca")
+    settings: Sequence[str] = ("admin.certificate", "admin.key", "admin.client_ca", "admin.hosts")
 
     def __init__(self, config: AdminConfig) -> None:
         self._held = _read(config)
@@ -36,6 +37,11 @@ class HttpsCertificate:
     def context(self) -> ssl.SSLContext | None:
         """For the next handshake; None: HTTP without TLS."""
         return self._held[0]
+
+    @property
+    def hosts(self) -> ServedHosts:
+        """Names of the service: of its settings, its address and its certificate."""
+        return self._held[2]
 
     def load(self, config: NodeConfig) -> Loaded:
         """Read the files again.
@@ -67,8 +73,9 @@ class HttpsCertificate:
 
 def _read(config: AdminConfig) -> Loaded:
     settings = config.admin
+    hosts = ServedHosts([settings.bind, *settings.hosts])
     if settings.certificate is None or settings.key is None:
-        return None, {}
+        return None, {}, hosts
     marks = file_marks([path for path in (settings.certificate, settings.client_ca) if path is not None])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -80,4 +87,5 @@ def _read(config: AdminConfig) -> Loaded:
             context.verify_mode = ssl.CERT_OPTIONAL
     except (OSError, ssl.SSLError) as error:
         raise UserError(f"admin.certificate, admin.key or admin.client_ca cannot be used: {error}") from None
-    return context, marks
+    hosts.set_certified(certificate_hosts(settings.certificate))
+    return context, marks, hosts

@@ -110,7 +110,14 @@ class AdminService:
             known = KnownAddresses()
             connections = HttpConnections(AdmissionPool(POOLS["admin_connections"], known.knows))
             application = self._application(cluster, watching)
-            gate = Gate(application, settings.requests_max, _stay_of, known, connections.authenticated)
+            gate = Gate(
+                application,
+                settings.requests_max,
+                _stay_of,
+                known,
+                connections.authenticated,
+                lambda: self._https.hosts,
+            )
             self._audit.register(self._process.metrics)
             self._process.reloaded = self._audit.reloaded
             self._process.reload.add(self._https, self._lists)
@@ -253,6 +260,11 @@ class AdminService:
         metrics.pool("admin_connections", lambda: connections.pool.counts)
         metrics.pool("admin_requests", lambda: gate.pending.counts)
         metrics.counter("admin_refused_total", "Requests that found no place.", lambda: float(gate.refused))
+        metrics.counter(
+            "admin_misdirected_total",
+            "Requests for a host that is no name of the service (421).",
+            lambda: float(gate.misdirected),
+        )
         metrics.gauge("admin_browsers", "Browsers that are logged in.", lambda: float(len(self._logins)))
         metrics.gauge("admin_alarms", "Alarms that stand.", lambda: float(len(watching.alarms.active)))
         metrics.check("looked", lambda: watching.beat > 0)

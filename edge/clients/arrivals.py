@@ -221,7 +221,7 @@ class Arrivals:
         first_bytes: ProxiedSocket | None = None
         if listener.front_door is not None:
             first_bytes = listener.front_door.begin(partial(self._named, newcomer))
-        stream_filter = listener.filter(limits.maximum_packet_size)
+        stream_filter = listener.filter(limits.maximum_packet_size, newcomer.fd)
         options = ConnOptions(
             packet_bytes_max=limits.unauthenticated_bytes_max,
             connect_timeout_ns=int(max(0.001, limits.connect_timeout_s - newcomer.waited_s) * NS),

@@ -4,9 +4,11 @@ Who may connect is decided in ``edge/clients/connect.py``; what an end is report
 Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from conf.events import say
 from edge.clients.client import Client
 from edge.clients.lifecycle import Lifecycle
 from edge.clients.phase import Phase
@@ -20,6 +22,8 @@ from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_r
 from wire.messages.sessions import SessionOpened, Subscription
 
 __all__ = ["Clients"]
+
+logger = logging.getLogger(__name__)
 
 EVENTS = {"taken_over": "takeover", "kicked": "kicked"}  # of the journal; all others are "ended"
 
@@ -180,6 +184,16 @@ class Clients:
         refusal = getattr(client.stream_filter, "refusal", "")
         if refusal:
             self._node.count(refusal)
+        page = getattr(client.stream_filter, "refused_page", None)
+        if page is not None:
+            say(
+                logger,
+                "listener.page_refused",
+                listener=client.policy.name,
+                origin=page.origin,
+                host=page.host,
+                why=page.why,
+            )
         if client.first_bytes is not None and client.first_bytes.outcome:
             self._node.count(client.first_bytes.outcome)  # there was no client
             return

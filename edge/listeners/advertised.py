@@ -25,7 +25,7 @@ ELSEWHERE = (
 
 
 def advertised_addresses(listeners: Sequence[Listener], seen: str, seeds: Sequence[str]) -> dict[str, str]:
-    """Return "host:port" by listener.
+    """Return "host:port" by listener; a listener takes WebSockets of pages of its host.
 
     Args:
         listeners: Bound.
@@ -46,6 +46,7 @@ def advertised_addresses(listeners: Sequence[Listener], seen: str, seeds: Sequen
             say(logger, "listener.address_unknown", listener=listener.settings.name)
         else:
             addresses[listener.settings.name] = bound
+            listener.hosts.add(host)
     return addresses
 
 

@@ -10,6 +10,7 @@ from edge.hot.options import StreamFilter
 from edge.listeners.intake import Admit
 
 if TYPE_CHECKING:
+    from edge.listeners.page_origins import PageOrigins
     from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 
 __all__ = ["FrontDoor", "front_door", "listener_filter"]
@@ -33,18 +34,19 @@ def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
 
 
 def listener_filter(
-    protocol: str, path: str = "", origins: tuple[str, ...] = (), *, joined: bool = False
-) -> Callable[[int], StreamFilter | None]:
+    protocol: str, path: str = "", pages: "PageOrigins | None" = None, *, joined: bool = False
+) -> Callable[[int, str], StreamFilter | None]:
     """Return what makes a fresh filter for each connection, or None where MQTT comes as it is.
 
-    It is called with the bytes that a client's packet may have.
+    It is called with the bytes that a client's packet may have, and the address that the connection
+    came to.
     """
     if protocol != "ws":
         return _none
     from edge.listeners.websocket import WebSocketServer
 
-    return lambda packet_bytes_max: WebSocketServer(path, origins, packet_bytes_max, joined)
+    return lambda packet_bytes_max, local: WebSocketServer(path, pages, packet_bytes_max, joined, local)
 
 
-def _none(packet_bytes_max: int) -> None:
-    del packet_bytes_max  # MQTT as it comes
+def _none(packet_bytes_max: int, local: str) -> None:
+    del packet_bytes_max, local  # MQTT as it comes

@@ -10,21 +10,27 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from conf.addresses import host_of
 from conf.errors import UserError
 from conf.limit_names import LIMIT_NAMES
+from conf.served_hosts import ServedHosts
 from conf.settings import ListenerSettings
+from edge.hot.options import StreamFilter
 from edge.listeners.filters import front_door, listener_filter
 from edge.listeners.intake import Intake
+from edge.listeners.page_origins import PageOrigins
 from edge.node.limits import ListenerPolicy
-from wire.links.tls import client_listener_context
+from wire.links.tls import certificate_hosts, client_listener_context
 
 __all__ = [
     "Listener",
     "address_of",
     "bind_socket",
+    "certified_hosts",
     "has_received",
     "is_gone",
     "listener_context",
+    "local_address",
     "peer_name",
     "peer_of",
     "policy_of",
@@ -49,8 +55,11 @@ class Listener:
         self.policy = policy_of(settings)  # a reload of limits replaces it
         self.context = listener_context(settings, gateways)  # a reload replaces it, for the next handshakes
         self.intake = Intake(settings, self.policy.unmetered)
-        self.filter = listener_filter(
-            settings.protocol, settings.path, settings.origins, joined=settings.packets_per_frame == "many"
+        self.hosts = ServedHosts([settings.bind, host_of(settings.advertise)])
+        self.hosts.set_certified(certified_hosts(settings))
+        pages = PageOrigins(settings.origins, "https" if settings.tls else "http", self.hosts)
+        self._filter = listener_filter(
+            settings.protocol, settings.path, pages, joined=settings.packets_per_frame == "many"
         )
         self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
         what = f"listener {settings.name}"
@@ -58,6 +67,10 @@ class Listener:
         if settings.port == 0:  # a shut socket keeps a port only if it was asked for
             with self.socket as chosen:  # open until then, or another process could take it
                 self.socket = bind_socket(settings.bind, int(chosen.getsockname()[1]), what)
+
+    def filter(self, packet_bytes_max: int, fd: int) -> StreamFilter | None:
+        """Return what stands between a connection and MQTT, None where MQTT comes as it is."""
+        return self._filter(packet_bytes_max, local_address(fd) if self.settings.protocol == "ws" else "")
 
     def open(self) -> None:
         """Take connections: before that a client is refused by the system and tries elsewhere, rather than wait.
@@ -105,6 +118,17 @@ def listener_context(settings: ListenerSettings, gateways: Path | None = None) -
     )
     context.num_tickets = settings.tls_session_tickets
     return context
+
+
+def certified_hosts(settings: ListenerSettings) -> frozenset[str]:
+    """Return the names in the certificate of a listener for WebSockets; none where nobody asks for them.
+
+    Raises:
+        UserError: The file is wrong.
+    """
+    if settings.protocol != "ws" or settings.certificate is None or not settings.tls:
+        return frozenset()
+    return certificate_hosts(settings.certificate)
 
 
 def bind_socket(bind: str, port: int, what: str) -> socket.socket:
@@ -187,15 +211,24 @@ def peer_name(fd: int) -> str:
     return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}") if host else ""
 
 
+def local_address(fd: int) -> str:
+    """Return the address that a connection came to; "" for one that is gone."""
+    return _name_of(fd, socket.SocketType.getsockname)[0]
+
+
 def _peer(fd: int) -> tuple[str, int]:
+    return _name_of(fd, socket.SocketType.getpeername)
+
+
+def _name_of(fd: int, ask: Callable[[socket.SocketType], object]) -> tuple[str, int]:
     # Of the family with the longest addresses, and without the look at the descriptor that ``socket.socket`` takes: the
     # address says by itself what it is. Some 1.3 us; a copy of the descriptor takes 12.
     try:
-        peer = socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, 0, fd)
+        borrowed = socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, 0, fd)
         try:
-            name = peer.getpeername()
+            name = ask(borrowed)
         finally:
-            peer.detach()
+            borrowed.detach()
     except (OSError, ValueError):
         return "", 0
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)

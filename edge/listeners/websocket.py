@@ -7,8 +7,7 @@ Towards a client each packet has a frame of its own unless the listener joins th
 frame and then waits for the socket, which has nothing more.
 """
 
-from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
+from collections.abc import Callable
 
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
@@ -25,6 +24,7 @@ from wsproto.extensions import Extension
 from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, RsvBits
 from wsproto.utilities import ProtocolError
 
+from edge.listeners.page_origins import PageOrigins, RefusedPage
 from wire.clock import boot_time
 
 __all__ = ["FRAME_BYTES_MAX", "WebSocketServer"]
@@ -72,11 +72,13 @@ class WebSocketServer:
 
     Args:
         path: The only one that is served, "" for any.
-        origins: Whose pages may connect, see ``_may_connect``.
+        pages: Which pages may connect.
         packet_bytes_max: Of an MQTT packet: clients send each one in a frame, so a frame may have as many.
         joined: Packets that are sent together share a frame.
+        local: Address that the connection came to.
 
     Attributes:
+        refused_page: A page that may not connect, for the log.
         refusal: Name of the counter when the handshake or a frame's length was refused, "" while neither was.
         ended: The connection must close: the peer closed, or was refused.
     """
@@ -84,9 +86,10 @@ class WebSocketServer:
     def __init__(
         self,
         path: str = "",
-        origins: Sequence[str] = (),
+        pages: PageOrigins | None = None,
         packet_bytes_max: int = 0,
         joined: bool = False,
+        local: str = "",
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self.refusal = ""
@@ -94,7 +97,9 @@ class WebSocketServer:
         self._frame_limit = FrameLimit(max(FRAME_BYTES_MAX, packet_bytes_max))
         self._joined = joined
         self._path = path
-        self._origins = origins
+        self._pages = PageOrigins() if pages is None else pages
+        self._local = local
+        self.refused_page: RefusedPage | None = None
         self._connection = WSConnection(ConnectionType.SERVER)
         self._output = bytearray()
         self._open = False
@@ -196,8 +201,9 @@ class WebSocketServer:
             self.refusal = "websocket_paths_refused"
             return 404
         told = [value.decode("latin-1") for name, value in request.extra_headers if name.lower() == b"origin"]
-        if told and not (len(told) == 1 and _may_connect(told[0], request.host, self._origins)):
-            self.refusal = "websocket_origins_refused"
+        self.refused_page = self._pages.refuse(told, request.host, self._local)
+        if self.refused_page is not None:
+            self.refusal = self.refused_page.counter
             return 403
         return 0
 
@@ -244,17 +250,3 @@ def _frame_head(size: int) -> bytes:
     if size < 1 << 16:
         return bytes((FINAL_BINARY, 126, size >> 8, size & 0xFF))
     return bytes((FINAL_BINARY, 127)) + size.to_bytes(8, "big")
-
-
-def _may_connect(origin: str, host: str, origins: Sequence[str]) -> bool:
-    """Whether a page of this origin may connect: a listed one, without a list one of the host that Host names.
-
-    Only browsers send Origin, and they let any page open a WebSocket to any host, with the client's certificate.
-    """
-    if origins:
-        return origin.lower() in (listed.lower() for listed in origins)
-    try:
-        own, other = urlsplit(f"//{host}").hostname, urlsplit(origin).hostname
-    except ValueError:
-        return False
-    return own is not None and own == other

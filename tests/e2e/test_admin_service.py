@@ -323,17 +323,17 @@ def test_a_token_is_told_once_and_written_nowhere(place: Place) -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"GET /api/v1/version HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 200_000 + b"\r\n\r\n", b"4"),
+        (b"GET /api/v1/version HTTP/1.1\r\nHost: [::1]\r\nX: " + b"a" * 200_000 + b"\r\n\r\n", b"4"),
         (
-            b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /api/v1/login HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\n"
             b"Content-Length: 10485760\r\n\r\n",
             b"413",
         ),
-        (b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n[[[[[", b"4"),
+        (b"POST /api/v1/login HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 5\r\n\r\n[[[[[", b"4"),
         (b"\x16\x03\x01\x00\x05hello", b"400"),
-        (b"GET /static/../../conf/errors.py HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
-        (b"GET /static/%2e%2e/%2e%2e/conf/errors.py HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
-        (b"DELETE /api/v1/ HTTP/1.1\r\nHost: x\r\n\r\n", b"4"),
+        (b"GET /static/../../conf/errors.py HTTP/1.1\r\nHost: [::1]\r\n\r\n", b"404"),
+        (b"GET /static/%2e%2e/%2e%2e/conf/errors.py HTTP/1.1\r\nHost: [::1]\r\n\r\n", b"404"),
+        (b"DELETE /api/v1/ HTTP/1.1\r\nHost: [::1]\r\n\r\n", b"4"),
     ],
 )
 def test_hostile_requests_get_an_error_and_nothing_else(place: Place, request_bytes: bytes, status: bytes) -> None:
@@ -355,9 +355,9 @@ def test_a_refusal_costs_no_connection(place: Place) -> None:
     host, port = place.base.removeprefix("http://").removesuffix("/api/v1").split(":")
     with socket.create_connection((host, int(port)), PATIENCE_S) as stream:
         stream.settimeout(PATIENCE_S)
-        stream.sendall(b"POST /api/v1/bans HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        stream.sendall(b"POST /api/v1/bans HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 2\r\n\r\n")
         time.sleep(0.3)  # the answer could be there by now
-        stream.sendall(b"{}GET /api/v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        stream.sendall(b"{}GET /api/v1/version HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n")
         answers = b"".join(iter(lambda: stream.recv(65_536), b""))
     assert [line.split(b" ")[1] for line in answers.split(b"HTTP/1.1")[1:]] == [b"401", b"200"], answers[:600]
 
@@ -429,8 +429,8 @@ def test_another_address_than_loopback_wants_tls(place: Place) -> None:
     assert refused.returncode == 2 and "certificate" in refused.stderr and refused.stderr.count("\n") == 1
 
 
-SLOW_BODY = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n["
-HALF_A_HEAD = b"GET /api/v1/version HTTP/1.1\r\nHost: x\r\n"
+SLOW_BODY = b"POST /api/v1/login HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+HALF_A_HEAD = b"GET /api/v1/version HTTP/1.1\r\nHost: [::1]\r\n"
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_a_viewer_keeps_nobody_from_streams(place: Place) -> None:
     """NIST: protect. 100 streams of one token: it gets half of the places, and another token finds one."""
     viewer, admin = place.token("greedy", "viewer"), place.token("root", "admin")
     host, port = place.base.removeprefix("http://").split("/")[0].split(":")
-    asked = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {viewer}\r\n\r\n".encode()
+    asked = f"GET /api/v1/live HTTP/1.1\r\nHost: [::1]\r\nAuthorization: Bearer {viewer}\r\n\r\n".encode()
     streams = []
     try:
         for _ in range(STREAMS_MAX + 2):

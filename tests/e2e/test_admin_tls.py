@@ -38,10 +38,10 @@ def settings(cluster: LocalCluster, folder: Path, *more: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def service(cluster: LocalCluster, folder: Path, *more: str) -> Iterator[dict[str, str]]:
+def service(cluster: LocalCluster, folder: Path, *more: str, config: Path | None = None) -> Iterator[dict[str, str]]:
     """Run one more service; yield its addresses."""
     read, write = os.pipe()
-    config = cluster.data / "admin" / "admin.toml"
+    config = config or cluster.data / "admin" / "admin.toml"
     command = [*cluster.command_line(), "admin", "--config", str(config), *settings(cluster, folder, *more)]
     process = subprocess.Popen([*command, "--ready-fd", str(write)], pass_fds=(write,), stderr=subprocess.PIPE)
     os.close(write)
@@ -88,6 +88,43 @@ def test_an_operators_certificate_is_a_login(cluster: LocalCluster, tmp_path: Pa
             cookie = browser.post("/login", json={"code": code}).headers["set-cookie"]
             assert cookie.startswith("__Host-stratamq=") and "Secure" in cookie and "HttpOnly" in cookie
             assert "Path=/" in cookie and "Domain" not in cookie and "samesite=strict" in cookie.lower()
+
+
+def test_a_page_whose_name_was_pointed_here_gets_nothing(cluster: LocalCluster) -> None:
+    """NIST: protect. DNS rebinding: its requests have its own name in Host, whatever they ask for."""
+    base = cluster.state["nodes"]["admin"]["addresses"]["admin"] + "api/v1"
+    port = httpx.URL(base).port
+    with httpx.Client(base_url=base, timeout=PATIENCE_S) as client:
+        for host in (f"evil.example:{port}", "evil.example", f"localhost.evil.example:{port}", f"192.0.2.1:{port}"):
+            for method, path in (("GET", "/version"), ("POST", "/login"), ("GET", "/nodes"), ("GET", "/../../")):
+                answer = client.request(method, path, headers={"Host": host}, json={"token": "x"})
+                assert (answer.status_code, answer.json()["code"]) == (421, "misdirected"), (host, path)
+                assert "admin.hosts" in answer.json()["do"] and "set-cookie" not in answer.headers
+        for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "localhost"):
+            assert client.get("/version", headers={"Host": host}).status_code == 200, host
+    assert "stratamq_admin_misdirected_total" in cluster.metrics("admin")
+
+
+def test_names_of_the_certificate_and_of_the_settings_are_served(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Others get 421; a proxy's name is listed in admin.hosts, which a reload reads again."""
+    config = tmp_path / "admin.toml"
+    text = (cluster.data / "admin" / "admin.toml").read_text()
+    head, table, rest = text.partition("[admin]\n")
+    config.write_text(f'{head}{table}hosts = ["ops.example"]\n{rest}')
+    named = (f"admin.client_ca={cluster.data}/tls/ca.pem", "admin.bind=0.0.0.0")
+    with service(cluster, tmp_path / "service", *named, config=config) as addresses:
+        base = addresses["admin"].replace("0.0.0.0", "127.0.0.1") + "api/v1"
+        with httpx.Client(base_url=base, verify=context(cluster, "operator"), timeout=PATIENCE_S) as client:
+
+            def status(host: str) -> int:
+                return client.get("/version", headers={"Host": host}).status_code
+
+            assert [status(host) for host in ("localhost", "ops.example", "OPS.example:443")] == [200] * 3
+            assert [status(host) for host in ("new.example", "evil.example", "0.0.0.0", "x.ops.example")] == [421] * 4
+            config.write_text(config.read_text().replace("ops.example", "new.example"))
+            os.kill(int(addresses["pid"]), signal.SIGHUP)
+            cluster.wait_for(lambda: status("new.example") == 200, "reloaded")
+            assert status("ops.example") == 421
 
 
 def test_a_revoked_certificate_is_no_login(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -159,19 +159,28 @@ def test_mqtt_js(cluster: LocalCluster, listener: str, version: str) -> None:
 
 @pytest.mark.parametrize(
     ("target", "origin", "status"),
-    [("/mqtt", "http://localhost:3000", 101), ("/mqtt", "https://evil.example", 403), ("/admin", "", 404)],
+    [
+        ("/mqtt", "http://localhost:{port}", 101),
+        ("/mqtt", "http://localhost:3000", 403),
+        ("/mqtt", "https://evil.example", 403),
+        ("/mqtt", "http://evil.example:{port}", 421),  # DNS rebinding: Host is the page's own name
+        ("/admin", "", 404),
+    ],
 )
 def test_a_websocket_is_opened_by_our_pages_only(cluster: LocalCluster, target: str, origin: str, status: int) -> None:
-    """The refusal reaches the browser, and is counted."""
+    """NIST: protect. The refusal reaches the browser, is counted and logged."""
     port = cluster.port(0, "ws")
-    request = f"GET {target} HTTP/1.1\r\nHost: localhost:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    origin = origin.format(port=port)
+    host = f"evil.example:{port}" if status == 421 else f"localhost:{port}"
+    request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     request += (
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n"
     )
     request += f"Origin: {origin}\r\n\r\n" if origin else "\r\n"
     with socket.create_connection(("localhost", port), TIMEOUT_S) as browser:
         browser.sendall(request.encode())
-        assert browser.recv(1000).split(b" ")[1] == str(status).encode()
+        assert browser.recv(1000).split(b" ")[1] == (b"403" if status == 421 else str(status).encode())
     if status != 101:
-        name = {403: "websocket_origins_refused", 404: "websocket_paths_refused"}[status]
+        names = {421: "websocket_hosts_refused", 403: "websocket_origins_refused", 404: "websocket_paths_refused"}
+        name = names[status]
         assert f'event="{name}"' in cluster.metrics("edge-0")

@@ -137,7 +137,7 @@ def test_a_thousand_streams_at_once(cluster: LocalCluster, token: str) -> None:
     host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")
     cookie = httpx.post(f"{base}/login", json={"token": token}, timeout=PATIENCE_S).headers["set-cookie"]
     cookie = cookie.partition(";")[0]
-    asked = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n\r\n".encode()
+    asked = f"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode()
     streams = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(STREAMS)]
     try:
         for stream in streams:

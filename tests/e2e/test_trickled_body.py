@@ -21,7 +21,8 @@ def test_bodies_that_trickle_are_ended() -> None:
         base = served(cluster)
         host, port = base.removeprefix("http://").removesuffix("/api/v1").split(":")
         head = (
-            b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+            b"POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
         )
         streams = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(TRICKLES)]
         for stream in streams:

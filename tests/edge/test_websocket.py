@@ -21,7 +21,9 @@ from wsproto.events import (
 )
 from wsproto.frame_protocol import FrameProtocol
 
+from conf.served_hosts import ServedHosts
 from edge.listeners.filters import listener_filter
+from edge.listeners.page_origins import PageOrigins
 from edge.listeners.websocket import WebSocketServer
 from mqtt.data_types import encode_varint
 
@@ -228,14 +230,14 @@ def test_garbage_instead_of_a_handshake(garbage: bytes) -> None:
 
 def test_filter_of_a_listener() -> None:
     """WebSocket where it is asked for, else nothing."""
-    assert listener_filter("mqtt")(1) is None and isinstance(listener_filter("ws")(1), WebSocketServer)
+    assert listener_filter("mqtt")(1, "") is None and isinstance(listener_filter("ws")(1, ""), WebSocketServer)
 
 
 def test_a_plain_listener_imports_no_websocket() -> None:
     """Neither at start nor for its first client, who would wait for it; a WebSocket listener has it from the start."""
     code = (
         "import sys; from edge.listeners.filters import listener_filter\n"
-        "assert listener_filter('mqtt')(1) is None\n"
+        "assert listener_filter('mqtt')(1, '') is None\n"
         "assert 'wsproto' not in sys.modules\n"
         "listener_filter('ws')\n"
         "assert 'wsproto' in sys.modules\n"
@@ -244,10 +246,15 @@ def test_a_plain_listener_imports_no_websocket() -> None:
 
 
 def asked(
-    target: str, host: str, *origins: bytes, path: str = "/mqtt", listed: tuple[str, ...] = ()
+    target: str,
+    host: str,
+    *origins: bytes,
+    path: str = "/mqtt",
+    pages: PageOrigins | None = None,
+    local: str = "",
 ) -> tuple[int, str]:
     """Return the status of an answer, 101 for yes, and what is counted."""
-    server, connection = WebSocketServer(path, listed), WSConnection(ConnectionType.CLIENT)
+    server, connection = WebSocketServer(path, pages, local=local), WSConnection(ConnectionType.CLIENT)
     headers = [(b"Origin", origin) for origin in origins]
     request = Request(host=host, target=target, subprotocols=["mqtt"], extra_headers=headers)
     server.receive(connection.send(request))
@@ -270,29 +277,82 @@ def test_only_one_path_is_served(target: str, path: str, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "origins", "listed", "status"),
+    ("host", "origins", "status"),
     [
-        ("broker.example:8083", (), (), 101),  # no browser
-        ("broker.example:8083", (b"https://broker.example",), (), 101),
-        ("broker.example", (b"http://BROKER.example:3000",), (), 101),
-        ("[::1]:8083", (b"http://[::1]:3000",), (), 101),
-        ("broker.example", (b"https://evil.example",), (), 403),
-        ("broker.example", (b"https://broker.example.evil.example",), (), 403),
-        ("broker.example", (b"null",), (), 403),
-        ("broker.example", (b"",), (), 403),
-        ("broker.example", (b"https://broker.example", b"https://evil.example"), (), 403),
-        ("broker.example", (b"http://[",), (), 403),
-        ("broker.example", (b"https://App.example",), ("https://app.example",), 101),
-        ("broker.example", (b"https://app.example:444",), ("https://app.example",), 403),
-        ("broker.example", (b"https://broker.example",), ("https://app.example",), 403),
+        ("broker.example:8083", (), 101),  # no browser
+        ("evil.example:8083", (), 101),
+        ("broker.example:8083", (b"http://broker.example:8083",), 101),
+        ("BROKER.example.", (b"http://broker.EXAMPLE:80",), 101),
+        ("broker.example:80", (b"http://broker.example",), 101),
+        ("192.0.2.7:8083", (b"http://192.0.2.7:8083",), 101),
+        ("[2001:db8:0::7]:8083", (b"http://[2001:db8::7]:8083",), 403),  # a browser writes both alike
+        ("[2001:db8::7]:8083", (b"http://[2001:db8::7]:8083",), 101),
+        ("a.wild.example:8083", (b"http://a.wild.example:8083",), 101),
+        ("localhost:8083", (b"http://localhost:8083",), 101),
+        ("127.0.0.1:8083", (b"http://127.0.0.1:8083",), 101),
+        ("127.1.2.3:8083", (b"http://127.1.2.3:8083",), 101),
+        ("[::1]:8083", (b"http://[::1]:8083",), 101),
+        ("10.0.0.5:8083", (b"http://10.0.0.5:8083",), 101),  # where the connection came to
+        # other schemes, ports and hosts
+        ("broker.example:8083", (b"https://broker.example:8083",), 403),
+        ("broker.example:8083", (b"http://broker.example:3000",), 403),
+        ("broker.example:8083", (b"http://broker.example",), 403),
+        ("localhost:8083", (b"http://localhost:3000",), 403),
+        ("localhost:8083", (b"http://127.0.0.1:8083",), 403),
+        ("broker.example:8083", (b"http://evil.example:8083",), 403),
+        ("broker.example", (b"http://broker.example.evil.example",), 403),
+        ("broker.example", (b"http://evil.example#broker.example",), 403),
+        ("broker.example", (b"http://evil.example@broker.example",), 403),
+        ("broker.example", (b"null",), 403),
+        ("broker.example", (b"",), 403),
+        ("broker.example", (b"http://broker.example", b"http://broker.example"), 403),
+        ("broker.example", (b"http://[",), 403),
+        ("broker.example", (b"http://broker.example:99999999",), 403),
+        # DNS rebinding: the page's own name is in Host
+        ("evil.example:8083", (b"http://evil.example:8083",), 421),
+        ("evil.example", (b"http://evil.example",), 421),
+        ("localhost.evil.example:8083", (b"http://localhost.evil.example:8083",), 421),
+        ("127.0.0.1.evil.example", (b"http://127.0.0.1.evil.example",), 421),
+        ("a.b.wild.example:8083", (b"http://a.b.wild.example:8083",), 421),
+        ("wild.example:8083", (b"http://wild.example:8083",), 421),
+        ("203.0.113.9:8083", (b"http://203.0.113.9:8083",), 421),
+        ("[::2]:8083", (b"http://[::2]:8083",), 421),
     ],
 )
-def test_pages_of_others_cannot_connect(
-    host: str, origins: tuple[bytes, ...], listed: tuple[str, ...], status: int
-) -> None:
-    """RFC 6455, section 10.2: what a browser says of the page."""
-    expected = (status, "websocket_origins_refused" if status == 403 else "")
-    assert asked("/mqtt", host, *origins, listed=listed) == expected
+def test_pages_of_others_cannot_connect(host: str, origins: tuple[bytes, ...], status: int) -> None:
+    """NIST: protect. RFC 6455, section 10.2; and the host is one of the listener's own (DNS rebinding)."""
+    hosts = ServedHosts(["0.0.0.0", "broker.example", "192.0.2.7"])
+    hosts.set_certified({"*.wild.example", "2001:db8::7"})
+    expected = {
+        101: (101, ""),
+        403: (403, "websocket_origins_refused"),
+        421: (403, "websocket_hosts_refused"),
+    }[status]
+    assert asked("/mqtt", host, *origins, pages=PageOrigins((), "http", hosts), local="::ffff:10.0.0.5") == expected
+
+
+@pytest.mark.parametrize("local", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.5.5.5", "[::1]"])
+def test_a_listener_on_loopback_takes_pages_of_loopback_alone(local: str, host: str) -> None:
+    pages = PageOrigins((), "https", ServedHosts([local]))
+    assert asked("/mqtt", f"{host}:8084", f"https://{host}:8084".encode(), pages=pages, local=local)[0] == 101
+    for other in ("evil.example:8084", "192.0.2.1:8084", "[2001:db8::1]:8084"):
+        found = asked("/mqtt", other, f"https://{other}".encode(), pages=pages, local=local)
+        assert found == (403, "websocket_hosts_refused")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (b"https://App.example", 101),
+        (b"https://app.example:444", 403),
+        (b"https://broker.example", 403),
+        (b"http://localhost:8083", 403),
+    ],
+)
+def test_a_list_of_origins_is_exactly_that(origin: bytes, status: int) -> None:
+    pages = PageOrigins(("https://app.example",), "http", ServedHosts(["broker.example"]))
+    assert asked("/mqtt", "localhost:8083", origin, pages=pages)[0] == status
 
 
 def test_what_ended_is_freed_at_once() -> None:

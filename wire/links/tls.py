@@ -26,6 +26,7 @@ __all__ = [
     "URI_SCHEME",
     "CertificateFiles",
     "LinkContexts",
+    "certificate_hosts",
     "certified_uris",
     "check_certificate",
     "client_listener_context",
@@ -276,6 +277,23 @@ def _certificates(what: str, path: Path) -> "list[x509.Certificate]":
         return x509.load_pem_x509_certificates(path.read_bytes())
     except ValueError:
         raise UserError(certificates_fault(what, path) or f"{what} {path} is not readable as PEM") from None
+
+
+def certificate_hosts(path: Path) -> frozenset[str]:
+    """Return the host names and IP addresses among the alternative names of a server's certificate.
+
+    Raises:
+        UserError: The file is no certificate in PEM.
+    """
+    from cryptography import x509
+
+    own = _certificates("certificate", path)[0]
+    try:
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    addresses = (str(address) for address in names.get_values_for_type(x509.IPAddress))
+    return frozenset((*names.get_values_for_type(x509.DNSName), *addresses))
 
 
 def certified_uris(certificate: "x509.Certificate") -> list[str]:

@@ -1,5 +1,6 @@
 """The gate of the service: as many requests of each kind as may be, and each kind keeps out its own alone."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -11,6 +12,7 @@ from admin.http import gate
 from admin.http.gate import ADMIT, SLASH, Gate, Stay, path_of
 from admin.http.look_handlers import waits
 from admin.http.problems import Problem
+from conf.served_hosts import ServedHosts
 
 
 def stay_of(path: str, _: bytes) -> Stay:
@@ -149,3 +151,54 @@ def test_what_stands_for_a_slash_is_no_slash_itself() -> None:
     assert path_of(b"/clients/a%00b", "/clients/a\x00b") == "/clients/a\ufffdb"
     assert path_of(b"/clients/%ff%2f", "/clients/\ufffd/") == f"/clients/\ufffd{SLASH}"
     assert path_of(None, "/a") == path_of(b"/a", "/a") == "/a"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        ([b"localhost:18083"], 200),
+        ([b"127.0.0.1:1"], 200),
+        ([b"[::1]:18083"], 200),
+        ([b"10.0.0.5:18083"], 200),  # where the connection came to
+        ([b"ops.example"], 200),
+        ([b"OPS.example.:443"], 200),
+        ([b"a.wild.example"], 200),
+        ([], 200),  # HTTP/1.0: no browser
+        ([b"evil.example:18083"], 421),
+        ([b"10.0.0.6:18083"], 421),
+        ([b"a.b.wild.example"], 421),
+        ([b"localhost", b"localhost"], 421),
+        ([b"localhost@evil.example"], 421),
+        ([b"evil.example/localhost"], 421),
+        ([b""], 421),
+        ([b"\xff"], 421),
+    ],
+)
+async def test_a_request_for_another_host_is_refused(hosts: list[bytes], status: int) -> None:
+    """NIST: protect. DNS rebinding: the page's own name is in Host. The answer names the setting."""
+    sent: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    served = ServedHosts(["ops.example", "*.wild.example"])
+    one = Gate(application, 4, stay_of, hosts=lambda: served)
+    headers = [(b"host", host) for host in hosts]
+    scope = {
+        "type": "http",
+        "path": "/short",
+        "headers": headers,
+        "client": ("192.0.2.1", 1),
+        "server": ("10.0.0.5", 1),
+    }
+    await one(scope, receive, send)
+    assert sent[0]["status"] == status and one.misdirected == (status == 421)
+    if status == 421:
+        assert json.loads(sent[1]["body"])["code"] == "misdirected" and b"admin.hosts" in sent[1]["body"]

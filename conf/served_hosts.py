@@ -1,0 +1,124 @@
+"""The names under which an HTTP listener is served, against DNS rebinding.
+
+A page of another site reaches a listener of the visitor's network by a name of that site that was pointed at the
+listener's address. Such a request has that name in Host, and in Origin too. So a name is served only if the listener is
+known by it: ``localhost``, its addresses, what it advertises, its certificate and its settings. An IP address is no
+name that can be pointed elsewhere: the address that the connection came to is served.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from conf.addresses import parse_address
+
+__all__ = ["ANY_HOST", "HOST_NAME", "Host", "ServedHosts", "host_text", "is_for", "parse_host", "same_origin"]
+
+ANY_HOST = "*"
+HOST_NAME = r"^(\*|(\*\.)?[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)$"  # in a list of settings: without a port
+FORM = re.compile(r"(?:\[([0-9a-f:.]+)(?:%[^\]]*)?\]|([^\s:/@\[\]?#]+))(?::([0-9]{1,5}))?")
+PORTS = {"http": 80, "https": 443}
+TEXT_MAX = 200  # characters of a stranger's Host in a log line
+LOOPBACK_4 = 127
+LOOPBACK_6 = 1
+
+
+class Host(NamedTuple):
+    """A parsed Host header; ``port`` is None where it has none."""
+
+    name: str
+    port: int | None
+
+
+def parse_host(text: str) -> Host | None:
+    """Return name and port of a Host header, in small letters and without brackets; None for one that is wrong."""
+    match = FORM.fullmatch(text.lower())
+    if match is None:
+        return None
+    name = match[1] or match[2].removesuffix(".")
+    return Host(name, int(match[3]) if match[3] else None) if name else None
+
+
+def same_origin(origin: str, scheme: str, host: Host) -> bool:
+    """Return whether a page's origin (RFC 6454) is scheme, host and port of the request itself."""
+    of_page, mark, rest = origin.lower().partition("://")
+    other = parse_host(rest)
+    if not mark or of_page != scheme or other is None:
+        return False
+    return (other.name, other.port or PORTS[scheme]) == (host.name, host.port or PORTS[scheme])
+
+
+class ServedHosts:
+    """The names of one listener.
+
+    Args:
+        names: Host names and addresses without ports, ``*.parent`` for all names one level below, ``*`` for any.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names: set[str] = set()
+        self._certified: frozenset[str] = frozenset()
+        self.add(*names)
+
+    @property
+    def certified(self) -> frozenset[str]:
+        """Names of the listener's certificate; a reload replaces them."""
+        return self._certified
+
+    def set_certified(self, names: Iterable[str]) -> None:
+        """Serve the names of another certificate from now on."""
+        self._certified = frozenset(map(_canonical, names))
+
+    def add(self, *names: str) -> None:
+        """Serve more names; empty ones and wildcard addresses are none."""
+        self._names |= {_canonical(name) for name in names if name not in ("", "0.0.0.0", "::", "[::]")}
+
+    def serves(self, host: Host, local: str = "") -> bool:
+        """Return whether a request for a host is for this listener.
+
+        Args:
+            local: Address that the connection came to.
+        """
+        number = parse_address(host.name)
+        if number is not None:
+            version, value = number
+            if value >> 24 == LOOPBACK_4 if version == 4 else value == LOOPBACK_6:
+                return True
+            if number == parse_address(local.partition("%")[0]):
+                return True
+        elif host.name == "localhost":
+            return True
+        name = _canonical(host.name)
+        above = f"*.{name.partition('.')[2]}" if number is None and "." in name else ""
+        return any(one in names for names in (self._names, self._certified) for one in (name, above)) or (
+            ANY_HOST in self._names
+        )
+
+
+def _canonical(name: str) -> str:
+    """Return a name in small letters, an address in its shortest form: IPv6 is written in many ways."""
+    plain = name.lower().strip("[]").removesuffix(".")
+    number = parse_address(plain)
+    return f"{number[0]} {number[1]}" if number is not None else plain
+
+
+def is_for(hosts: ServedHosts | None, scope: Mapping[str, Any]) -> bool:
+    """Return whether a request of ASGI is for a listener. One without Host (HTTP/1.0) is no browser's.
+
+    Args:
+        hosts: Of the listener; None: any.
+    """
+    if hosts is None:
+        return True
+    named = [value for name, value in scope["headers"] if name == b"host"]
+    if not named:
+        return True
+    host = parse_host(named[0].decode("latin-1"))
+    local = str((scope.get("server") or ("",))[0])
+    return len(named) == 1 and host is not None and hosts.serves(host, local)
+
+
+def host_text(scope: Mapping[str, Any]) -> str:
+    """Return what a request says in Host, fit for one line of a log."""
+    text = " ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"host")
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:TEXT_MAX])
