@@ -19,14 +19,25 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
+from conf.addresses import host_of
 from conf.admission import POOLS, AdmissionPool
 from conf.errors import UserError
 from conf.http1 import plain_server
 from conf.metrics_text import FamilyText
 from conf.node_pages import NodePages
 from conf.node_settings import MetricsSettings
+from conf.served_hosts import ServedHosts
 
-__all__ = ["Histogram", "Metrics", "PowersOfTwo", "bind_health", "bind_metrics", "prepare_page", "serve_metrics"]
+__all__ = [
+    "Histogram",
+    "Metrics",
+    "PowersOfTwo",
+    "bind_health",
+    "bind_metrics",
+    "page_hosts",
+    "prepare_page",
+    "serve_metrics",
+]
 
 NAME_PREFIX = "stratamq_"
 PAGE_SERVER = "conf.page_server"
@@ -153,12 +164,15 @@ class Metrics:
         self.reading = 0  # of the page, or of some of its families
         self._read_at = -math.inf
         self._pools: dict[str, Callable[[], Mapping[str, int]]] = {}
+        self.pages_misdirected = 0
         self.page_counts: Counter[str] = Counter()  # connections to pages of this node, by why they were ended
         self._checks: dict[str, _Check] = {}
         self._started = False
         self.waits_for: Callable[[], str] = lambda: "the node starts"
         build: Reading = {(version, tier, node): 1.0}
         self.pool("node_pages", lambda: self.page_counts)
+        misdirected = "Requests to pages of the node for a host that is no name of it (421)."
+        self.counter("pages_misdirected_total", misdirected, lambda: float(self.pages_misdirected))
         self.gauge("build_info", "Version of this node.", lambda: build, ("version", "tier", "node"))
 
     def counter(self, name: str, text: str, read: Callable[[], Reading], labels: tuple[str, ...] = ()) -> None:
@@ -304,6 +318,15 @@ class Metrics:
             self.reading, self._read_at = self.reading + 1, now
 
 
+def page_hosts(settings: MetricsSettings, advertise: str = "") -> ServedHosts:
+    """Return the names by which the page of a node is reached.
+
+    Args:
+        advertise: host:port by which other nodes reach this one, "" for none.
+    """
+    return ServedHosts([settings.bind, host_of(advertise), socket.gethostname(), *settings.hosts])
+
+
 def bind_metrics(settings: MetricsSettings) -> socket.socket:
     """Bind the page's socket; quick, so that the address is known when the node is ready.
 
@@ -340,15 +363,18 @@ def _bind(host: str, port: int, what: str) -> socket.socket:
     return listener
 
 
-async def serve_metrics(metrics: Metrics, listener: socket.socket, health_only: bool = False) -> None:
+async def serve_metrics(
+    metrics: Metrics, listener: socket.socket, health_only: bool = False, hosts: ServedHosts | None = None
+) -> None:
     """Serve the page until cancelled; also before the node is ready: the page says what the node waits for.
 
-    With ``health_only`` no figures are served, for the address is one that many reach.
+    With ``health_only`` no figures are served, for the address is one that many reach, by any name. ``hosts`` are the
+    names of the node; None: any.
     """
     with contextlib.closing(listener):
         await trio.lowlevel.wait_readable(listener)  # for ever, where nobody scrapes
         await trio.to_thread.run_sync(_import)
-        pages = NodePages(metrics, health_only=health_only)
+        pages = NodePages(metrics, health_only=health_only, hosts=hosts)
         pool: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["node_pages"], lambda *_: False)
         pool.counts = metrics.page_counts  # of both pages
         await importlib.import_module(PAGE_SERVER).serve_pages(pages.answer, listener, pool)

@@ -7,15 +7,24 @@ Decides status and text; figures and conditions are ``conf/metrics.py``'s.
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from conf.served_hosts import ServedHosts, is_for
+
 __all__ = ["NodePages"]
 
 TEXT = b"text/plain; charset=utf-8"
 FIGURES = b"text/plain; version=0.0.4; charset=utf-8"
+MISDIRECTED = b"Host is no name of this node: ask by its address, or list the name in metrics.hosts\n"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Figures(Protocol):
-    """Figures and conditions of one node."""
+    """Figures and conditions of one node.
+
+    Attributes:
+        pages_misdirected: Requests for a host that is no name of the node.
+    """
+
+    pages_misdirected: int
 
     @property
     def waits_for(self) -> Callable[[], str]:
@@ -37,16 +46,22 @@ class NodePages:
     Args:
         metrics: What they show.
         health_only: There is no ``/metrics``: the address is one that many reach.
+        hosts: Names of the node; requests for others are refused. None: any.
     """
 
-    def __init__(self, metrics: Figures, *, health_only: bool) -> None:
+    def __init__(self, metrics: Figures, *, health_only: bool, hosts: ServedHosts | None = None) -> None:
         self._metrics = metrics
+        self._hosts = hosts
         self._health_only = health_only
 
     async def answer(self, scope: dict[str, Any], _receive: object, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":  # a WebSocket
             await send({"type": "websocket.close"})
+            return
+        if not is_for(self._hosts, scope):
+            self._metrics.pages_misdirected += 1
+            await _send_text(send, 421, MISDIRECTED)
             return
         status, kind, body = await self._found(scope["method"], scope["path"], scope.get("query_string", b""))
         length = str(len(body)).encode()
@@ -77,3 +92,9 @@ class NodePages:
         if b"verbose" in (part.partition(b"=")[0] for part in query.split(b"&")):
             text = "".join(f"{name}: {'ok' if passed else 'no'}\n" for name, passed in checks.items()) + text
         return 200 if ready else 503, TEXT, text.encode()
+
+
+async def _send_text(send: Send, status: int, text: bytes) -> None:
+    headers = [(b"content-type", TEXT), (b"content-length", str(len(text)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})

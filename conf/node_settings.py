@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, field_validator
 from conf.audit_settings import NodeAudit
 from conf.crl_settings import NodeRevocation
 from conf.scheduling_settings import NodeScheduling
+from conf.served_hosts import HOST_NAME
 
 __all__ = ["HostName", "LogSettings", "MetricsSettings", "NodeSettings", "named_tables", "split_list"]
 
@@ -111,6 +112,13 @@ class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
     enabled: bool = Field(default=True, description="serve the page; counters are kept in any case")
     bind: str = Field(default="127.0.0.1", description="address; the page has no secrets and no authentication")
     port: int = Field(default=0, ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
+    hosts: tuple[Annotated[str, Field(pattern=HOST_NAME, max_length=253)], ...] = Field(
+        default=(),
+        max_length=64,
+        description="names, without ports, by which scrapers reach the page beside loopback, its address, that of "
+        "node.advertise and this host's own name; *.parent is all names one level below, * any; requests for others "
+        "get 421 (DNS rebinding)",
+    )
     prepare: bool = Field(
         default=True,
         description="import what the page needs before the node is ready: some 0.2 s of the start and 7 MiB, which "
@@ -121,6 +129,11 @@ class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
         pattern=r"^(|(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9.-]+):[0-9]{1,5})$",
         description="host:port that serves /livez, /startupz and /readyz alone, for other hosts; empty: nowhere",
     )
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return split_list(value)
 
 
 class LogSettings(BaseModel, frozen=True, extra="forbid"):

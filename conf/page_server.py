@@ -71,7 +71,7 @@ class _Connection:
         self._unsent = bytearray()
         answers: Any = _Answers()
         self._protocol = ProtocolWrapper(
-            application, config, of, answers, ConnectionState({}), None, None, self._send, None, "http/1.1"
+            application, config, of, answers, ConnectionState({}), None, _local(stream), self._send, None, "http/1.1"
         )
 
     async def run(self) -> None:
@@ -112,6 +112,15 @@ class _Connection:
         with suppress(OSError):
             self._stream.socket.shutdown(socket.SHUT_WR)
         self._stream.socket.close()
+
+
+def _local(stream: trio.SocketStream) -> tuple[str, int] | None:
+    """Return the address that a connection came to; None for one that is gone."""
+    try:
+        host, port = stream.socket.getsockname()[:2]
+    except OSError:
+        return None
+    return str(host), int(port)
 
 
 async def serve_pages(application: Application, listener: socket.socket, pool: AdmissionPool[trio.CancelScope]) -> None:

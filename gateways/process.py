@@ -8,7 +8,7 @@ from collections.abc import Callable
 import trio
 
 from conf.events import say
-from conf.metrics import Metrics, bind_health, bind_metrics, prepare_page, serve_metrics
+from conf.metrics import Metrics, bind_health, bind_metrics, page_hosts, prepare_page, serve_metrics
 from conf.node_settings import MetricsSettings
 from wire.node.signals import obey_signals, state_lines
 
@@ -46,7 +46,8 @@ async def open_pages(
         if listener is not None:
             host, port = listener.getsockname()[:2]
             addresses[name] = f"{host}:{port}"
-            nursery.start_soon(serve_metrics, metrics, listener, name == "health")
+            hosts = page_hosts(settings) if name == "metrics" else None
+            nursery.start_soon(serve_metrics, metrics, listener, name == "health", hosts)
     await nursery.start(
         obey_signals,
         stopping,

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from conf.errors import UserError
-from conf.metrics import Metrics, PowersOfTwo, bind_health, bind_metrics, serve_metrics
+from conf.metrics import Metrics, PowersOfTwo, bind_health, bind_metrics, page_hosts, serve_metrics
 from conf.node_pages import NodePages
 from conf.node_settings import MetricsSettings
 from tests.patience import PATIENCE_S
@@ -178,6 +178,29 @@ async def test_what_is_no_page_is_refused() -> None:
     assert sent == [{"type": "websocket.close"}]
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/readyz", "/"])
+async def test_a_page_is_served_to_names_of_its_node_alone(path: str) -> None:
+    """DNS rebinding; a scraper by the address, or by a name that is listed, is served, and so are checks of health."""
+    metrics = example()
+    named = MetricsSettings(hosts=("scraped.example",))
+    hosts = page_hosts(named, "edge-0.example:7949")
+    listener, health = bind_metrics(named), bind_metrics(named)
+    address, of_health = listener.getsockname(), health.getsockname()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_metrics, metrics, listener, False, hosts)
+        nursery.start_soon(serve_metrics, metrics, health, True, None)
+        with trio.fail_after(PATIENCE_S):
+            own = socket.gethostname()
+            for host in ("127.0.0.1:1", "localhost", "[::1]:9", "scraped.example:80", "EDGE-0.example", own):
+                assert " 421 " not in (await get(address, path, host)).splitlines()[0], host
+            for host in ("evil.example", "192.0.2.1:9749", "localhost.evil.example"):
+                answer = await get(address, path, host)
+                assert " 421 " in answer.splitlines()[0] and "metrics.hosts" in answer and "stratamq_" not in answer
+            assert " 421 " not in await get(of_health, path, "evil.example")
+        nursery.cancel_scope.cancel()
+    assert metrics.values_of("pages_misdirected_total") == [3.0]
+
+
 def test_names_are_checked() -> None:
     """A counter says so in its name; a name is used once."""
     metrics = example()
@@ -187,10 +210,10 @@ def test_names_are_checked() -> None:
         metrics.gauge("connections", "", lambda: 0)
 
 
-async def get(address: tuple[str, int], path: str) -> str:
+async def get(address: tuple[str, int], path: str, host: str = "x") -> str:
     stream = await trio.open_tcp_stream(*address)
     async with stream:
-        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         return b"".join([bytes(chunk) async for chunk in stream]).decode()
 
 

@@ -20,7 +20,7 @@ import trio
 from conf.data_folder import CLUSTER_FILE, DataFolder
 from conf.errors import ExitCode, UserError
 from conf.events import say
-from conf.metrics import Metrics, bind_health, bind_metrics, prepare_page, serve_metrics
+from conf.metrics import Metrics, bind_health, bind_metrics, page_hosts, prepare_page, serve_metrics
 from conf.settings import NodeConfig
 from wire.clock import boot_time
 from wire.giving_way import GiveWay, GiveWayBeforeSteps, stay
@@ -290,7 +290,8 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
 
         process.ready = ready
         if listener is not None:
-            nursery.start_soon(serve_metrics, process.metrics, listener)
+            hosts = page_hosts(process.config.metrics, process.config.node.advertise)
+            nursery.start_soon(serve_metrics, process.metrics, listener, False, hosts)
         if health is not None:
             nursery.start_soon(serve_metrics, process.metrics, health, True)
         collect_rarely()
