@@ -369,3 +369,21 @@ def test_a_partition_with_another_primary_is_asked_at_once() -> None:
     edge.storage(RetainedPage(one.request, [retained("r/a")], partition=3), "s1")
     edge.turn()
     assert [packet.topic_name for packet in publishes(session)] == ["r/a"] and not edge.core.retained.waits
+
+
+def test_a_reader_beside_thirty_clients_that_never_acknowledge() -> None:
+    """The pages of stalled clients take neither its messages nor its turns."""
+    edge = Edge(pending_messages_max=20)
+    stores = Stores(edge, 600)
+    for number in range(30):
+        edge.client(f"stalled{number}").subscribe("r/#")
+    session = edge.client("reader")
+    session.subscribe("r/#")
+    topics = drain(stores, session, 7, turns=300)
+    assert len(topics) == 600 == len(set(topics))
+    assert edge.core.retained.stalled == 30
+    counted = edge.core.hot.counters()
+    assert counted["dropped_pending"] == counted["dropped_slow"] == 0
+    again = edge.client("again")
+    again.subscribe("r/#")
+    assert len(set(drain(stores, again, 7, turns=300))) == 600
