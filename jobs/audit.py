@@ -25,6 +25,7 @@ from jobs.file_rules import Replica, content_findings, identity_findings, lineag
 from jobs.files import FileFacts, FileSystem, local_rows, open_directory
 from jobs.findings import ExitCode, Finding, Severity
 from jobs.proof_result import NOT_PROVEN
+from jobs.removed_entries import Range
 from jobs.report_page import page_unavailable_reason
 from jobs.spark import (
     SMALL_ROWS,
@@ -263,7 +264,12 @@ class _Audit:
         for replica in self.replicas:
             for partition, op_index in replica.manifest.op_index.items():
                 exported[int(partition)] = max(exported.get(int(partition), -1), op_index)
-        found = self.engine.prove(ProofInput(uris, exported, self._newest_copies()))
+        newest = self._newest_copies()
+        removed: dict[int, list[Range]] = {}
+        for number, position in newest.items():
+            of = (entry for entry in self.replicas[position].files if entry.partition == number)
+            removed[number] = [each for entry in of for each in entry.expired_entries]
+        found = self.engine.prove(ProofInput(uris, exported, newest, removed))
         self._check_ledgers(found.folders)
         self.result.proof = found.proof
         self._list({"lost_message": found.lost, "duplicate_delivery": found.duplicated}, None)

@@ -9,6 +9,7 @@ from jobs.facts import Measured
 from jobs.file_rules import Replica
 from jobs.files import FileSystem
 from jobs.proof_result import Proof
+from jobs.removed_entries import Range
 from wire.sstable.manifest import FileEntry
 
 __all__ = [
@@ -55,6 +56,7 @@ class ProofInput(NamedTuple):
     ledgers: list[str]  # URIs of files
     exported: dict[int, int]  # partition -> op_index
     newest: dict[int, int]  # partition -> replica with the highest op_index
+    removed: dict[int, list[Range]]  # partition -> entries that compactions of that replica removed as expired
 
 
 class ProofResult(NamedTuple):

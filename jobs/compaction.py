@@ -20,6 +20,7 @@ from jobs.fates import Counts
 from jobs.files import FileSystem, LocalFiles, local_path, newest_with_bytes, open_directory
 from jobs.findings import ExitCode, Finding, Severity
 from jobs.merge_engine import MergeEngine
+from jobs.removed_entries import merge_ranges
 from jobs.selection import Policy, Selected, select
 from jobs.spark import open_session, report_stage
 from wire.sstable.manifest import FileEntry, Manifest, ManifestExists, next_manifest
@@ -281,6 +282,10 @@ class _Compaction:
             expired = self.engine.count_expired(self.selected, self.now_ms)
             for entry in entries:
                 entry.expired_removed += expired.get(entry.partition, 0)
+        if counts.by_fate["expired"] or counts.by_fate["acknowledged"]:  # of an expired session its entries go too
+            listed = self.engine.list_expired(self.selected, self.now_ms)
+            for entry in entries:
+                entry.expired_entries = merge_ranges([*entry.expired_entries, *listed.get(entry.partition, ())])
         self.result.rows_in += counts.rows_in
         self.result.rows_out += rows
         self.result.partitions = sorted(inputs)
@@ -340,5 +345,6 @@ def _entry(path: str, chosen: Selected, now_ms: int) -> FileEntry:
         full=chosen.complete,
         written_ms=now_ms,
         expired_removed=sum(f.expired_removed for f in chosen.files),
+        expired_entries=merge_ranges(each for f in chosen.files for each in f.expired_entries),
         node=nodes[0] if len(nodes) == 1 else "",
     )

@@ -21,6 +21,7 @@ from jobs.file_rules import Replica
 from jobs.files import FileSystem
 from jobs.local_proof import StoredEntries, account, read_ledgers, summarize
 from jobs.local_rows import crc_matches, measure_rows, read_rows
+from jobs.removed_entries import RemovedEntries
 from wire.sstable.schema import COLUMN_INDEX, EntryState, Row, RowKind
 
 __all__ = ["LocalAudit"]
@@ -197,6 +198,7 @@ class LocalAudit:
             store.queued |= one.queued
             store.acked_up_to |= one.acked_up_to
             store.acked_gaps |= one.acked_gaps
+        store.removed = RemovedEntries(given.removed)
         accounted = account([line for line in lines if line.event], store, given.exported)
         rows = [(d.partition, "", -1, f"origin {d.origin} session {d.session}", d) for d in accounted]
         lost = [row[:4] for row in rows if row[4].state == "LOST"]

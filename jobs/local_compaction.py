@@ -15,6 +15,7 @@ from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE
 from jobs.files import LocalFiles
 from jobs.local_rows import crc_matches, measure_rows, read_rows, row_hash
 from jobs.merge_engine import DamagedRow
+from jobs.removed_entries import merge_ranges
 from jobs.selection import Selected
 from jobs.spark import report_stage
 from wire.sstable.manifest import FileEntry
@@ -137,6 +138,27 @@ class LocalMerge:
                     if row[_KIND] == RowKind.QUEUED and 0 < row[_EXPIRY_MS] <= now_ms:
                         expired.setdefault(chosen.partition, set()).add(row[_KEY])
         return {partition: len(found) for partition, found in expired.items()}
+
+    def list_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, list[tuple[int, int, int]]]:
+        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for chosen in selected:
+            if not chosen.complete:
+                continue
+            rows = [row for entry in chosen.files for row in read_rows(self._source.path(entry.path))]
+            rows.sort(key=_version_order)
+            sessions = _finished_sessions(rows, now_ms)
+            over = {number: one for number, one in sessions.items() if _has_expired(one, now_ms)}
+            ranges = [
+                (row[_SESSION_ID], row[_SESSION_SEQ], row[_SESSION_SEQ])
+                for row in rows
+                if row[_KIND] == RowKind.QUEUED and (0 < row[_EXPIRY_MS] <= now_ms or row[_SESSION_ID] in over)
+            ]
+            for number, one in over.items():
+                ranges += [(number, 0, one.acked_up_to)] if one.acked_up_to is not None else []
+                ranges += [(number, seq, seq) for seq in one.acked_gaps]
+            found[chosen.partition] = merge_ranges(ranges)
+        return found
 
 
 def _finished_sessions(rows: list[Row], now_ms: int) -> dict[int, _Session]:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from jobs.proof_result import CLOCK_MARGIN_MS, Proof
+from jobs.removed_entries import RemovedEntries
 from wire.sstable.ledger import PICKED_MARK
 
 __all__ = ["AccountedDebt", "LedgerLine", "StoredEntries", "account", "read_ledgers", "summarize"]
@@ -85,6 +86,7 @@ class StoredEntries:
     queued: set[tuple[int, int, int]] = field(default_factory=set)  # partition, session, session_seq
     acked_up_to: dict[tuple[int, int], int] = field(default_factory=dict)  # partition, session
     acked_gaps: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    removed: RemovedEntries = field(default_factory=RemovedEntries)  # by compactions, as expired
 
     def is_finished(self, partition: int, session: int, seq: int) -> bool:
         """Return whether the session row calls an entry finished."""
@@ -193,6 +195,7 @@ class _Outcome:
     dropped: int = 0
     is_finished: bool = False
     is_queued: bool = False
+    is_removed: bool = False
 
 
 def account(lines: Iterable[LedgerLine], store: StoredEntries, exported: Mapping[int, int]) -> list[AccountedDebt]:
@@ -330,6 +333,7 @@ def _outcomes(
         one.is_finished |= store.is_finished(partition, session, seq)
         newer = partition in exported and op_index > exported[partition]
         one.is_queued |= newer or key in store.queued
+        one.is_removed |= store.removed.has(partition, session, seq)
     return outcomes
 
 
@@ -346,7 +350,9 @@ def _state(found: _Outcome | None, refused: bool, session_ended: bool) -> str:
         return "DELIVERED"
     if found.is_queued:
         return "QUEUED"
-    return "DROPPED" if session_ended else "LOST"
+    if session_ended:
+        return "DROPPED"
+    return "EXPIRED" if found.is_removed else "LOST"
 
 
 def summarize(accounted: Sequence[AccountedDebt]) -> Proof:

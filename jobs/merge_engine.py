@@ -41,3 +41,6 @@ class MergeEngine(Protocol):
 
     def count_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, int]:
         """Return the number of expired queue entries of each complete partition."""
+
+    def list_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, list[tuple[int, int, int]]]:
+        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""

@@ -199,7 +199,9 @@ def _picked(records: DataFrame) -> DataFrame:
     return pairs.groupBy("p", "o", F.col("pair")[0].alias("s")).agg(F.max("q").alias("q")).select("o", "p", "s", "q")
 
 
-def _outcomes(records: DataFrame, entries: DataFrame, store: DataFrame | None, op_index: DataFrame) -> DataFrame:
+def _outcomes(
+    records: DataFrame, entries: DataFrame, store: DataFrame | None, op_index: DataFrame, removed: DataFrame | None
+) -> DataFrame:
     """Return the outcome of each entry: its flags, then one row per debt with the flags of all its entries."""
     finished = _event(records, "delivered", "expired", "dropped").where("n IS NOT NULL")
     by_node = finished.groupBy("folder", *_ENTRY).agg(
@@ -220,7 +222,12 @@ def _outcomes(records: DataFrame, entries: DataFrame, store: DataFrame | None, o
         )
         by_row = (F.col("n") <= F.col("up_to")) | F.array_contains("gaps", F.col("n"))
         state = state.withColumn("row_finished", F.coalesce(by_row, F.lit(False)))
+    if removed is not None:
+        is_in = (F.col("n") >= F.col("first")) & (F.col("n") <= F.col("last"))
+        ranges = F.broadcast(removed.withColumnsRenamed({"p": "rp", "s": "rs"}))
+        state = state.join(ranges, on=(F.col("p") == F.col("rp")) & (F.col("s") == F.col("rs")) & is_in, how="left")
     newer = F.coalesce(F.col("op") > F.col("exported"), F.lit(False))
+    by_compaction = F.lit(False) if removed is None else F.col("first").isNotNull()
     return state.groupBy(*_DEBT).agg(
         F.count_distinct("op").alias("entries"),  # copies for overlapping subscriptions are of one operation
         F.max(F.coalesce("delivered", F.lit(0))).alias("delivered"),
@@ -228,6 +235,7 @@ def _outcomes(records: DataFrame, entries: DataFrame, store: DataFrame | None, o
         F.max(F.coalesce("dropped", F.lit(0))).alias("dropped"),
         F.max(F.coalesce("session_ended", F.lit(False))).alias("session_ended"),
         F.max("row_finished").alias("row_finished"),
+        F.max(by_compaction).alias("removed"),
         F.max(F.coalesce("in_store", F.lit(False)) | newer).alias("queued"),
     )
 
@@ -247,20 +255,24 @@ def _session_rows(live: DataFrame) -> DataFrame:
     )
 
 
-def account(records: DataFrame, store: DataFrame | None, op_index: DataFrame) -> DataFrame:
+def account(
+    records: DataFrame, store: DataFrame | None, op_index: DataFrame, removed: DataFrame | None = None
+) -> DataFrame:
     """Return every debt with its state: p, o, s, q, state, duplicated.
 
     Args:
         records: read_ledgers of edges and partitions.
         store: live_rows of one replica at op_index; None takes the ledger's word for what is queued.
         op_index: p int, exported bigint: what the store holds of each partition.
+        removed: p int, s bigint, first bigint, last bigint: entries that compactions removed as expired, no two
+            of which overlap.
     """
     acked = _acked(records)
     entries = _entries(records)
     owed = _owed(records, acked, entries)
     refused = _event(records, "dropped").where("o IS NOT NULL").select(*_DEBT).distinct()
     debts = (
-        owed.join(_outcomes(records, entries, store, op_index), on=_DEBT, how="left")
+        owed.join(_outcomes(records, entries, store, op_index, removed), on=_DEBT, how="left")
         .join(refused.withColumn("refused", F.lit(True)), on=_DEBT, how="left")
     )  # fmt: skip
     state = (
@@ -270,6 +282,7 @@ def account(records: DataFrame, store: DataFrame | None, op_index: DataFrame) ->
         .when(_true("row_finished"), "DELIVERED")
         .when(_true("queued"), "QUEUED")
         .when(_true("session_ended"), "DROPPED")
+        .when(_true("removed"), "EXPIRED")
         .otherwise("LOST")
     )
     twice = (F.col("q") == 2) & ((F.coalesce("entries", F.lit(0)) > 1) | (F.coalesce("delivered", F.lit(0)) > 1))

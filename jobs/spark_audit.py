@@ -17,6 +17,7 @@ from jobs.facts import Measured
 from jobs.file_rules import Replica
 from jobs.files import FileSystem
 from jobs.proof import account, read_ledgers, summarize
+from jobs.removed_entries import merge_ranges
 from jobs.replica_rules import replica_differs
 from jobs.report_tables import collect_tables
 from jobs.rows import crc_matches, literal_frame, read_runs
@@ -172,7 +173,13 @@ class SparkAudit:
             self._spark, [{"p": p, "exported": n} for p, n in given.exported.items()], "p int, exported bigint"
         )
         live = self._newest_copies(given.newest)
-        accounted = account(records.where("e IS NOT NULL"), live, frame).cache()
+        ranges = [
+            {"p": partition, "s": session, "first": first, "last": last}
+            for partition, of in given.removed.items()
+            for session, first, last in merge_ranges(of)
+        ]
+        removed = literal_frame(self._spark, ranges, "p int, s bigint, first bigint, last bigint")
+        accounted = account(records.where("e IS NOT NULL"), live, frame, removed).cache()
         proof = summarize(accounted)
         none = Violations(0, [])
         debts = {"lost": none, "duplicated": none}

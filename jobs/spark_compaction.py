@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
 from jobs import merge
 from jobs.facts import Measured
 from jobs.fates import Counts
 from jobs.files import FileSystem
 from jobs.merge_engine import DamagedRow
+from jobs.removed_entries import merge_ranges
 from jobs.rows import COLUMN_NAMES, crc_matches, literal_frame, read_runs
 from jobs.selection import Selected
 from jobs.spark import fit_to_size, report_stage
@@ -142,3 +144,34 @@ class SparkMerge:
         )
         counted = expired.groupBy("partition").agg(F.count_distinct("key").alias("entries"))
         return {row["partition"]: row["entries"] for row in counted.collect()}
+
+    def list_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, list[tuple[int, int, int]]]:
+        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
+        rows = self._rows(selected).where(F.col("partition").isin(*[s.partition for s in selected if s.complete]))
+        of_session = Window.partitionBy("partition", "session_id").orderBy("session_seq")
+        over = merge.finished_sessions(rows, now_ms).where("session_expired").cache()
+        queued = rows.where(F.col("kind") == int(RowKind.QUEUED))
+        of_over = queued.join(over, on=["partition", "session_id"], how="left_semi")
+        names = "partition", "session_id", "session_seq"
+        gaps = over.select("partition", "session_id", F.explode("session_acked_gaps").alias("session_seq"))
+        entries = (
+            queued.where(F.col("expiry_ms").between(1, now_ms))
+            .select(*names)
+            .unionByName(of_over.select(*names))
+            .unionByName(gaps)
+            .distinct()
+            .withColumn("run", F.col("session_seq") - F.row_number().over(of_session))
+            .groupBy("partition", "session_id", "run")
+            .agg(F.min("session_seq").alias("first"), F.max("session_seq").alias("last"))
+        )
+        up_to = over.where("session_acked_up_to IS NOT NULL").select(
+            "partition",
+            "session_id",
+            F.lit(0).cast("bigint").alias("first"),
+            F.col("session_acked_up_to").alias("last"),
+        )
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for row in up_to.unionByName(entries.drop("run")).collect():  # ranges, not entries
+            found.setdefault(row["partition"], []).append((row["session_id"], row["first"], row["last"]))
+        over.unpersist()
+        return {partition: merge_ranges(ranges) for partition, ranges in found.items()}

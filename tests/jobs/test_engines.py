@@ -18,6 +18,7 @@ from jobs.audit_engine import EXAMPLES_MAX
 from jobs.compaction import CompactResult, run_compact
 from jobs.engine import LOCAL_ROWS_MAX, Engine, choose_engine
 from jobs.findings import ExitCode, Finding
+from jobs.removed_entries import RemovedEntries, merge_ranges
 from jobs.selection import Policy
 from tests.jobs.damage import damaged_store
 from tests.jobs.generator import NOW_MS, generate
@@ -68,9 +69,35 @@ def test_compaction_and_audit_of_a_sound_store_are_equal(spark: SparkSession, tm
             for folder in (tmp_path / "in", out)
         ]
         counts = (done.rows_in, done.rows_out, done.removed, done.partitions, done.held)
-        expired = [entry.expired_removed for entry in read_manifest(out).files]
+        expired = [(entry.expired_removed, entry.expired_entries) for entry in read_manifest(out).files]
         results[engine] = counts, expired, _rows(out), [(a.counts, _listed(a), a.proof, _tables(a)) for a in audits]
     assert results[Engine.LOCAL] == results[Engine.SPARK]
+
+
+@pytest.mark.parametrize("seed", [11, 14])
+def test_proof_after_compactions_calls_what_they_removed_expired_and_what_is_lost_lost(
+    tmp_path: Path, seed: int
+) -> None:
+    """Also after a second compaction, which finds nothing of it; entries that vanish before are no expired ones."""
+    generate(tmp_path / "in", seed, generations=3, operations=150, partitions=3, ledgers=tmp_path / "ledgers")
+    _compacted(tmp_path / "in", tmp_path / "once", Engine.LOCAL, None)
+    _compacted(tmp_path / "once", tmp_path / "twice", Engine.LOCAL, None)
+    ledgers = [str(tmp_path / "ledgers")]
+    proofs = {}
+    for name in ("in", "once", "twice"):
+        proofs[name] = run_audit([str(tmp_path / name)], ledgers, engine=Engine.LOCAL).proof
+    before, once = proofs["in"], proofs["once"]
+    assert before is not None and once is not None and once == proofs["twice"]
+    assert (once.acked, once.lost, before.lost) == (before.acked, 0, 0) and once.expired > before.expired
+
+
+def test_merge_ranges_joins_neighbours_and_has_finds_the_edges() -> None:
+    """Sessions are apart."""
+    ranges = merge_ranges([(2, 5, 5), (1, 3, 4), (1, 5, 9), (1, 11, 11), (2, 0, 9)])
+    assert ranges == [(1, 3, 9), (1, 11, 11), (2, 0, 9)]
+    removed = RemovedEntries({7: ranges})
+    assert [removed.has(7, 1, seq) for seq in (2, 3, 9, 10, 11)] == [False, True, True, False, True]
+    assert not removed.has(8, 1, 3)
 
 
 def test_findings_and_held_partitions_of_damaged_stores_are_equal(spark: SparkSession, tmp_path: Path) -> None:

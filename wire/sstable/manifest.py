@@ -82,6 +82,8 @@ class FileEntry(msgspec.Struct, kw_only=True):
     expired_at_write: int = 0  # rows with 0 < expiry_ms <= written_ms
     live_bytes: int = 0  # keys and values before compression
     expired_removed: int = 0  # rows that compactions removed because they had expired, all generations so far
+    # Queue entries among them, and those of sessions that had expired: session, first and last session_seq.
+    expired_entries: list[tuple[int, int, int]] = []
     min_expiry_ms: int = 0  # smallest expiry_ms above 0; 0 when no row expires
     bad_rows: int = 0  # rows whose crc is known not to match
     digest: str = ""  # schema.digest_of

@@ -1,0 +1,38 @@
+"""Queue entries that compactions removed because they had expired: ranges of session_seq, by session.
+
+A manifest keeps them beside the run that they are missing from, so that the proof from ledgers tells what expired in a
+compaction from what was lost: no primary recorded it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+__all__ = ["Range", "RemovedEntries", "merge_ranges"]
+
+Range = tuple[int, int, int]  # session, first and last session_seq
+
+
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Return the same entries in as few ranges as may be, sorted."""
+    merged: list[Range] = []
+    for session, first, last in sorted(ranges):
+        if merged and merged[-1][0] == session and first <= merged[-1][2] + 1:
+            merged[-1] = session, merged[-1][1], max(last, merged[-1][2])
+        else:
+            merged.append((session, first, last))
+    return merged
+
+
+class RemovedEntries:
+    """Ranges of all partitions."""
+
+    def __init__(self, by_partition: Mapping[int, Iterable[Range]] | None = None) -> None:
+        self._ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for partition, ranges in (by_partition or {}).items():
+            for session, first, last in ranges:
+                self._ranges.setdefault((partition, session), []).append((first, last))
+
+    def has(self, partition: int, session: int, seq: int) -> bool:
+        """Return whether an entry was removed because it, or its session, had expired."""
+        return any(first <= seq <= last for first, last in self._ranges.get((partition, session), ()))
