@@ -210,8 +210,11 @@ def say(
     entry = EVENTS[event]
     level = level or entry.level
     if logger.isEnabledFor(level):
+        # An error is kept as its text, which is never empty: it would hold its frames for as long as its line is kept.
+        for name, one in fields.items():
+            if isinstance(one, BaseException):
+                fields[name] = str(one) or type(one).__name__
         sentence = mask_urls(entry.sentence.format_map(fields))
-        # An error is kept as its text: it would hold its frames for as long as its line is kept.
         fields = {name: one if isinstance(one, NUMBERS) else mask_urls(str(one)) for name, one in fields.items()}
         extra = {"event": event, "fields": fields}
         logger.log(level, sentence, extra=extra, exc_info=exc_info or None, stacklevel=2)

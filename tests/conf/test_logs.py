@@ -122,3 +122,11 @@ def test_floods_are_cut_and_counted() -> None:
     assert after is not None and after.left_out == 100 - BURST  # type: ignore[attr-defined]
     again = passes(112.0)
     assert again is not None and not hasattr(again, "left_out")
+
+
+def test_say_names_the_class_of_an_error_without_a_text(caplog: pytest.LogCaptureFixture) -> None:
+    """A reason is never empty: many errors of trio have no text."""
+    with caplog.at_level(logging.DEBUG):
+        say(logging.getLogger("x"), "link.refused", why=TimeoutError())
+        say(logging.getLogger("x"), "link.refused", why=TimeoutError("too slow"))
+    assert caplog.messages == ["refused a link: TimeoutError", "refused a link: too slow"]
