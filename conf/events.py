@@ -124,8 +124,16 @@ EVENTS: dict[str, Event] = {
         ERROR, "listener {listener}: the server of {setting} fails: {problem}; it is left alone"
     ),
     "map.command_failed": Event(ERROR, "a committed {command} cannot be carried out"),
+    "map.contradicted": Event(
+        ERROR,
+        "{node} acts by a {what} that is no state of the routers' log (map epoch {map_epoch}, policy epoch "
+        "{policy_epoch}): it reads the whole again",
+    ),
     "map.not_proposed": Event(ERROR, "not proposed: {why}"),
     "map.other_cluster": Event(WARNING, "map of another cluster refused: {why}"),
+    "map.of_another_log": Event(
+        ERROR, "this node's map of epoch {epoch} is no state of the routers' log: starting again"
+    ),
     "map.read_again": Event(WARNING, "the map is read again from its first page: {why}"),
     "map.read_anew": Event(WARNING, "the map is read anew: {why}"),
     "message.refused": Event(WARNING, "refused {what} of {tier} {peer}: {reason}{more}"),

@@ -27,6 +27,7 @@ from edge.login.logins import Applicant
 from edge.login.user_questions import UserQuestions, principal_now
 from edge.node.node import EdgeNode
 from wire.messages.control import Control
+from wire.messages.nodes import HeartbeatReply
 from wire.messages.policy import Users
 
 __all__ = ["ClusterPolicy"]
@@ -145,12 +146,20 @@ class ClusterPolicy:
         """The link to a router is gone."""
         self._follower.router_down(router, self._node.now)
 
-    def handle(self, message: Control) -> bool:
-        """Take a router's message; False if it is not for this part alone."""
+    def replied(self, router: str, reply: HeartbeatReply) -> None:
+        """Take what the leader says of its policy, in its answer to a heartbeat of this edge."""
+        if self._node.lease.policy_contradicts(router, reply):
+            self._node.count("policy_contradicted")
+            self._follower.contradicted(self._node.now, reply.policy_epoch)
+        else:
+            self._follower.wanted(self._node.now, reply.policy_epoch, reply.leader)
+
+    def handle(self, router: str, message: Control) -> bool:
+        """Take a router's message; False if it is not for this part."""
         if isinstance(message, Users):
-            self._questions.handle(message)
+            self._questions.handle(router, message)
             return True
-        taken = self._follower.handle(self._node.now, message)
+        taken = self._follower.handle(self._node.now, router, message)
         if not self._follower.next_deadline():
             self._node.wake()  # a whole view is read in slices
         return taken
@@ -174,6 +183,9 @@ class ClusterPolicy:
 
     def _replaced(self, view: PolicyView) -> None:
         """Judge everybody: a whole view does not say what it takes."""
+        if view.epoch <= self._node.lease.policy_received:
+            self._pass = None  # of a policy that never was: it acknowledges nothing
+            self._node.lease.policy_contradicted(view.epoch, view.digest)
         self._bans.view = view
         self._rights.follow_roles(view)
         self._logins.rights_taken()
@@ -243,11 +255,15 @@ class ClusterPolicy:
             judging.renewals = self._rights.renewals
         if judging is not None and not self._is_busy(judging):
             self._pass = None
-            self._node.lease.follow_policy(now, self._follower.received, judging.epoch)
+            self._acknowledge(now, judging.epoch)
         if self._pass is None and not self._due:
-            self._node.lease.follow_policy(now, self._follower.received, self._follower.received)
+            self._acknowledge(now, self._follower.received)
         else:
-            self._node.lease.follow_policy(now, self._follower.received, self._node.lease.policy_epoch)
+            self._acknowledge(now, self._node.lease.policy_epoch)
+
+    def _acknowledge(self, now: float, in_force: int) -> None:
+        view = self._follower.view
+        self._node.lease.follow_policy(now, view.epoch, in_force, view.digest)
 
     def _is_next_due(self) -> bool:
         return self._due and self._pass is None and not self._questions.asks_again

@@ -31,7 +31,7 @@ from wire.messages.control import Control, decode_control, decode_controls, enco
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.message import name_of
-from wire.messages.nodes import Moved, Relay, Relayed
+from wire.messages.nodes import HeartbeatReply, Moved, Relay, Relayed
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
 from wire.messages.retained import RetainedNone, RetainedPage
@@ -165,7 +165,11 @@ class NodeMessages:
             self._relayed(node, message)
         elif isinstance(message, OrderNode):
             self._ordered(node, message)
-        elif not self._policy.handle(message) and not self._node.lease.handle(self._node.now, node, message):
+        elif isinstance(message, HeartbeatReply):
+            if self._node.lease.was_asked(node, message):
+                self._policy.replied(node, message)
+            self._node.lease.handle(self._node.now, node, message)
+        elif not self._policy.handle(node, message) and not self._node.lease.handle(self._node.now, node, message):
             self._node.count("messages_unknown")
 
     def from_storage(self, node: str, message: Control) -> None:

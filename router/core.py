@@ -120,7 +120,8 @@ class RouterCore:
         self.policy = PolicyDesk(
             self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes, pruning
         )
-        self._heartbeats = Heartbeats(self.node, self.leases, self.policy, self.tell, settings.lease_s)
+        self._heartbeats = Heartbeats(self.node, self.leases, self.policy, self.tell, settings.lease_s, self.count)
+        self.contradictions = self._heartbeats.contradictions
         self._orders = NodeOrders(self.tell)
         self._group = group
         self._answering = Answering(self, self.policy, self._orders, self.propose, self.tell, self.count, utc)
@@ -332,6 +333,7 @@ class RouterCore:
         if not event.leads and led:
             self.holder.router_down(self.node)
             self._registrations.clear()
+            self.contradictions.clear()
             self._placement_requests.clear()
             self._stops.clear()
             self.policy.waits.end()
@@ -358,6 +360,7 @@ class RouterCore:
 
     def _stepped(self, delta: MapDelta, before: dict[str, int]) -> None:
         cluster_map = self.machine.map
+        self.contradictions.map_digests.note(cluster_map.epoch, cluster_map.digest)
         self._owned.stepped(delta)
         self.policy.waits.stepped(self._now, delta, before, self.policy.epoch)
         if self.leads:
@@ -365,6 +368,7 @@ class RouterCore:
                 if entry.alive and before.get(entry.node) != entry.incarnation:
                     self.leases.admitted(self._now, (entry.node, entry.incarnation))
             self.leases.forget_others(cluster_map)
+            self.contradictions.forget_others(cluster_map)
         for node, data in self._stream.step(delta, cluster_map):
             self._outbox.send(node, data)
         self._follow_own_map()
@@ -376,6 +380,7 @@ class RouterCore:
 
     def _map_replaced(self) -> None:
         cluster_map = self.machine.map
+        self.contradictions.map_digests.begin(cluster_map.epoch, cluster_map.digest)
         self._owned.replaced(cluster_map)
         for node, page in self._stream.replaced(cluster_map):
             self.tell(node, page)

@@ -28,6 +28,7 @@ from router.raft.log import RaftLog, create_log
 from router.raft.messages import Entry, Message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
+from router.router_metrics import register_router_metrics
 from router.settings import RouterSettings
 from router.turn_events import TurnEvents
 from wire.clock import boot_time
@@ -441,40 +442,7 @@ class RouterService:
             lambda: {(reason,): float(count) for reason, count in self._raft.drops.items()},
             ("reason",),
         )
-        metrics.gauge("map_epoch", "Epoch of the ClusterMap.", lambda: float(core.machine.map.epoch))
-        metrics.gauge("ring_version", "Epoch of the placement: that of the map.", lambda: float(core.machine.map.epoch))
-        metrics.gauge(
-            "ring_moves_pending",
-            "Moves of the rebalance that runs which are not done yet.",
-            lambda: float(core.rebalancer.moves_pending()),
-        )
-        metrics.gauge(
-            "partitions_without_primary",
-            "Partitions that nobody serves, by this router's map.",
-            lambda: float(sum(not placement.primary for placement in core.machine.map.partitions)),
-        )
-        metrics.gauge(
-            "partitions_under_replicated",
-            "Partitions with fewer live copies in sync than the cluster wants, by this router's map.",
-            lambda: float(core.machine.map.under_replicated()),
-        )
-        metrics.gauge("route_shards", "Route shards owned here.", lambda: float(len(core.shards)))
-        metrics.gauge("routes", "Routes held here.", lambda: float(sum(s.routes for s in core.shards.values())))
-        metrics.gauge(
-            "routes_coarse",
-            "Routes that reach more topics than their filters match, for exact ones would cost too much.",
-            lambda: float(sum(shard.coarse_routes for shard in core.shards.values())),
-        )
-        metrics.gauge(
-            "answers_shortened",
-            "Answers of this router's shards that left out destinations of shared groups, for no frame held them all.",
-            lambda: float(sum(shard.answers_shortened for shard in core.shards.values())),
-        )
-        metrics.gauge(
-            "cached_topics",
-            "Topics that some edge caches, as this router knows.",
-            lambda: float(sum(shard.cached_topics for shard in core.shards.values())),
-        )
+        register_router_metrics(metrics, core)
         metrics.gauge(
             "links_waiting_bytes", "Frames that were read and wait for their turn.", lambda: float(self._events.octets)
         )
@@ -492,17 +460,3 @@ class RouterService:
             self._hub.refused_by_reason,
             ("reason",),
         )
-        metrics.counter(
-            "router_credentials_sent_total",
-            "Password records and SCRAM verifiers that this router sent, by the edge that asked for one login each.",
-            lambda: {(edge,): float(sent) for edge, sent in core.policy.credentials_sent.items()},
-            ("edge",),
-        )
-        metrics.counter(
-            "router_events_total",
-            "Events of this router by name; what begins with refused_ is a message that its sender may not send.",
-            lambda: {(name,): float(count) for name, count in core.counts.items()},
-            ("event",),
-        )
-        metrics.check("lease", lambda: core.holder.has_lease(boot_time()), depends=True)
-        metrics.check("routes", lambda: not any(shard.collecting for shard in core.shards.values()), depends=True)

@@ -348,7 +348,7 @@ def test_the_check_sees_what_it_should() -> None:
 CORES = {"EdgeCore", "RouterCore", "StorageCore"}
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 80
-LONG_FILES: dict[str, int] = {"router/service.py": 506}
+LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {
     "edge.hot.encode.walk_properties": 87,
     "edge.hot.parse.parse": 144,

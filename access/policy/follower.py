@@ -11,7 +11,6 @@ from access.policy.pages import PolicyPage, PolicyReader
 from access.policy.step import PolicyStep, decode_step
 from access.policy.view import PolicyView
 from wire.messages.control import Control
-from wire.messages.nodes import HeartbeatReply
 from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
 
 __all__ = ["PolicyFollower"]
@@ -19,6 +18,8 @@ __all__ = ["PolicyFollower"]
 LAG_S = 0.5  # behind the leader's epoch for this long: whoever tells us the policy is cut off from the leader
 ANSWER_S = 2.0  # for what was asked for, of a router that lives
 RETRY_S = 0.25
+READS_APART_S = 8.0  # at most between two readings of a whole view, when one contradicts another again and again
+READS_CALM_S = 10.0  # without one: the next may begin soon again
 
 
 class PolicyFollower:
@@ -54,6 +55,9 @@ class PolicyFollower:
         self._next_try = float("-inf")
         self._answer_by = float("inf")
         self._behind_since = float("inf")
+        self._contradicted: int | None = None  # the view is no state of the log, as the leader said at this epoch of it
+        self._reads_apart_s = RETRY_S
+        self._refused_at = float("-inf")
 
     @property
     def received(self) -> int:
@@ -93,7 +97,7 @@ class PolicyFollower:
             return
         self._next_try = now + RETRY_S
         router = self._router()
-        if router and self._send(router, FollowPolicy(self.view.epoch)):
+        if router and self._send(router, FollowPolicy(self.view.epoch, digest=self.view.digest)):
             self.following = router
             self._answer_by = now + ANSWER_S
 
@@ -105,17 +109,23 @@ class PolicyFollower:
 
     # --- messages
 
-    def handle(self, now: float, message: Control) -> bool:
-        """Take a router's message; False if it is not for this part, or not for this part alone."""
-        if isinstance(message, PolicyPaged):
-            self._page(now, message)
-        elif isinstance(message, PolicyStepped):
-            self._stepped(now, message.step)
-        else:
-            if isinstance(message, HeartbeatReply):
-                self.wanted(now, message.policy_epoch, message.leader)
+    def handle(self, now: float, node: str, message: Control) -> bool:
+        """Take a router's message; False if it is not for this part. What a router says unasked changes nothing."""
+        if not isinstance(message, PolicyPaged | PolicyStepped):
             return False
+        if node != self.following:
+            self._count("answers_unknown")
+        elif isinstance(message, PolicyPaged):
+            self._page(now, message)
+        else:
+            self._stepped(now, message.step)
         return True
+
+    def contradicted(self, now: float, epoch: int) -> None:
+        """Read the whole view: the leader says that this one is no state of its log, which is at this epoch."""
+        if self._contradicted is None:
+            self._contradicted = epoch
+            self._refused(now)
 
     def wanted(self, now: float, epoch: int, leader: str) -> None:
         """Ask the leader itself where it has had a higher epoch for longer than a step takes."""
@@ -130,12 +140,15 @@ class PolicyFollower:
 
     def _page(self, now: float, page: PolicyPaged) -> None:
         self._answer_by = float("inf")
-        if page.epoch <= self.view.epoch:  # also an answer that says so without a byte
+        if self._is_no_news(page):  # also an answer that says so without a byte
             self._reader.forget()
+            return
+        if self._contradicted is not None and page.epoch < self._contradicted:
+            self._refused(now)
             return
         part = PolicyPage(page.epoch, page.offset, page.size, page.checksum, page.data)
         try:
-            view = self._reader.take(part, self.view.epoch)
+            view = self._reader.take(part, self.view.epoch if self._contradicted is None else self._contradicted)
         except ValueError:
             self._refused(now)
             return
@@ -143,13 +156,18 @@ class PolicyFollower:
             self._adopt(view)
         elif (wanted := self._reader.wanted) is not None and self.following:
             self._answer_by = now + ANSWER_S
-            self._send(self.following, FollowPolicy(self.view.epoch, *wanted))
+            self._send(self.following, FollowPolicy(self.view.epoch, *wanted, digest=self.view.digest))
 
     def _adopt(self, view: PolicyView | None) -> None:
-        if view is not None and view.epoch > self.view.epoch:
+        if view is None or (view.epoch, view.digest) == (self.view.epoch, self.view.digest):
+            return
+        if view.epoch > self.view.epoch or self._contradicted is not None:
             self.view = view
-            self._behind_since = float("inf")
+            self._behind_since, self._contradicted = float("inf"), None
             self._on_view(view)
+
+    def _is_no_news(self, page: PolicyPaged) -> bool:
+        return page.epoch <= self.view.epoch and (self._contradicted is None or not page.size)
 
     def _stepped(self, now: float, data: bytes) -> None:
         try:
@@ -174,7 +192,11 @@ class PolicyFollower:
     def _refused(self, now: float) -> None:
         """Count what cannot be taken, and ask again in a while: a router that sends such things must cost little."""
         self._count("policy_refused")
-        self._follow_again(now + RETRY_S)
+        if now - self._refused_at > READS_CALM_S:
+            self._reads_apart_s = RETRY_S
+        self._refused_at = now
+        self._follow_again(now + self._reads_apart_s)
+        self._reads_apart_s = min(READS_APART_S, 2 * self._reads_apart_s)
 
     def _follow_again(self, at: float) -> None:
         self._reader.forget()

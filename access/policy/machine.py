@@ -16,9 +16,10 @@ from access.policy.changes import Changes, Tables
 from access.policy.commands import PolicyCommand, PolicyOrder, SimpleCommand
 from access.policy.records import User
 from access.policy.rules import RULES
-from access.policy.step import PolicyStep, Takes
+from access.policy.step import PolicyStep, Takes, digest_behind
 from conf.events import say
 from wire.decoding import Payload, strictly
+from wire.messages.ranges import Digest
 
 __all__ = ["ORDERS_MAX", "OrderOutcome", "PolicyMachine", "PolicyOutcome"]
 
@@ -53,12 +54,13 @@ class _State(msgspec.Struct, array_like=True):
     revoked: list[msgspec.Raw]
     orders: dict[str, OrderOutcome]
     tokens: list[msgspec.Raw] = []  # the snapshots of before had none
+    digest: Digest = b""
 
 
 _decoder = msgspec.msgpack.Decoder(_State)
 
 
-def _read(data: Payload) -> tuple[int, Tables, dict[str, OrderOutcome]]:
+def _read(data: Payload) -> tuple[int, bytes, Tables, dict[str, OrderOutcome]]:
     state = _decoder.decode(data)
     tables = Tables()
     tables.users.load(state.users)
@@ -75,7 +77,7 @@ def _read(data: Payload) -> tuple[int, Tables, dict[str, OrderOutcome]]:
     refusal = tables.too_large() or next(filter(None, refusals), "")
     if refusal:
         raise ValueError(refusal)
-    return state.epoch, tables, state.orders
+    return state.epoch, state.digest, tables, state.orders
 
 
 _strictly_read = strictly(_read, "snapshot of the policy")
@@ -86,10 +88,11 @@ class PolicyMachine:
 
     Attributes:
         epoch: Raised by one with each step.
+        digest: Stands for all steps so far.
     """
 
     def __init__(self) -> None:
-        self.epoch = 0
+        self.epoch, self.digest = 0, b""
         self._tables = Tables()
         self._orders: dict[str, OrderOutcome] = {}  # oldest first
 
@@ -114,6 +117,7 @@ class PolicyMachine:
             tables.revoked.raw(),
             self._orders,
             tables.tokens.raw(),
+            self.digest,
         )
         return msgspec.msgpack.encode(state)
 
@@ -128,13 +132,13 @@ class PolicyMachine:
         Only references are copied, so that the machine may go on.
         """
         tables = self._tables
-        parts: list[bytes | list[bytes]] = [ARRAY_OF_8, msgspec.msgpack.encode(self.epoch)]
+        parts: list[bytes | list[bytes]] = [ARRAY_OF_9, msgspec.msgpack.encode(self.epoch)]
         for table in (tables.users, tables.groups, tables.roles, tables.bans, tables.revoked):
             encoded = table.encoded()
             parts += [_array_of(len(encoded)), encoded]
         parts.append(msgspec.msgpack.encode(self._orders))
         tokens = tables.tokens.encoded()
-        return [*parts, _array_of(len(tokens)), tokens]
+        return [*parts, _array_of(len(tokens)), tokens, msgspec.msgpack.encode(self.digest)]
 
     def restore(self, data: Payload) -> None:
         """Replace the whole state.
@@ -142,11 +146,11 @@ class PolicyMachine:
         Raises:
             Unreadable: The data is no snapshot that commands can have made; nothing changed.
         """
-        self.epoch, self._tables, self._orders = _strictly_read(data)
+        self.epoch, self.digest, self._tables, self._orders = _strictly_read(data)
 
     def clear(self) -> None:
         """Be as new: the snapshot of the log has no policy."""
-        self.epoch, self._tables, self._orders = 0, Tables(), {}
+        self.epoch, self.digest, self._tables, self._orders = 0, b"", Tables(), {}
 
     def apply(self, command: PolicyCommand) -> PolicyOutcome:
         """Carry out one committed command; one that cannot be carried out is refused, and changes nothing.
@@ -191,7 +195,7 @@ class PolicyMachine:
         outcome, changes = self._judged(command)
         if outcome.step is not None and changes is not None:
             self._tables.put(changes)
-            self.epoch = changes.epoch
+            self.epoch, self.digest = changes.epoch, digest_behind(outcome.step)
         return outcome
 
     def _judged(self, command: SimpleCommand) -> tuple[PolicyOutcome, Changes | None]:
@@ -212,7 +216,7 @@ class PolicyMachine:
         refusal = RULES[type(command)](changes, command) or self._tables.too_large(changes)
         if refusal or not changes.changed:
             return PolicyOutcome(refusal=refusal), None
-        return PolicyOutcome(_step(changes)), changes
+        return PolicyOutcome(_step(changes, self.digest)), changes
 
 
 def _array_of(length: int) -> bytes:
@@ -222,14 +226,14 @@ def _array_of(length: int) -> bytes:
     return b"\xdc" + length.to_bytes(2, "big") if length < 1 << 16 else b"\xdd" + length.to_bytes(4, "big")
 
 
-ARRAY_OF_8 = _array_of(8)  # the fields of _State
+ARRAY_OF_9 = _array_of(9)  # the fields of _State
 
 
 def _cannot(command: PolicyCommand, error: Exception) -> str:
     return f"{type(command).__struct_config__.tag} cannot be carried out: {type(error).__name__}"
 
 
-def _step(changes: Changes) -> PolicyStep:
+def _step(changes: Changes, before: bytes) -> PolicyStep:
     takes = Takes(
         tuple(changes.takes_users),
         tuple(changes.takes_groups),
@@ -239,4 +243,4 @@ def _step(changes: Changes) -> PolicyStep:
         changes.changed_users,
     )
     users = tuple(changes.users)
-    return PolicyStep(changes.epoch, users, changes.groups, changes.roles, changes.bans, changes.revoked, takes)
+    return PolicyStep(changes.epoch, users, changes.groups, changes.roles, changes.bans, changes.revoked, takes, before)

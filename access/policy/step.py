@@ -12,8 +12,10 @@ from msgspec import Meta
 
 from access.policy.records import Ban, Epoch, Group, Name, Revoked, Role, Standing
 from wire.decoding import strictly
+from wire.messages.digests import digest_of
+from wire.messages.ranges import Digest
 
-__all__ = ["RECORDS_MAX", "PolicyStep", "Takes", "decode_step", "encode_step"]
+__all__ = ["RECORDS_MAX", "PolicyStep", "Takes", "decode_step", "digest_behind", "encode_step"]
 
 RECORDS_MAX = 64  # of a step: ``Prune`` removes as many at a time, so a step fits a page
 
@@ -49,9 +51,11 @@ class PolicyStep(msgspec.Struct, frozen=True, array_like=True):
     bans: Annotated[dict[Key, Ban | None], Meta(max_length=RECORDS_MAX)] = {}
     revoked: Annotated[dict[Key, Revoked | None], Meta(max_length=RECORDS_MAX)] = {}
     takes: Takes = Takes()
+    before: Digest = b""  # of the policy that it changes (``wire/messages/digests.py``)
 
 
 _decoder = msgspec.msgpack.Decoder(PolicyStep)
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 # Returns the step. Raises Unreadable: the payload is none, or a value is out of its range.
 decode_step = strictly(_decoder.decode, "policy step")
@@ -59,4 +63,9 @@ decode_step = strictly(_decoder.decode, "policy step")
 
 def encode_step(step: PolicyStep) -> bytes:
     """Return the bytes of a step; the same at every router."""
-    return msgspec.msgpack.encode(step)
+    return _encoder.encode(step)
+
+
+def digest_behind(step: PolicyStep) -> bytes:
+    """Return the digest of the policy behind a step."""
+    return digest_of(_encoder.encode(step))

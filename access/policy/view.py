@@ -13,10 +13,11 @@ from access.limits.strictest import strictest
 from access.policy.changes import Tables
 from access.policy.records import Group, Limits, Revoked, Role, Standing, User, ban_key, revoked_key
 from access.policy.role_tiers import tiers_of
-from access.policy.step import PolicyStep
+from access.policy.step import PolicyStep, digest_behind
 from access.policy.tables import Table, bans_table, groups_table, revoked_table, roles_table
 from access.rules.rules import Action, Tier
 from wire.decoding import Payload, Unreadable, plain_text, strictly
+from wire.messages.ranges import Digest
 
 __all__ = ["PolicyView", "ViewReading", "encode_view", "limits_of", "roles_of"]
 
@@ -30,13 +31,14 @@ class _Encoded(msgspec.Struct, array_like=True):
     roles: list[msgspec.Raw]
     bans: list[msgspec.Raw]
     revoked: list[msgspec.Raw]
+    digest: Digest = b""
 
 
 class PolicyView:
     """The part of the policy that every node knows, at one epoch; epoch 0 is a policy without a record."""
 
     def __init__(self) -> None:
-        self.epoch = 0
+        self.epoch, self.digest = 0, b""
         self.bans = BanTable()
         self._groups: Table[Group] = groups_table()
         self._roles: Table[Role] = roles_table()
@@ -69,10 +71,13 @@ class PolicyView:
         """Move to the step's epoch.
 
         Raises:
-            ValueError: The step does not follow this epoch, or has a ban or role that is none; nothing changed.
+            ValueError: The step does not follow this epoch or this state, or has a ban or role that is none; nothing
+                changed.
         """
         if step.epoch != self.epoch + 1:
             raise ValueError(f"a step to policy epoch {step.epoch} does not follow epoch {self.epoch}")
+        if step.before != self.digest:
+            raise ValueError(f"a step to policy epoch {step.epoch} is one of another policy")
         for key, ban in step.bans.items():
             kind, _, value = key.partition(" ")
             if normal_value(kind, value) != value or (ban is not None and ban_key(ban.kind, ban.value) != key):
@@ -93,7 +98,7 @@ class PolicyView:
             self._note(name, role)
         for key, revoked in step.revoked.items():
             self._revoked.remove(key) if revoked is None else self._revoked.put(revoked)
-        self.epoch = step.epoch
+        self.epoch, self.digest = step.epoch, digest_behind(step)
 
     def _note(self, name: str, role: Role | None) -> None:
         """Keep at hand what is asked of all roles together."""
@@ -134,7 +139,7 @@ class ViewReading:
         """
         encoded = _decode(data)
         self.view = PolicyView()
-        self._epoch = encoded.epoch
+        self._epoch, self._digest = encoded.epoch, encoded.digest
         self._bans: Table[Ban] = bans_table()
         self._rest = [(kind, getattr(encoded, kind), 0) for kind in ("revoked", "bans", "roles", "groups")]
 
@@ -154,7 +159,7 @@ class ViewReading:
             if at < len(records):
                 self._rest.append((kind, records, at))
         if not self._rest:
-            self.view.epoch = self._epoch
+            self.view.epoch, self.view.digest = self._epoch, self._digest
         return not self._rest
 
     def _add(self, kind: str, raw: msgspec.Raw) -> int:
@@ -190,9 +195,9 @@ def _check(name: str, role: Role) -> None:
     tiers_of((role,))
 
 
-def encode_view(epoch: int, tables: Tables) -> bytes:
+def encode_view(epoch: int, tables: Tables, digest: bytes) -> bytes:
     """Return what every node holds of a policy at an epoch."""
-    encoded = _Encoded(epoch, tables.groups.raw(), tables.roles.raw(), tables.bans.raw(), tables.revoked.raw())
+    encoded = _Encoded(epoch, tables.groups.raw(), tables.roles.raw(), tables.bans.raw(), tables.revoked.raw(), digest)
     return msgspec.msgpack.encode(encoded)
 
 

@@ -52,7 +52,7 @@ class Asking(Protocol):
 class _Question:
     """Names that were asked for and not told yet."""
 
-    __slots__ = ("asks", "heard", "logins", "looks", "names", "until")
+    __slots__ = ("asks", "heard", "logins", "looks", "names", "router", "until")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class _Question:
         self.looks = looks if looks is not None else {}
         self.heard = heard
         self.asks = 0
+        self.router = ""  # that was asked last
         self.until = float("-inf")
 
 
@@ -98,7 +99,7 @@ class UserQuestions:
         self._turn = 0
         self._looks: dict[str, list[Told]] = {}  # to be asked
         self._known: dict[str, User | None] = {}  # that were looked up, by the view of ``_known_at``
-        self._known_at = -1
+        self._known_at: tuple[int, bytes] = (-1, b"")
 
     def look_up(self, name: str, told: Told) -> bool:
         """Have a user told who is not here, at once if it is known by the view in force.
@@ -106,9 +107,9 @@ class UserQuestions:
         Returns:
             False: too many wait, and nothing will be told. Nor is anything told while no router answers in time.
         """
-        if self._known_at != self._view().epoch:
+        if self._known_at != self._state():
             self._known.clear()
-            self._known_at = self._view().epoch
+            self._known_at = self._state()
         if name in self._known:
             told(self._known[name])
             return True
@@ -160,14 +161,14 @@ class UserQuestions:
         self._questions[number] = question
         if routers:
             self._turn += 1
-            router, names = routers[self._turn % len(routers)], sorted(question.names)
+            question.router, names = routers[self._turn % len(routers)], sorted(question.names)
             is_login = bool(question.logins)
-            self._node.tell(router, AskCredentials(number, *names) if is_login else AskUsers(number, names))
+            self._node.tell(question.router, AskCredentials(number, *names) if is_login else AskUsers(number, names))
 
-    def handle(self, message: Users) -> None:
+    def handle(self, router: str, message: Users) -> None:
         """Take a router's answer; one that is too old, or that nobody asked for, tells nothing."""
         question = self._questions.get(message.request)
-        if question is None:
+        if question is None or router != question.router:
             self._node.count("users_unasked")
             return
         if message.epoch < self._view().epoch:
@@ -194,10 +195,14 @@ class UserQuestions:
         for number, ticket in question.logins.pop(name, ()):
             self._done(number, ticket, UserFound(name, record))
         looks = question.looks.pop(name, ())
-        if looks and self._known_at == self._view().epoch and len(self._known) < KNOWN_MAX:
+        if looks and self._known_at == self._state() and len(self._known) < KNOWN_MAX:
             self._known[name] = user
         for told in looks:
             told(user)
+
+    def _state(self) -> tuple[int, bytes]:
+        view = self._view()
+        return view.epoch, view.digest
 
     def next_deadline(self) -> float:
         """Return when a question is asked, or asked again."""

@@ -5,6 +5,8 @@ answer plus a margin; a new leader counts every lease from its own election. Fro
 no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/protocol.md rule 2.4.
 """
 
+from collections.abc import Callable
+
 from wire.messages.cluster_map import ClusterMap, NodeIncarnation
 from wire.messages.nodes import Heartbeat
 
@@ -57,8 +59,12 @@ class LeaseTable:
         self._waiting.clear()
         self._asked.clear()
 
-    def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0) -> None:
-        """A heartbeat came; it is answered after a quorum round that starts from now on."""
+    def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0, *, fits: bool = True) -> None:
+        """A heartbeat came; it is answered after a quorum round that starts from now on.
+
+        Args:
+            fits: The map that it acknowledges is no other than a state of this log, as far as it is applied here.
+        """
         incarnation = (beat.node, beat.incarnation)
         if incarnation not in self._beat_at:
             self._forget_unheld(beat.node)
@@ -66,10 +72,14 @@ class LeaseTable:
         if beat.sizes:
             self._sizes[incarnation] = beat.sizes
         self._stores_aside[incarnation] = beat.stores_aside
-        self._acknowledged[incarnation] = max(self._acknowledged.get(incarnation, 0), beat.map_epoch)
+        if fits:
+            self._acknowledge(incarnation, beat)
         self._unreachable[incarnation] = tuple(beat.unreachable)
         self._waiting.pop((peer, incarnation), None)  # it wants one answer, and has the most of the newest
         self._waiting[(peer, incarnation)] = beat
+
+    def _acknowledge(self, incarnation: NodeIncarnation, beat: Heartbeat) -> None:
+        self._acknowledged[incarnation] = max(self._acknowledged.get(incarnation, 0), beat.map_epoch)
 
     def _forget_unheld(self, node: str) -> None:
         """Forget what other incarnations of a node without a lease here said: they may be any number."""
@@ -87,14 +97,29 @@ class LeaseTable:
         self._waiting.clear()
         return self._context
 
-    def round_done(self, now: float, context: int, cluster_map: ClusterMap) -> list[tuple[str, Heartbeat, bool]]:
-        """A quorum round ended: return (peer, heartbeat, granted) for each that it answers."""
+    def round_done(
+        self,
+        now: float,
+        context: int,
+        cluster_map: ClusterMap,
+        contradicts: Callable[[Heartbeat], bool] = lambda _: False,
+    ) -> list[tuple[str, Heartbeat, bool]]:
+        """A quorum round ended: return (peer, heartbeat, granted) for each that it answers.
+
+        Args:
+            contradicts: Returns whether the map of a heartbeat is no state of the log, of which all that was committed
+                before the heartbeat came is applied now. Such a node gets no lease: it may act by what nobody decided.
+        """
         answers = []
         self._deadline = None
         for peer, beat in self._asked.pop(context, []):
             incarnation = (beat.node, beat.incarnation)
+            wrong = contradicts(beat)
+            if not wrong:
+                self._acknowledge(incarnation, beat)
             granted = (
-                cluster_map.is_alive(*incarnation)
+                not wrong
+                and cluster_map.is_alive(*incarnation)
                 and incarnation not in self._dying
                 and incarnation not in self._stopped
             )

@@ -186,4 +186,5 @@ class MapMachine:
             lease_s=command.lease_s,
             base_shards=command.shards,
         )
+        new.begin()
         return _Judged(map=new)

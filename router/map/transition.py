@@ -38,7 +38,13 @@ class Transition:
             assert entry.epoch == self.before.partitions[number].epoch + 1, f"partition {number} skips an epoch"
         nodes = tuple(self.nodes[name] for name in sorted(self.nodes))
         return MapDelta(
-            self.before.epoch + 1, nodes, tuple(self.forgotten), self.partitions, self.shards, self.delegations
+            self.before.epoch + 1,
+            nodes,
+            tuple(self.forgotten),
+            dict(sorted(self.partitions.items())),  # every router makes the same bytes of a step
+            dict(sorted(self.shards.items())),
+            self.delegations,
+            self.before.digest,
         )
 
     # --- nodes after the step

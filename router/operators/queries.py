@@ -15,6 +15,7 @@ import msgspec
 from access.operators.verbs import Operator, Refusal, judge
 from membership.node_gossip import Believed
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
+from router.map.contradictions import Contradictions
 from router.map.leases import LeaseTable
 from router.map.machine import MapMachine, Outcome
 from router.map.not_leading import does_not_lead
@@ -115,6 +116,10 @@ class RouterView(Protocol):
     @property
     def leases(self) -> LeaseTable:
         """Heartbeats of nodes, and their leases; known to the leader only."""
+
+    @property
+    def contradictions(self) -> Contradictions:
+        """Nodes whose heartbeats contradict the log; known to the leader only."""
 
     @property
     def shards(self) -> Mapping[int, RouteShard]:
@@ -256,6 +261,7 @@ def _cluster_status(view: RouterView, _: Answer) -> Answer:
         "cluster_id": cluster_map.cluster_id,
         "map_epoch": cluster_map.epoch,
         "settled_epoch": view.leases.settled_epoch(cluster_map) if view.leads else None,
+        "contradictions": view.contradictions.nodes if view.leads else None,  # node -> "map", "policy"
         "leader": view.leader,
         "router": view.node,
         "replicas": cluster_map.replicas,

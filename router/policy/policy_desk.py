@@ -25,6 +25,7 @@ from router.policy.user_answers import answers_to
 from router.policy.verb_waits import Ended, VerbWaits, WaitEnd
 from wire.messages.cluster_map import ClusterMap, NodeIncarnation
 from wire.messages.control import Control
+from wire.messages.digests import DigestLog, Verdict
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Heartbeat
 from wire.messages.operators import Admin, AdminReply
@@ -59,6 +60,7 @@ class PolicyDesk:
         page_bytes: Of a whole view in one message.
         pruning: Says when to remove what has ended.
     Attributes:
+        digests: Of the newest epochs of the policy.
         credentials_sent: Users whose password records were sent, by the edge that asked.
     """
 
@@ -73,6 +75,7 @@ class PolicyDesk:
         pruning: Pruning,
     ) -> None:
         self.machine = PolicyMachine()
+        self.digests = DigestLog()
         self.waits = VerbWaits()
         self.credentials_sent: Counter[str] = Counter()
         self.is_current = False  # it has applied all that was committed before it led
@@ -94,6 +97,7 @@ class PolicyDesk:
         """Carry out a committed command, tell those who follow, and answer who asked for it here."""
         outcome = self.machine.apply(command)
         if outcome.step is not None:
+            self.digests.note(self.machine.epoch, self.machine.digest)
             for node, data in self._stream.step(outcome.step):
                 self._send(node, data)
             self.waits.committed(now, self.machine.epoch, cluster_map)
@@ -109,7 +113,8 @@ class PolicyDesk:
 
     def replaced(self, now: float) -> None:
         """Have those who follow read the whole policy: a snapshot took the place of the one before."""
-        for node, message in self._stream.replaced(now, self.machine.epoch, self.machine.tables):
+        self.digests.begin(self.machine.epoch, self.machine.digest)
+        for node, message in self._stream.replaced(now, self.machine):
             self._say(node, message)
 
     def propose(self, now: float, command: PolicyCommand, asker: Asker | None = None) -> None:
@@ -123,9 +128,7 @@ class PolicyDesk:
     def handle(self, now: float, node: str, peer: PeerKey, message: PolicyQuestion) -> None:
         """Take what an edge asks of the policy."""
         if isinstance(message, FollowPolicy):
-            machine = self.machine
-            answers = self._stream.follow(now, node, peer.incarnation, message, machine.epoch, machine.tables)
-            for answer in answers:
+            for answer in self._stream.follow(now, node, peer.incarnation, message, self.machine):
                 self._say(node, answer)
         else:
             if isinstance(message, AskCredentials):
@@ -134,9 +137,15 @@ class PolicyDesk:
                 self._tell(node, users)
 
     def heard(self, now: float, message: Heartbeat) -> None:
-        """Take what a heartbeat says of the policy, at the leader."""
+        """Take what a heartbeat says of the policy, at the leader; nothing of another policy than this log's."""
+        if self.verdict(message).contradicts:
+            return
         incarnation: NodeIncarnation = (message.node, message.incarnation)
         self.waits.heard(now, incarnation, message.policy_received, message.policy_epoch, self.machine.epoch)
+
+    def verdict(self, message: Heartbeat) -> Verdict:
+        """Return whether what a heartbeat says of the policy is a state of this log."""
+        return self.digests.verdict(message.policy_received, message.policy_digest)
 
     def link_down(self, peer: PeerKey) -> None:
         """A link ended; who followed over it asks again."""

@@ -6,9 +6,8 @@ what changed since is in the steps that a router keeps. Sans-IO. Rules: docs/adr
 """
 
 from collections import deque
-from collections.abc import Callable
 
-from access.policy.changes import Tables
+from access.policy.machine import PolicyMachine
 from access.policy.pages import STEPS_MAX, PolicyPage, PolicyShelf
 from access.policy.step import PolicyStep, encode_step
 from access.policy.view import encode_view
@@ -29,30 +28,31 @@ class PolicyStream:
     def __init__(self, page_bytes: int) -> None:
         self._followers: dict[str, int] = {}  # node -> incarnation of its link
         self._shelf = PolicyShelf(page_bytes)
-        self._steps: deque[tuple[int, bytes]] = deque()  # epoch, message; without a gap up to the present one
+        self._steps: deque[tuple[int, bytes, bytes]] = deque()  # epoch, digest before, message; no gap up to the last
         self._octets = 0
         self._shelved = -1  # epoch of the newest view on the shelf
         self._shelved_at = float("-inf")
 
     def follow(
-        self, now: float, node: str, incarnation: int, message: FollowPolicy, epoch: int, tables: Tables
+        self, now: float, node: str, incarnation: int, message: FollowPolicy, policy: PolicyMachine
     ) -> list[Control | bytes]:
         """Take a follower, or its question for a page; return what it is sent, encoded or not.
 
         Args:
-            epoch: Of the policy now; one that is not ahead of the node is answered by an empty page.
-            tables: The policy, encoded if a whole view is wanted.
+            policy: As it is now. A node that has it, or more, is answered by an empty page; one whose view is no state
+                of this log gets the whole of it.
         """
         self._followers[node] = incarnation
+        epoch = policy.epoch
         if message.page_of >= 0:
             page = self._shelf.page(message.page_of, message.offset)
             if page is not None:
                 return [_message(page)]
-        elif message.epoch >= epoch:
+        elif message.epoch > epoch or (message.epoch == epoch and message.digest == policy.digest):
             return [PolicyPaged(epoch, 0, 0, 0, b"")]
-        elif message.epoch + 1 >= self._oldest(epoch):
+        elif self._oldest(epoch) <= message.epoch + 1 <= epoch and self._before(message.epoch + 1) == message.digest:
             return self._behind(message.epoch)
-        return self._whole(now, epoch, lambda: encode_view(epoch, tables))
+        return self._whole(now, policy)
 
     def link_down(self, peer: PeerKey) -> None:
         """Forget a follower whose link ended; a newer incarnation of it stays."""
@@ -62,21 +62,21 @@ class PolicyStream:
     def step(self, step: PolicyStep) -> list[tuple[str, bytes]]:
         """Return (node, control message) for the next step; encoded once for all."""
         data = encode_control(PolicyStepped(bytes(encode_step(step))))
-        self._steps.append((step.epoch, data))
+        self._steps.append((step.epoch, step.before, data))
         self._octets += len(data)
         while len(self._steps) > STEPS_KEPT or self._octets > STEPS_BYTES_MAX:
-            _, oldest = self._steps.popleft()
+            _, _, oldest = self._steps.popleft()
             self._octets -= len(oldest)
         return [(node, data) for node in sorted(self._followers)]
 
-    def replaced(self, now: float, epoch: int, tables: Tables) -> list[tuple[str, Control | bytes]]:
+    def replaced(self, now: float, policy: PolicyMachine) -> list[tuple[str, Control | bytes]]:
         """Return (node, message) for a policy that took the place of the one before."""
         self._shelf.clear()
         self._steps.clear()
         self._octets, self._shelved, self._shelved_at = 0, -1, float("-inf")
         if not self._followers:
             return []
-        first = self._whole(now, epoch, lambda: encode_view(epoch, tables))
+        first = self._whole(now, policy)
         return [(node, message) for node in sorted(self._followers) for message in first]
 
     def _oldest(self, epoch: int) -> int:
@@ -84,13 +84,18 @@ class PolicyStream:
         return self._steps[0][0] if self._steps else epoch + 1
 
     def _behind(self, epoch: int) -> list[Control | bytes]:
-        return [data for at, data in self._steps if at > epoch]
+        return [data for at, _, data in self._steps if at > epoch]
 
-    def _whole(self, now: float, epoch: int, encode: Callable[[], bytes]) -> list[Control | bytes]:
+    def _before(self, epoch: int) -> bytes:
+        """Return the digest before a step that is kept."""
+        return self._steps[epoch - self._steps[0][0]][1]
+
+    def _whole(self, now: float, policy: PolicyMachine) -> list[Control | bytes]:
         """Return the first page of a whole view, and the steps behind it."""
+        epoch = policy.epoch
         fresh = self._shelved >= 0 and self._shelved + 1 >= self._oldest(epoch)
         if not fresh or (self._shelved < epoch and now >= self._shelved_at + ENCODE_EVERY_S):
-            self._shelf.put(epoch, encode())
+            self._shelf.put(epoch, encode_view(epoch, policy.tables, policy.digest))
             self._shelved, self._shelved_at = epoch, now
         page = self._shelf.page(self._shelved, 0)
         assert page is not None, "the newest view stays on the shelf"

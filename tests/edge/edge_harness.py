@@ -169,14 +169,14 @@ class Edge:
     def register(self, *entries: NodeEntry) -> None:
         """Let the map have these nodes, as of its next epoch."""
         cluster_map = self.core.node.map
-        self.router(MapStep(MapDelta(cluster_map.epoch + 1, entries)))
+        self.router(MapStep(MapDelta(cluster_map.epoch + 1, entries, before=cluster_map.digest)))
 
     # --- time
 
-    def renew(self, lease_s: float = 1000.0) -> None:
+    def renew(self, lease_s: float = 1000.0, leader: str = "r0", policy_epoch: int = 0) -> None:
         self.core.lease.router_up("r0", self.now, 1)
         self.core.lease.beat(self.now)
-        self.router(HeartbeatReply(1, self.now, lease_s, 1, "r0"))
+        self.router(HeartbeatReply(1, self.now, lease_s, 1, leader, policy_epoch=policy_epoch))
         self.turn()
 
     def turn(self, seconds: float = 0.0) -> None:
@@ -194,8 +194,8 @@ class Edge:
 
     # --- other nodes
 
-    def router(self, message: Control) -> None:
-        self.core.messages.from_router("r0", message)
+    def router(self, message: Control, *, node: str = "r0") -> None:
+        self.core.messages.from_router(node, message)
 
     def storage(self, message: Control | ConnectAnswer, node: str = "s0") -> None:
         if isinstance(message, ConnectAnswer):

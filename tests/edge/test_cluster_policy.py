@@ -26,7 +26,7 @@ from router.policy.user_answers import answers_to
 from tests.edge.edge_harness import Edge, Session, facts
 from tests.edge.rights.ruled import Vouched, principal
 from wire.messages.control import Control, decode_control
-from wire.messages.nodes import HeartbeatReply, Registered
+from wire.messages.nodes import Registered
 from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
 from wire.messages.sessions import CloseSession, OpenSession
 
@@ -68,10 +68,12 @@ class Cluster:
         self.edge.turn(seconds)
         quiet = 0
         for _ in range(50):
-            said = [*self.edge.take(FollowPolicy), *self.edge.take(ASKED)]
-            for message in said:
+            asked = [(node, message) for node, message in self.core.told if isinstance(message, (FollowPolicy, *ASKED))]
+            self.edge.take((FollowPolicy, *ASKED))
+            said: list[object] = [message for _, message in asked]
+            for node, message in asked:
                 for answer in self._answers(message):
-                    self.edge.router(answer)
+                    self.edge.router(answer, node=node)
             while (taken := self.desk.take()) is not None:
                 said.append(taken)
                 number, ticket = taken
@@ -85,7 +87,7 @@ class Cluster:
     def _answers(self, message: FollowPolicy | AskCredentials | AskUsers) -> list[Control]:
         if isinstance(message, AskCredentials | AskUsers):
             return list(answers_to(message, self.machine))
-        said = self.stream.follow(self.edge.now, "e0", 1, message, self.machine.epoch, self.machine.tables)
+        said = self.stream.follow(self.edge.now, "e0", 1, message, self.machine)
         return [decode_control(one) if isinstance(one, bytes) else one for one in said]
 
     def come(self, user: str = "ann", client_id: str = "", password: bytes = b"good") -> Session:
@@ -307,7 +309,9 @@ def test_views_that_come_one_after_the_other_ask_once_in_a_while() -> None:
     for number in range(20):
         cluster.machine.apply(c.AddBan(Ban("user", f"u{number}")))
         shelf = PolicyShelf(256 * 1024)
-        shelf.put(cluster.machine.epoch, encode_view(cluster.machine.epoch, cluster.machine.tables))
+        shelf.put(
+            cluster.machine.epoch, encode_view(cluster.machine.epoch, cluster.machine.tables, cluster.machine.digest)
+        )
         page = shelf.page(cluster.machine.epoch, 0)
         assert page is not None
         cluster.edge.router(PolicyPaged(page.epoch, page.offset, page.size, page.checksum, page.data))
@@ -423,7 +427,7 @@ def test_a_lagging_router_is_left_for_the_leader() -> None:
     cluster.core.policy.router_up("r1")
     cluster.machine.apply(BOB)
     for _ in range(3):
-        cluster.edge.router(HeartbeatReply(1, cluster.edge.now, 1000.0, 1, "r1", policy_epoch=2))
+        cluster.edge.renew(leader="r1", policy_epoch=2)
         cluster.run(0.4)
     assert cluster.core.lease.policy_received == 2 and cluster.core.counts["policy_lagged"] == 1
 

@@ -52,7 +52,7 @@ def _history() -> tuple[tuple[bytes, ...], bytes, int]:
         assert step is not None
         made.append(encode_step(step))
         if number == 7:
-            view, at = encode_view(machine.epoch, machine.tables), machine.epoch
+            view, at = encode_view(machine.epoch, machine.tables, machine.digest), machine.epoch
     return tuple(made), view, at
 
 

@@ -118,7 +118,7 @@ def _router_state(state: RouterState) -> bytes:
 
 
 def _view_of(policy: PolicyMachine) -> bytes:
-    return encode_view(policy.epoch, policy.tables)
+    return encode_view(policy.epoch, policy.tables, policy.digest)
 
 
 def _policy(commands: list[Any]) -> PolicyMachine:

@@ -88,6 +88,12 @@ class Router:
             self.tell(edge, ReportRoutes(shard, self.epoch(shard), [SenderReport(-1, 1, 1, [])]))
 
 
+def heartbeat(router: Router, edge: str, now: float, unreachable: list[str] | None = None) -> Heartbeat:
+    """Return a heartbeat of an edge that has the router's map."""
+    cluster_map = router.core.machine.map
+    return Heartbeat(edge, 1, now, cluster_map.epoch, unreachable or [], map_digest=cluster_map.digest)
+
+
 def test_a1_a_delegation_begins_every_shard_anew() -> None:
     """The topic is in another shard although no shard got a new owner: its owner must collect first."""
     router = Router("e1")
@@ -148,7 +154,7 @@ def test_b1_from_the_proposal_of_a_death_no_heartbeat_of_it_is_answered() -> Non
     """The heartbeat waited for its round while the lease ran out."""
     router = Router("e1")
     router.now = 2.05
-    router.tell("e1", Heartbeat("e1", 1, 2.0, 9))
+    router.tell("e1", heartbeat(router, "e1", 2.0))
     router.now = 2.2
     router.handle()
     assert DeclareDead("e1", 1) in router.proposed
@@ -161,7 +167,7 @@ def test_b1_from_the_proposal_of_a_death_no_heartbeat_of_it_is_answered() -> Non
 def test_b1_a_new_leader_grants_by_the_map_after_its_predecessors_log() -> None:
     """A death that the former leader left in the log commits before the first round ends."""
     router = Router("e1")
-    router.tell("e1", Heartbeat("e1", 1, 0.0, 9))
+    router.tell("e1", heartbeat(router, "e1", 0.0))
     router.commit(DeclareDead("e1", 1))
     router.sent.clear()
     router.end_rounds()
@@ -283,7 +289,7 @@ def test_d1_the_end_that_nobody_reaches_loses_its_lease() -> None:
         router.now = 0.3 * step
         for edge in ("e1", "e2", "e3"):
             unreachable = {"e1": ["e2", "e3"]}.get(edge, ["e1"])
-            router.tell(edge, Heartbeat(edge, 1, router.now, 9, unreachable))
+            router.tell(edge, heartbeat(router, edge, router.now, unreachable))
         router.beat()
     dead = [command for command in router.proposed if isinstance(command, DeclareDead)]
     assert dead == [DeclareDead("e1", 1)]

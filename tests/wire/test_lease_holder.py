@@ -37,6 +37,10 @@ class Node:
             self.holder.beat(message.sent_at)
         self.holder.handle(now, router, message)
 
+    def step(self, epoch: int, entry: NodeEntry) -> MapStep:
+        """Return the step to an epoch, on this node's map."""
+        return MapStep(MapDelta(epoch, (entry,), before=self.holder.map.digest))
+
     def map(self, entry: NodeEntry, epoch: int = 4, lease_s: float = 2.0) -> MapPage:
         return map_pages(ClusterMap("c", epoch, {"e1": entry}, lease_s=lease_s))[0]
 
@@ -70,11 +74,11 @@ def test_a_former_incarnation_in_a_late_map_does_not_end_this_one() -> None:
     node = Node("r1")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(1)))
-    node.answer(0.1, MapStep(MapDelta(5, (node.entry(1, NodeState.DEAD),))))
+    node.answer(0.1, node.step(5, node.entry(1, NodeState.DEAD)))
     assert not node.holder.ended
-    node.answer(0.2, MapStep(MapDelta(6, (node.entry(2),))))
+    node.answer(0.2, node.step(6, node.entry(2)))
     assert node.holder.active
-    node.answer(0.3, MapStep(MapDelta(7, (node.entry(2, NodeState.DEAD),))))
+    node.answer(0.3, node.step(7, node.entry(2, NodeState.DEAD)))
     assert node.holder.ended
 
 
@@ -199,12 +203,12 @@ def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
 def test_a_step_that_was_sent_before_the_requested_page_makes_no_second_request() -> None:
     """The router sent it to a former incarnation, or before it read the request: the page that follows includes it."""
     node = Node("r1")
-    node.answer(0.1, MapStep(MapDelta(4, (node.entry(2),))))
+    node.answer(0.1, node.step(4, node.entry(2)))
     node.holder.beat(0.1)
     assert [type(message) for _, message in node.sent] == [Register, FollowMap]
     node.answer(0.2, node.map(node.entry(2)))
     assert node.holder.map.epoch == 4
-    node.answer(0.3, MapStep(MapDelta(6, (node.entry(2),))))  # no page was requested: one step is missing
+    node.answer(0.3, node.step(6, node.entry(2)))  # no page was requested: one step is missing
     node.holder.beat(0.3)
     assert node.sent[-1][1] == FollowMap(4) or node.sent[-2][1] == FollowMap(4)
 
@@ -240,3 +244,42 @@ def test_a_router_asks_members_of_its_group_alone() -> None:
     holder.take_own(8.0, ClusterMap("c", 4, {"r1": NodeEntry("r1", "router", 2, "host:1", state=NodeState.ACTIVE)}))
     holder.beat(9.0)
     assert set(sent) == {"r2", "r9"}
+
+
+def contradicted() -> Node:
+    """Return an active node whose map, at epoch 5, is no state of the log as the leader says."""
+    node = Node("r1")
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)))
+    node.answer(0.2, node.step(5, node.entry(2)))
+    node.holder.beat(0.3)
+    node.answer(0.4, HeartbeatReply(2, 0.3, 0.0, 4, "r1", map_epoch=4, reload_map=True))
+    node.sent.clear()
+    node.holder.beat(0.5)
+    return node
+
+
+def test_a_step_on_another_map_is_not_applied_and_the_map_is_requested() -> None:
+    """Its epoch fits, the digest of the map before it does not."""
+    node = Node("r1")
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)))
+    node.sent.clear()
+    node.answer(0.2, MapStep(MapDelta(5, (node.entry(2, NodeState.DEAD),), before=b"another")))
+    node.holder.beat(0.2)
+    assert node.holder.map.epoch == 4 and not node.holder.ended
+    assert FollowMap(4) in [message for _, message in node.sent]
+
+
+def test_a_map_that_contradicts_the_log_is_reloaded_and_ends_the_incarnation() -> None:
+    """The log is not above it, and has another state: what this incarnation did by it is void."""
+    node = contradicted()
+    assert FollowMap(5) in [message for _, message in node.sent] and not node.holder.ended
+    node.answer(0.6, node.map(node.entry(2)))
+    assert node.holder.ended
+
+
+def test_a_log_that_went_on_replaces_a_map_that_contradicts_it() -> None:
+    node = contradicted()
+    node.answer(0.6, node.map(node.entry(2), 9))
+    assert node.holder.map.epoch == 9 and not node.holder.ended

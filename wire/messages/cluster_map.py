@@ -11,6 +11,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta
 
+from wire.messages.digests import digest_of
 from wire.messages.ranges import (
     NODES_MAX,
     PARTITIONS_MAX,
@@ -18,6 +19,7 @@ from wire.messages.ranges import (
     ClusterId,
     Counted,
     Detail,
+    Digest,
     Duration,
     Epoch,
     Incarnation,
@@ -124,8 +126,11 @@ class Delegation(msgspec.Struct, frozen=True):
 Delegations: TypeAlias = Annotated[tuple[Delegation, ...], Meta(max_length=DELEGATIONS_MAX)]
 
 
+_encoder = msgspec.msgpack.Encoder()
+
+
 class MapDelta(msgspec.Struct, frozen=True, tag="MapDelta"):
-    """Changes of one committed step: from epoch - 1 to epoch."""
+    """Changes of one committed step: from epoch - 1 to epoch. ``before`` is the digest of the map that it changes."""
 
     epoch: Counted
     nodes: Annotated[tuple[NodeEntry, ...], Meta(max_length=NODES_MAX)] = ()
@@ -133,6 +138,7 @@ class MapDelta(msgspec.Struct, frozen=True, tag="MapDelta"):
     partitions: Annotated[dict[PartitionNumber, PartitionEntry], Meta(max_length=PARTITIONS_MAX)] = {}
     shards: Annotated[dict[ShardNumber, ShardEntry], Meta(max_length=PARTITIONS_MAX)] = {}
     delegations: Delegations | None = None
+    before: Digest = b""
 
 
 class ClusterMap(msgspec.Struct, tag="ClusterMap"):
@@ -150,15 +156,19 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
     base_shards: ShardNumber = 0  # S; shards from here up are pinned prefixes
     hash_name: Detail = HASH_NAME
     cluster_id: ClusterId = ""  # random, made at the bootstrap: two clusters may have one name
+    digest: Digest = b""  # stands for all steps so far (``digests.py``)
 
     def apply(self, delta: MapDelta) -> None:
         """Move to ``delta.epoch``.
 
         Raises:
-            ValueError: If the delta does not follow this epoch, or names what this map does not have; nothing changed.
+            ValueError: If the delta does not follow this epoch or this state, or names what this map does not have;
+                nothing changed.
         """
         if delta.epoch != self.epoch + 1:
             raise ValueError(f"delta to epoch {delta.epoch} does not follow epoch {self.epoch}")
+        if delta.before != self.digest:
+            raise ValueError(f"delta to epoch {delta.epoch} is one of another map")
         if not all(0 <= number < len(self.partitions) for number in delta.partitions):
             raise ValueError(f"delta to epoch {delta.epoch} names a partition that is none")
         if not all(0 <= number < len(self.shards) + len(delta.shards) for number in delta.shards):
@@ -178,7 +188,11 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
             self.shards[number] = shard
         if delta.delegations is not None:
             self.delegations = delta.delegations
-        self.epoch = delta.epoch
+        self.epoch, self.digest = delta.epoch, digest_of(_encoder.encode(delta))
+
+    def begin(self) -> None:
+        """Take the digest of a first state, which no step has made."""
+        self.digest = digest_of(_encoder.encode(self))
 
     def is_alive(self, node: str, incarnation: int) -> bool:
         """True if the map lists this very incarnation as one that may act."""

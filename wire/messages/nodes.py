@@ -14,6 +14,7 @@ from wire.messages.ranges import (
     U64,
     Counted,
     Detail,
+    Digest,
     Duration,
     Epoch,
     Incarnation,
@@ -98,6 +99,8 @@ class Heartbeat(Message, tag="Heartbeat"):
     stores_aside: Annotated[int, Meta(ge=0, le=64)] = 0  # damaged stores that a storage node keeps aside
     policy_received: Counted = 0  # newest policy_epoch that came; the sender may still be judging by it
     policy_epoch: Counted = 0  # acknowledged: nothing at the sender acts by an older one
+    map_digest: Digest = b""  # at map_epoch
+    policy_digest: Digest = b""  # at policy_received
 
 
 class HeartbeatReply(Message, tag="HeartbeatReply"):
@@ -110,6 +113,8 @@ class HeartbeatReply(Message, tag="HeartbeatReply"):
     leader: SomeNode
     map_epoch: Counted = 0  # the leader's: who stays behind it follows the map of a router that lags
     policy_epoch: Counted = 0  # the leader's, with the same use
+    reload_map: bool = False  # the heartbeat's map is no state of the log: read it whole; no lease is granted meanwhile
+    reload_policy: bool = False  # the same of its policy
 
 
 class FollowMap(Message, tag="FollowMap"):

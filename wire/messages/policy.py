@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from wire.messages.message import Message
-from wire.messages.ranges import MAP_PAGE_BYTES, U32, U64, Counted, UserName
+from wire.messages.ranges import MAP_PAGE_BYTES, U32, U64, Counted, Digest, UserName
 
 __all__ = [
     "USERS_ASKED_MAX",
@@ -36,6 +36,7 @@ class FollowPolicy(Message, tag="FollowPolicy"):
     epoch: Counted  # of the sender's view
     page_of: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # epoch of the view that is being read; -1: the newest
     offset: Counted = 0
+    digest: Digest = b""  # of the sender's view
 
 
 class PolicyPaged(Message, tag="PolicyPage"):

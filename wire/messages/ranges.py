@@ -9,6 +9,8 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from wire.messages.digests import DIGEST_BYTES
+
 __all__ = [
     "INCARNATION_MAX",
     "MAP_PAGE_BYTES",
@@ -26,6 +28,7 @@ __all__ = [
     "ClusterId",
     "Counted",
     "Detail",
+    "Digest",
     "Duration",
     "Epoch",
     "Incarnation",
@@ -86,6 +89,8 @@ Members: TypeAlias = Annotated[int, Meta(ge=0, le=MEMBERS_MAX)]
 Weight: TypeAlias = Annotated[int, Meta(ge=1, le=100)]  # node.weight: the ring makes points in proportion to it
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]  # of a clock; neither infinite nor NaN
 Duration: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
+
+Digest: TypeAlias = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]  # b"": of nothing
 
 # --- names
 

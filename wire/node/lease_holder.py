@@ -43,6 +43,8 @@ PAGE_WAIT_S = 2.0  # for a page of the map that was asked for: a quarter of a me
 RETRY_S = 0.25  # of a registration or a map request that was not answered
 STRANDED_S = 10.0  # without a lease and a router of the map, while others answer at the seeds: several elections
 BEATS_MAX = 64  # heartbeats to one router whose answers are taken: those of a lease and more
+READS_APART_S = 8.0  # at most between two readings of the whole map, when one contradicts another again and again
+READS_CALM_S = 10.0  # without one: the next may begin at once again
 
 Answer = HeartbeatReply | Registered | Refused | MapPage | MapStep
 
@@ -87,6 +89,7 @@ class LeaseHolder:
         self.stores_aside = 0  # damaged stores that this node put aside and still keeps
         self.policy_received = 0  # policy_epoch that came, as this node's owner says
         self.policy_epoch = 0  # nothing here acts by an older one
+        self.policy_digest = b""  # at policy_received
         self.policy_floor = 0  # at this incarnation's place in the log: nobody is let in before it is there
         self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), told when changed
         self._send = send
@@ -97,7 +100,7 @@ class LeaseHolder:
         self._group = group
         self._routers: dict[str, None] = {}  # connected
         self._incarnations: dict[str, int] = {}  # of routers that were connected
-        self._beats: dict[str, deque[float]] = {}  # router -> when heartbeats were sent that it may answer
+        self._beats: dict[str, deque[Heartbeat]] = {}  # router -> heartbeats that it may answer
         self._asked: set[str] = set()  # routers that this incarnation sent a registration, or the end of it
         self._registered = False
         self._refusal = ""  # of the registration, as the log has it
@@ -114,6 +117,10 @@ class LeaseHolder:
         self._turn = 0
         self._stop: Drain | Leave | None = None  # what the leader is told until the map shows it
         self._next_stop = float("inf")
+        self._contradicted: int | None = None  # our map is no state of the log, as the leader said at this epoch of it
+        self._reads_apart_s = 0.0  # until the next reading of the whole map, if this one does not fit either
+        self._read_at = float("-inf")
+        self._follow_at = float("-inf")
         self._stranded_by = float("inf")  # then this incarnation has ended: the routers of its map are gone
 
     # --- links
@@ -183,13 +190,18 @@ class LeaseHolder:
 
     # --- the policy
 
-    def follow_policy(self, now: float, received: int, in_force: int) -> None:
+    def follow_policy(self, now: float, received: int, in_force: int, digest: bytes = b"") -> None:
         """Take the epochs of the policy that came, and of the one in force; a verb may wait for the next heartbeat."""
         assert in_force <= received, "in force is what came, and no more"
-        self.policy_received = received
+        self.policy_received, self.policy_digest = received, digest
         if in_force > self.policy_epoch:
             self.policy_epoch = in_force
             self._next_beat = min(self._next_beat, now)
+
+    def policy_contradicted(self, received: int, digest: bytes) -> None:
+        """Another policy took the place of one that was no state of the log: nothing of that one was in force."""
+        self.policy_received, self.policy_digest, self.policy_epoch = received, digest, 0
+        self.policy_floor = min(self.policy_floor, received)
 
     @property
     def knows_policy(self) -> bool:
@@ -238,7 +250,7 @@ class LeaseHolder:
             if not self._registered:
                 self._request += 1
                 self._ask(Register(self._request, self.entry, self._whole, self._ended_incarnation))
-            if self._follows and not self.following:
+            if self._follows and not self.following and now >= self._follow_at:
                 self.following = self._router()
                 if self._send(self.following, FollowMap(self.map.epoch)):
                     self._page_by = now + PAGE_WAIT_S
@@ -265,6 +277,7 @@ class LeaseHolder:
         beat = Heartbeat(self.entry.node, self.entry.incarnation, now, self.map.epoch, self.unreachable[:NODES_MAX])
         beat.stores_aside = self.stores_aside
         beat.policy_received, beat.policy_epoch = self.policy_received, self.policy_epoch
+        beat.map_digest, beat.policy_digest = self.map.digest, self.policy_digest
         if now - self._last_grant > self.map.lease_s / 2:
             # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to
             # the former one may not be known to be dead: ask every router rather than the one that others point to.
@@ -297,21 +310,21 @@ class LeaseHolder:
         self._send(router, message)
 
     def _send_beat(self, router: str, beat: Heartbeat) -> None:
-        self._beats.setdefault(router, deque(maxlen=BEATS_MAX)).append(beat.sent_at)
+        self._beats.setdefault(router, deque(maxlen=BEATS_MAX)).append(beat)
         self._send(router, beat)
 
     # --- messages
 
     def handle(self, now: float, node: str, message: Control) -> bool:
         """Take a router's message; False if it is not for this part. One that was not wanted of it changes nothing."""
-        if isinstance(message, Answer) and not self._was_asked(node, message):
+        if isinstance(message, Answer) and not self.was_asked(node, message):
             self._count("answers_unknown")
             return True
         if isinstance(message, HeartbeatReply):
             if (
                 message.incarnation == self.entry.incarnation
             ):  # not a former incarnation's: perhaps by another host's clock
-                self._replied(now, message)
+                self._replied(now, node, message)
         elif isinstance(message, Registered):
             if message.incarnation == self.entry.incarnation:  # not a former incarnation's, whose answer came late
                 self._registered = True
@@ -331,27 +344,31 @@ class LeaseHolder:
             return False
         return True
 
-    def _was_asked(self, node: str, message: Answer) -> bool:
+    def was_asked(self, node: str, message: Answer) -> bool:
         """Return whether this is an answer of the router that it was wanted of."""
         if isinstance(message, MapPage | MapStep):
             return node == self.following
         if isinstance(message, HeartbeatReply):
-            return message.sent_at in self._beats.get(node, ())
+            return self._beat_of(node, message) is not None
         return node in self._asked
 
     def _page(self, now: float, page: MapPage) -> None:
         """Take a page and ask for the next one, unless the map is no newer than ours."""
         self._page_by = float("inf")
-        if page.epoch <= self.map.epoch and self.map.cluster:
+        if self._contradicted is not None and page.epoch < self._contradicted:
+            self._read_whole(now, f"it is of epoch {page.epoch}, and the log is at {self._contradicted}")
+            return
+        if page.epoch <= self.map.epoch and self.map.cluster and self._contradicted is None:
             return
         try:
             cluster_map = self._pages.take(page)
         except ValueError as error:
-            say(logger, "map.read_again", why=error)
-            self.follow_again(now + RETRY_S)
+            self._read_whole(now, str(error))
             return
         if cluster_map is not None and not self.cluster.accepts(cluster_map):
             self.follow_again(now + RETRY_S)
+        elif cluster_map is not None and self._contradicted is not None and page.epoch <= self.map.epoch:
+            self._compare_whole(cluster_map)
         elif cluster_map is not None:
             self.map = cluster_map
             self._moved(now)
@@ -365,18 +382,37 @@ class LeaseHolder:
             try:
                 self.map.apply(delta)
             except ValueError as error:
-                say(logger, "map.read_anew", why=error)
-                self.follow_again(now + RETRY_S)
+                self._read_whole(now, str(error))
             else:
                 self._moved(now)
         elif delta.epoch > self.map.epoch + 1 and not self._is_before_page(delta):
-            self.follow_again(now)  # a step is missing
+            self._read_whole(now, f"a step is missing behind epoch {self.map.epoch}")
 
     def _is_before_page(self, delta: MapDelta) -> bool:
         """Return whether pages that were requested continue with a step, or include it; keep the former."""
         if self.is_reading_map:
             return self._pages.keep(delta)
         return self._page_by < float("inf")  # sent before the router got the request: its page has this step
+
+    def _compare_whole(self, cluster_map: ClusterMap) -> None:
+        """End this incarnation if its map is not the one of the log at that epoch: what it did since is void."""
+        if (cluster_map.epoch, cluster_map.digest) == (self.map.epoch, self.map.digest):
+            self._contradicted = None
+            return
+        say(logger, "map.of_another_log", epoch=self.map.epoch)
+        self._count("maps_of_another_log")
+        self.ended = True
+
+    def _read_whole(self, now: float, why: str) -> None:
+        """Request the whole map. Repeated requests back off: a faulty router cannot cause a storm of reads."""
+        self._count("map_reads_whole")
+        say(logger, "map.read_anew", why=why)
+        if now - self._read_at > READS_CALM_S:
+            self._reads_apart_s = 0.0
+        self._read_at = now
+        self._follow_at = now + self._reads_apart_s
+        self._reads_apart_s = min(READS_APART_S, max(RETRY_S, 2 * self._reads_apart_s))
+        self.follow_again(self._follow_at)
 
     def follow_again(self, at: float) -> None:
         """Ask for the whole map, any router."""
@@ -392,8 +428,27 @@ class LeaseHolder:
             self._refusal = message.detail
             say(logger, "node.not_let_in", why=message.detail)
 
-    def _replied(self, now: float, reply: HeartbeatReply) -> None:
+    def _beat_of(self, node: str, reply: HeartbeatReply) -> Heartbeat | None:
+        """Return the heartbeat that a router answers, None if it got none of that time."""
+        return next((beat for beat in self._beats.get(node, ()) if beat.sent_at == reply.sent_at), None)
+
+    def policy_contradicts(self, node: str, reply: HeartbeatReply) -> bool:
+        """Return whether the leader says so of the policy that this node has now."""
+        beat = self._beat_of(node, reply)
+        said = (beat.policy_received, beat.policy_digest) if beat is not None else None
+        return reply.reload_policy and said == (self.policy_received, self.policy_digest)
+
+    def _replied(self, now: float, node: str, reply: HeartbeatReply) -> None:
+        beat = self._beat_of(node, reply)
+        assert beat is not None, "an answer to nothing is not taken"
         self.leader = reply.leader
+        if reply.reload_map:
+            if (beat.map_epoch, beat.map_digest) == (self.map.epoch, self.map.digest) and self._contradicted is None:
+                self._contradicted = reply.map_epoch
+                self._count("map_contradicted")
+                if self._follows:
+                    self._read_whole(now, f"epoch {self.map.epoch} is no state of the routers' log")
+            return
         self.settled_epoch = max(self.settled_epoch, reply.settled_epoch)
         self._compare(now, reply)
         if reply.lease_s > 0 and not isinstance(self._stop, Leave):
@@ -430,7 +485,7 @@ class LeaseHolder:
             self.ended = self.ended or newer or dead
         if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:
             self._registered = True
-        self._behind_since = float("inf")
+        self._behind_since, self._contradicted = float("inf"), None
         if self.following and not self._is_believed(self.following):  # it tells of others, and was not let in yet
             self.follow_again(now)
         self._on_map(self.map)

@@ -8,7 +8,6 @@ from access.policy.step import PolicyStep
 from access.policy.view import PolicyView
 from router.policy.policy_stream import PolicyStream
 from wire.messages.control import Control, decode_control
-from wire.messages.nodes import HeartbeatReply
 from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
 
 PAGE = 100
@@ -35,7 +34,7 @@ class Router:
         return [decode_control(data) for _, data in self.stream.step(outcome.step)]
 
     def answers(self, now: float, message: FollowPolicy) -> list[Control]:
-        said = self.stream.follow(now, "e1", 1, message, self.machine.epoch, self.machine.tables)
+        said = self.stream.follow(now, "e1", 1, message, self.machine)
         return [decode_control(one) if isinstance(one, bytes) else one for one in said]
 
 
@@ -63,7 +62,7 @@ class Node:
         while self.sent:
             to, message = self.sent.pop(0)
             for answer in self.routers[to].answers(now, message):
-                assert self.follower.handle(now, answer)
+                assert self.follower.handle(now, to, answer)
 
 
 def test_a_node_reads_a_whole_view_in_pages_and_then_follows_steps() -> None:
@@ -72,7 +71,7 @@ def test_a_node_reads_a_whole_view_in_pages_and_then_follows_steps() -> None:
     node.run(0.0)
     assert node.follower.received == 300 and len(node.views) == 1 and not node.steps
     for message in router.lift(7):
-        assert node.follower.handle(0.1, message)
+        assert node.follower.handle(0.1, "r1", message)
     assert node.follower.received == 301 and [step.epoch for step in node.steps] == [301]
 
 
@@ -96,9 +95,9 @@ def test_a_router_that_lags_takes_nothing_back() -> None:
     node.run(0.0)
     before = node.follower.view
     for answer in lags.answers(1.0, FollowPolicy(0)):
-        node.follower.handle(1.0, answer)
+        node.follower.handle(1.0, "r1", answer)
     for answer in lags.lift(1):
-        node.follower.handle(1.0, answer)
+        node.follower.handle(1.0, "r1", answer)
     assert node.follower.view is before and node.follower.received == 5
 
 
@@ -109,10 +108,9 @@ def test_a_node_leaves_a_router_that_stays_behind_the_leader() -> None:
     first = node.follower.following
     leader = "r2" if first == "r1" else "r1"
     epoch = node.follower.received + 1
-    reply = HeartbeatReply(1, 0.0, 0.0, 0, leader, 0, epoch)
-    assert not node.follower.handle(1.0, reply)  # the lease reads it too
+    node.follower.wanted(1.0, epoch, leader)
     assert node.follower.following == first
-    node.follower.handle(1.0 + LAG_S * 1.5, reply)
+    node.follower.wanted(1.0 + LAG_S * 1.5, epoch, leader)
     node.follower.step(1.0 + LAG_S * 1.5)
     assert node.follower.following == leader and "policy_lagged" in node.counts
 
@@ -122,7 +120,7 @@ def test_what_is_no_step_and_no_page_is_counted_and_asked_for_again_later() -> N
         router = Router(bans=2)
         node = Node(r1=router)
         node.run(0.0)
-        node.follower.handle(1.0, wrong)
+        node.follower.handle(1.0, "r1", wrong)
         assert node.counts == ["policy_refused"] and node.follower.received == 2
         assert node.follower.next_deadline() == 1.0 + RETRY_S
         router.ban(5)
@@ -158,3 +156,30 @@ def test_a_router_that_is_not_believed_is_not_asked() -> None:
     for second in range(1, 20):
         follower.step(float(second))
     assert set(asked) == {"r1"}
+
+
+def test_a_step_on_another_policy_is_not_applied() -> None:
+    """Its epoch fits, the digest before it does not: the whole view is read."""
+    router, forger = Router(bans=2), Router()
+    node = Node(r1=router)
+    node.run(0.0)
+    forger.answers(0.1, FollowPolicy(0))
+    forger.ban(7)
+    forger.ban(8)
+    for message in forger.ban(9):
+        node.follower.handle(0.5, "r1", message)
+    assert node.follower.received == 2 and node.counts == ["policy_refused"]
+
+
+def test_a_view_that_contradicts_the_log_is_replaced_by_one_of_the_same_epoch() -> None:
+    """P9: by its epoch it would pass for the policy of the log."""
+    router, forger = Router(bans=2), Router()
+    node = Node(r1=forger)
+    forger.ban(7)
+    forger.ban(8)
+    node.run(0.0)
+    assert node.follower.received == 2 and node.follower.view.digest != router.machine.digest
+    node.routers["r1"] = router
+    node.follower.contradicted(1.0, 2)
+    node.run(1.0 + RETRY_S)
+    assert node.follower.view.digest == router.machine.digest and len(node.views) == 1

@@ -43,7 +43,7 @@ def test_a_view_in_pages_is_the_view_and_steps_wait_for_it() -> None:
     """Steps that come between the pages are applied behind the last; those of before are left out."""
     policy = machine()
     shelf = PolicyShelf(PAGE)
-    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables))
+    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
     view = read(shelf, policy.epoch)
     assert view is not None and view.epoch == 41 and view.bans.of_principal("u7", "", "", 0.0)
     assert view.role("device") is not None and view.role("none") is None and view.group("none") is None
@@ -66,7 +66,7 @@ def test_a_view_of_a_lower_epoch_is_refused() -> None:
     """A router that lags would bring rights back that were taken."""
     policy = machine()
     shelf = PolicyShelf(PAGE)
-    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables))
+    shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
     with pytest.raises(ValueError, match="behind 42"):
         read(shelf, 41, own=42)
     assert read(shelf, 41, own=41) is not None
@@ -76,7 +76,7 @@ def test_pages_that_are_lost_mixed_or_damaged_make_no_view() -> None:
     """Out of two encodings, in any order, with bytes changed: a view of one of them, or none."""
     first, second = machine(30), machine(30)
     second.apply(AddBan(Ban("user", "late")))
-    data = [encode_view(policy.epoch, policy.tables) for policy in (first, second)]
+    data = [encode_view(policy.epoch, policy.tables, policy.digest) for policy in (first, second)]
     shelf = PolicyShelf(PAGE)
     for policy, encoded in zip((first, second), data, strict=True):
         shelf.put(policy.epoch, encoded)
@@ -116,7 +116,7 @@ def encode_known(view: PolicyView, policy: PolicyMachine) -> bool:
 def test_both_sides_are_bounded() -> None:
     """A shelf keeps some epochs, a reader some steps and no view that is too large."""
     policy = machine(5)
-    data = encode_view(policy.epoch, policy.tables)
+    data = encode_view(policy.epoch, policy.tables, policy.digest)
     shelf = PolicyShelf(PAGE)
     for epoch in range(10):
         shelf.put(epoch, data)
@@ -154,7 +154,7 @@ def test_a_role_that_nobody_can_judge_by_is_refused_when_it_comes() -> None:
     policy = machine()
     policy.tables.roles.put(damaged)
     with pytest.raises(Unreadable):
-        decode_view(encode_view(policy.epoch, policy.tables))
+        decode_view(encode_view(policy.epoch, policy.tables, policy.digest))
 
 
 def test_a_large_view_is_read_in_slices() -> None:
@@ -163,7 +163,7 @@ def test_a_large_view_is_read_in_slices() -> None:
     for number in range(300):
         policy.apply(PutRole(f"r{number}", tuple(Rule(True, 3, f"a/{number}/{rule}/+") for rule in range(40))))
     shelf = PolicyShelf()
-    data = encode_view(policy.epoch, policy.tables)
+    data = encode_view(policy.epoch, policy.tables, policy.digest)
     shelf.put(policy.epoch, data)
     reader, offset, slices = PolicyReader(), 0, 0
     while (page := shelf.page(policy.epoch, offset)) is not None:
@@ -184,7 +184,7 @@ def test_no_slice_of_the_largest_view_takes_longer_than_five_milliseconds() -> N
     policy = machine(100_000)
     for number in range(1_000):
         policy.apply(PutRole(f"r{number}", tuple(Rule(True, 3, f"a/{number}/{rule}/+") for rule in range(100))))
-    data = encode_view(policy.epoch, policy.tables)
+    data = encode_view(policy.epoch, policy.tables, policy.digest)
     began = time.thread_time()
     reading, longest, whole = ViewReading(data), 0.0, False
     print(f"begin {(time.thread_time() - began) * 1e3:.1f} ms")

@@ -31,7 +31,7 @@ class Following:
             assert self.follower.handle(now, router, page)
 
     def step(self, now: float, router: str, epoch: int, node: str) -> None:
-        self.follower.handle(now, router, MapStep(MapDelta(epoch, (entry(node),))))
+        self.follower.handle(now, router, MapStep(MapDelta(epoch, (entry(node),), before=self.follower.map.digest)))
 
 
 def test_the_first_router_that_tells_a_step_makes_it() -> None:

@@ -72,6 +72,8 @@ class Leader:
     def beat(self, edge: PeerKey, epoch: int, received: int | None = None) -> None:
         said = Heartbeat(edge.node, edge.incarnation, self.router.now, self.core.machine.map.epoch)
         said.policy_epoch, said.policy_received = epoch, epoch if received is None else received
+        said.map_digest = self.core.machine.map.digest
+        said.policy_digest = self.core.policy.digests.digest(said.policy_received)
         self.say(edge, said)
 
     def reply(self, request: int) -> AdminReply | None:
