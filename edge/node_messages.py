@@ -7,7 +7,7 @@ them out, its answers to the requests that wait for them. Rules of who may say w
 from collections.abc import Callable
 from typing import Any
 
-from access.operators.orders import refusal_of
+from access.operators.orders import order_record, refusal_of
 from edge.clients.claims import ClaimsPolls
 from edge.clients.leaving import Leaving
 from edge.cluster.partition_requests import PartitionRequests
@@ -213,6 +213,8 @@ class NodeMessages:
 
     def _ordered(self, router: str, order: OrderNode) -> None:
         refusal = refusal_of(order)
+        if not order.dry_run:
+            self._node.audit(order_record(order, router, refusal))
         if refusal:
             self._node.journal.note("refused", "verb", detail=f"{order.verb} by {router}: {refusal}")
             self._node.tell(router, NodeOrdered(order.request, error=refusal))

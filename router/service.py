@@ -13,6 +13,7 @@ import trio
 from access.identity.peer_lists import read_peer_lists
 from access.operators.audit_service import AuditService
 from access.operators.audited_verbs import AuditedVerbs
+from access.operators.orders import order_record
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.events import say
@@ -331,6 +332,7 @@ class RouterService:
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
         for router, order in ready.orders:
+            self._audit.note(order_record(order, router, ""))
             self._ordered.take(router, order)
         for key, why in ready.condemned:
             self._hub.condemn(key, why)

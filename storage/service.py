@@ -239,6 +239,7 @@ class StorageService:
                     room=self._room,
                 )
                 self.core.copies_max = COPIES_MAX
+                self.core.operators.audit = self._audit.note
                 self._progress = ProgressLog(
                     self.core.lease,
                     self.core.placements,

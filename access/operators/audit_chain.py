@@ -44,7 +44,8 @@ Scalar = str | int | float | bool
 class AuditRecord(msgspec.Struct, frozen=True):
     """One thing that happened. Texts may be a stranger's; ``arguments`` are those that are no secret."""
 
-    kind: str  # "verb", "login", "publish", "subscribe", "will", "kick", "reload", "start", "gap"
+    kind: str  # "verb", "login", "publish", "subscribe", "will", "kick", "order", "reload", "start",
+    # "gap"
     outcome: str  # "done", "partial" (not in force everywhere), "refused", "failed"
     actor: str = ""  # operator or user
     role: str = ""

@@ -5,10 +5,11 @@ acts looks once more: an order without a role, or of a verb without a row, is re
 Decision: docs/adr/0182-orders-carry-a-role.md.
 """
 
+from access.operators.audit_chain import AuditRecord, Scalar
 from access.operators.verbs import ROLES, VERBS
 from wire.messages.orders import OrderNode
 
-__all__ = ["refusal_of"]
+__all__ = ["order_record", "refusal_of"]
 
 SHOWN_MAX = 64
 
@@ -24,6 +25,18 @@ def refusal_of(order: OrderNode) -> str:
     if role < row.role:
         return f"`{verb}` wants the role {row.role.name.lower()}; {_line(order.actor)} has {role.name.lower()}"
     return ""
+
+
+def order_record(order: OrderNode, router: str, refusal: str) -> AuditRecord:
+    """Return the audit line of the node that carries an order out, or refuses it.
+
+    Actor and role are what the router said; the line names that router.
+    """
+    arguments: dict[str, Scalar] = {"router": router}
+    if order.verb != "msg send":  # its subject has the payload
+        arguments["subject"] = _line(order.subject)
+    outcome = "refused" if refusal else "done"
+    return AuditRecord("order", outcome, order.actor, order.role, verb=order.verb, arguments=arguments, reason=refusal)
 
 
 def _line(text: str) -> str:

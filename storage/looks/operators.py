@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from access.operators.orders import refusal_of
+from access.operators.audit_chain import AuditRecord
+from access.operators.orders import order_record, refusal_of
 from access.operators.verbs import operator_of
 from storage.hosting.turn import Turn
 from wire.looks.desk import LookDesk
@@ -40,6 +41,7 @@ class Operators:
         journal: Journal,
         map_epoch: Callable[[], int],
     ) -> None:
+        self.audit: Callable[[AuditRecord], None] = lambda _: None  # the service puts the node's audit here
         self._turn = turn
         self._journal = journal
         self._traces = traces
@@ -59,6 +61,8 @@ class Operators:
     def allow(self, router: str, order: OrderNode) -> bool:
         """Judge an order once more, whatever the router said; one that is refused is answered and written down."""
         refusal = refusal_of(order)
+        if not order.dry_run:
+            self.audit(order_record(order, router, refusal))
         if refusal:
             self._journal.note("refused", "verb", detail=f"{order.verb} by {router}: {refusal}")
             self._turn.tell(router, NodeOrdered(order.request, error=refusal))
