@@ -50,11 +50,11 @@ def test_data_folder_keeps_the_cluster_over_a_restart(tmp_path: Path) -> None:
 def test_lease_holder_learns_the_cluster_of_the_first_map_and_takes_no_map_of_another() -> None:
     """Once it has a map, another one says something about its sender: it is refused, and the node goes on."""
     node = Node("r1")
-    node.holder.handle(0.1, page_of(ONE))
+    node.holder.handle(0.1, "r1", page_of(ONE))
     assert (node.holder.cluster.cluster_id, node.holder.map.epoch) == (ONE, 4)
     node.holder.follow_again(0.2)
     node.holder.beat(0.2)
-    node.holder.handle(0.2, page_of(OTHER, epoch=9))
+    node.holder.handle(0.2, "r1", page_of(OTHER, epoch=9))
     assert (node.holder.cluster.cluster_id, node.holder.map.epoch) == (ONE, 4)
     assert not node.holder.cluster.refusal
     node.sent.clear()
@@ -67,7 +67,7 @@ def test_lease_holder_that_remembers_a_cluster_refuses_the_first_map_of_another(
     """It acts by nothing of that map, and its process ends."""
     node = Node("r1")
     node.holder.cluster = KnownCluster(ONE)
-    node.holder.handle(0.1, page_of(theirs))
+    node.holder.handle(0.1, "r1", page_of(theirs))
     assert node.holder.map.epoch == 0
     assert ONE in node.holder.cluster.refusal
 

@@ -218,7 +218,7 @@ async def test_check_of_a_webhook_takes_any_answer_but_a_failure_of_the_server(
             kind="webhook",
             cluster=("mqtt://localhost",),
             client_id="hook",
-            url=f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/in",
+            url=HttpUrl(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/in"),
             map=(MapSettings(filter="u/#"),),
         )
         with trio.fail_after(PATIENCE_S):
