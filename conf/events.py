@@ -126,7 +126,7 @@ EVENTS: dict[str, Event] = {
     "map.command_failed": Event(ERROR, "a committed {command} cannot be carried out"),
     "map.contradicted": Event(
         ERROR,
-        "{node} acts by a {what} that is no state of the routers' log (map epoch {map_epoch}, policy epoch "
+        "{peer} acts by a {what} that is no state of the routers' log (map epoch {map_epoch}, policy epoch "
         "{policy_epoch}): it reads the whole again",
     ),
     "map.not_proposed": Event(ERROR, "not proposed: {why}"),

@@ -75,14 +75,9 @@ class StorageCore:
         self.node = entry.node
         self._turn = turn = Turn(now)
         self.lease = lease = LeaseHolder(
-            entry,
-            turn.tell,
-            self._map_moved,
-            whole=whole,
-            ended_incarnation=ended_incarnation,
-            count=turn.count,
-            cluster_id=cluster_id,
-        )
+            entry, turn.tell, self._map_moved, whole=whole, ended_incarnation=ended_incarnation,
+            count=turn.count, cluster_id=cluster_id,
+        )  # fmt: skip
         self.stop = OrderlyStop(lease, STOP_S)
         self._batches = WriteBatches()
         self.crowded_until = 0.0  # windows of subscribers are full, or were lately

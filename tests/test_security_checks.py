@@ -26,7 +26,7 @@ ROOMS = (
     "admin",
 )
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-COUNTS = {"C": 25, "T": 9, "G": 6, "A": 12, "B": 10, "D": 20}
+COUNTS = {"C": 25, "T": 9, "G": 6, "A": 12, "B": 10, "D": 21}
 FUNCTIONS = ("identify", "protect", "detect", "respond", "recover")
 CODE_IN_DATA = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "ctypes.util")
 NOT_CALLED = ("eval", "exec", "compile", "os.system", "os.popen", "pickle.loads", "marshal.loads")

@@ -54,7 +54,7 @@ class Contradictions:
         incarnation = (beat.node, beat.incarnation)
         if wrong and self._nodes.get(incarnation) != wrong:
             say(
-                logger, "map.contradicted", node=beat.node, what=" and ".join(wrong),
+                logger, "map.contradicted", peer=beat.node, what=" and ".join(wrong),
                 map_epoch=beat.map_epoch, policy_epoch=beat.policy_received,
             )  # fmt: skip
         if wrong:

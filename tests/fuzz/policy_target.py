@@ -57,7 +57,7 @@ def _history() -> tuple[tuple[bytes, ...], bytes, int]:
 
 
 STEPS, _VIEW, _EPOCH = _history()
-VIEWS = (_VIEW, encode_view(0, PolicyMachine().tables))
+VIEWS = (_VIEW, encode_view(0, PolicyMachine().tables, b""))
 
 
 def _is_usable(view: PolicyView, names: Any) -> None:
@@ -210,7 +210,7 @@ class _Node:
         """Take a message in a turn of its own."""
         before = self.follower.received
         self.follower.step(now)
-        self.follower.handle(now, message)
+        self.follower.handle(now, self.follower.following, message)
         after = self.follower.received
         assert after >= before, "rights that were taken would come back"
         assert after in (before, self.told), "nobody was told of the view that is in force"

@@ -89,7 +89,8 @@ class RawClient:
             expiry = packet.properties.get(2)
             left = "" if expiry is None else f" expiry {expiry}"
             flags = f"{' dup' if packet.dup else ''}{' retain' if packet.retain else ''}"
-            identifiers = "".join(f" #{each}" for each in packet.properties.get(0x0B, ()))
+            given = packet.properties.get(0x0B)
+            identifiers = "".join(f" #{each}" for each in given) if isinstance(given, list | tuple) else ""
             return f"PUBLISH q{packet.qos} {bytes(packet.payload).decode()}{flags}{left}{identifiers}"
         if isinstance(packet, Suback):
             return f"{name} {' '.join(f'{code:#04x}' for code in packet.reason_codes)}"

@@ -248,7 +248,7 @@ def _policy_page(victim: Victim, rng: random.Random) -> PolicyPaged:
     del victim
     machine = PolicyMachine()
     machine.apply(PutRole(FORGED_NODE, priority=rng.randrange(1_000)))
-    data = encode_view(rng.choice((1, 5, 1_000)), machine.tables)
+    data = encode_view(rng.choice((1, 5, 1_000)), machine.tables, machine.digest)
     return PolicyPaged(rng.choice((1, 5, 1_000)), 0, len(data), crc32(data), data)
 
 
