@@ -5,8 +5,16 @@ or has ended. Connections of known addresses (`KnownAddresses`) and those of all
 so that neither can fill the other half.
 
 Where an address has its whole share, its oldest silent connection makes room for a newcomer, or its oldest one beyond
-``patience_s``. Where a half is full, the first of these does: the oldest silent connection; the oldest one of the
-address with most places, if that has two more than the newcomer's address; the oldest one beyond ``patience_s``.
+``patience_s``. Where a half is full, the first of these does:
+
+1. the oldest silent connection of the address with most places, if these are two or more
+2. the oldest silent connection, if it was accepted ``FIRST_BYTE_S`` ago or earlier
+3. the oldest connection of the address with most places, if that has two more than the newcomer's address; also if
+   the newcomer's address has places, and otherwise the next rule would hold
+4. the oldest silent connection
+5. the oldest connection, if it is older than ``patience_s``
+
+So connections that a few addresses open again and again displace no newcomer whose first byte is on its way.
 
 A connection is silent until its first byte came. The newcomer is refused only where no rule finds a connection. An IPv4
 address counts alone, an IPv6 address with its /64 (``conf/addresses.py``). A known address has no share of its own: all
@@ -217,7 +225,7 @@ class AdmissionPool(Generic[T]):
         displaced: Place[T] | None = None
         if crowded or half.is_full(key):
             losing = self._halves[False] if crowded and known and len(self._halves[False]) else half
-            displaced = losing.victim(key, now - self.bounds.patience_s)
+            displaced = losing.victim(key, now, now - self.bounds.patience_s)
             if displaced is None:
                 self.counts["refused"] += 1
                 return Admission(None)
@@ -247,6 +255,9 @@ class _Half(Generic[T]):
         self._places: OrderedDict[Place[T], None] = OrderedDict()  # oldest first
         self._silent: OrderedDict[Place[T], None] = OrderedDict()
         self._by_key: dict[str, OrderedDict[Place[T], None]] = {}
+        self._silent_by_key: dict[str, OrderedDict[Place[T], None]] = {}
+        self._keys_by_count: dict[int, OrderedDict[str, None]] = {}  # number of places -> addresses that have so many
+        self._most = 0  # places of one address
 
     def __len__(self) -> int:
         return len(self._places)
@@ -254,25 +265,30 @@ class _Half(Generic[T]):
     def is_full(self, key: str) -> bool:
         return len(self._places) >= self._places_max or len(self._by_key.get(key, ())) >= self._share_max
 
-    def victim(self, key: str, patient_since: float) -> Place[T] | None:
+    def victim(self, key: str, now: float, patient_since: float) -> Place[T] | None:
         """Return the connection that goes for a newcomer of ``key``, None if none does."""
         mine = self._by_key.get(key, OrderedDict())
         if len(mine) >= self._share_max:
-            silent = next((place for place in mine if self._is_silent(place)), None)
-            return silent or _older(next(iter(mine)), patient_since)
-        if (silent := self.oldest_silent()) is not None:
-            return silent
+            return self._first_silent(self._silent_by_key.get(key)) or _older(next(iter(mine)), patient_since)
         if not self._places:
             return None
-        most = max(self._by_key.values(), key=len)
-        if len(most) >= len(mine) + 2:
-            return next(iter(most))
-        return _older(next(iter(self._places)), patient_since)
+        most = next(iter(self._keys_by_count[self._most]))
+        if self._most >= 2 and (silent := self._first_silent(self._silent_by_key.get(most))) is not None:
+            return silent
+        silent = self.oldest_silent()
+        if silent is not None and silent.began <= now - FIRST_BYTE_S:
+            return silent
+        if self._most >= len(mine) + 2 or (silent is not None and mine and self._most >= 2):
+            return next(iter(self._by_key[most]))
+        return silent or _older(next(iter(self._places)), patient_since)
 
     def oldest_silent(self) -> Place[T] | None:
         """Return the connection that has sent nothing for longest."""
-        while self._silent:
-            place = next(iter(self._silent))
+        return self._first_silent(self._silent)
+
+    def _first_silent(self, places: OrderedDict[Place[T], None] | None) -> Place[T] | None:
+        while places:
+            place = next(iter(places))
             if self._is_silent(place):
                 return place
         return None
@@ -284,19 +300,41 @@ class _Half(Generic[T]):
 
     def add(self, place: Place[T]) -> None:
         self._places[place] = self._silent[place] = None
-        self._by_key.setdefault(place.key, OrderedDict())[place] = None
+        mine = self._by_key.setdefault(place.key, OrderedDict())
+        mine[place] = None
+        self._silent_by_key.setdefault(place.key, OrderedDict())[place] = None
+        self._count(place.key, len(mine) - 1, len(mine))
 
     def heard(self, place: Place[T]) -> None:
         place.is_silent = False
-        del self._silent[place]
+        self._forget_silent(place)
 
     def remove(self, place: Place[T]) -> None:
         del self._places[place]
-        self._silent.pop(place, None)
         mine = self._by_key[place.key]
         del mine[place]
         if not mine:
             del self._by_key[place.key]
+        self._forget_silent(place)
+        self._count(place.key, len(mine) + 1, len(mine))
+
+    def _forget_silent(self, place: Place[T]) -> None:
+        if self._silent.pop(place, self) is None:
+            silent = self._silent_by_key[place.key]
+            del silent[place]
+            if not silent:
+                del self._silent_by_key[place.key]
+
+    def _count(self, key: str, before: int, after: int) -> None:
+        if before:
+            keys = self._keys_by_count[before]
+            del keys[key]
+            if not keys:
+                del self._keys_by_count[before]
+        if after:
+            self._keys_by_count.setdefault(after, OrderedDict())[key] = None
+        if after > self._most or self._most not in self._keys_by_count:
+            self._most = after
 
 
 def _older(place: Place[T], since: float) -> Place[T] | None:

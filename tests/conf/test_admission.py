@@ -1,13 +1,15 @@
 """Places of unauthenticated connections: who gets one, who loses one, and that the tables have bounds."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conf.addresses import address_key
-from conf.admission import POOLS, Admission, AdmissionPool, KnownAddresses, Place, PoolBounds
+from conf.admission import FIRST_BYTE_S, POOLS, Admission, AdmissionPool, KnownAddresses, Place, PoolBounds
 from tests.whole_state import whole_state
 
 PLACES, SHARE, PATIENCE_S = 16, 4, 1.0  # eight places for each half
@@ -68,7 +70,13 @@ class Pool(RuleBasedStateMachine):
             assert place is not None and displaced is None
         elif any(not each.has_sent for each in candidates):
             assert place is not None and displaced is not None
-            assert displaced.owner is next(each for each in candidates if not each.has_sent)  # the oldest silent one
+            share_is_used = not known and len(mine) >= SHARE
+            silent = [each for each in candidates if not each.has_sent]
+            if share_is_used or silent[0].place.began <= self.now - FIRST_BYTE_S:  # type: ignore[union-attr]
+                assert not displaced.owner.has_sent
+            counts = Counter(address_key(each.address) for each in candidates)
+            if not share_is_used and displaced.owner is not silent[0]:  # it goes from an address with most places
+                assert counts[address_key(displaced.owner.address)] == max(counts.values())
         elif yields:
             assert place is not None and displaced is not None  # nobody starves while an unfinished one is old
         if displaced is not None:
@@ -132,6 +140,19 @@ def test_admit_address_with_most_places_makes_room_for_another_address() -> None
     greedy = [come(pool, 0.0, address, sends=True) for address in STRANGERS[:2] for _ in range(SHARE)]
     admission = come(pool, 0.1, STRANGERS[2], sends=True)
     assert admission.place is not None and admission.displaced is greedy[0].place
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_admit_newcomer_outlives_connections_that_few_addresses_open_again_and_again(sends: bool) -> None:
+    """NIST: protect. Its first byte is late, and it is the oldest silent one: the crowded addresses lose theirs."""
+    pool = pool_of()
+    held = [come(pool, 0.0, STRANGERS[number % 2], sends=sends) for number in range(8)]
+    newcomer = come(pool, 1.0, STRANGERS[5])
+    assert newcomer.place is not None and newcomer.displaced in [each.place for each in held]
+    for turn in range(100):
+        again = come(pool, 1.1, STRANGERS[turn % 2], sends=sends)
+        assert again.displaced is not newcomer.place
+    assert len(pool) == PLACES // 2
 
 
 def test_admit_newcomer_is_refused_while_everybody_is_young_and_equal() -> None:
