@@ -51,7 +51,7 @@ def test_a_clean_store_has_no_finding_and_all_debts_are_met(
     words = ["--input", str(tmp_path / "in"), "--ledger", str(tmp_path / "ledgers")]
     assert audit.main([*words, "--output", str(tmp_path / "clean")]) == ExitCode.CLEAN
     said = capsys.readouterr().out
-    assert "LOST 0" in said and "shared groups" in said and said.count("not proven: ") == 4
+    assert "LOST 0" in said and "shared groups" in said and said.count("not proven: ") == 5
     summary = json.loads((tmp_path / "clean" / "summary.json").read_text())
     assert (summary["exit_code"], summary["counts"]) == (0, {})
     proof = summary["proof"]
@@ -203,7 +203,7 @@ def test_ledgers_that_do_not_add_up(spark: SparkSession, tmp_path: Path) -> None
     _queued(node, "x/newer-than-the-export", 1, op_index + 9, [(session, 88_888)])
     _acked(edge, "x/twice", 2, "t", [0])
     _queued(node, "x/twice", 2, op_index, [(session, 1_000)])
-    _queued(node, "x/twice", 2, op_index, [(session, 1_001)])
+    _queued(node, "x/twice", 2, op_index - 1, [(session, 1_001)])  # copies of one operation are of several filters
     _gone(node, "delivered", 0, session, 1_000)
     _gone(node, "delivered", 0, session, 1_001)
     _acked(edge, "x/delivered-twice", 2, "t", [0])

@@ -72,6 +72,17 @@ def test_lease_holder_that_remembers_a_cluster_refuses_the_first_map_of_another(
     assert ONE in node.holder.cluster.refusal
 
 
+def test_lease_holder_that_remembers_a_cluster_requests_the_map_again_of_a_router_that_has_none_yet() -> None:
+    """A router that started again and has not applied its log: an edge ended, since that map had no cluster ID."""
+    node = Node("r1")
+    node.holder.cluster = KnownCluster(ONE)
+    node.holder.handle(0.1, "r1", page_of("", epoch=0))
+    assert node.holder.map.epoch == 0 and not node.holder.cluster.refusal
+    node.sent.clear()
+    node.holder.beat(0.6)
+    assert any(isinstance(message, FollowMap) for _, message in node.sent)
+
+
 async def test_seed_of_another_cluster_is_refused_at_both_ends_and_named() -> None:
     """Neither gets a frame of the other; who dialled knows why."""
     router, storage = LinkedNode("router", "router-0"), LinkedNode("storage", "storage-0")

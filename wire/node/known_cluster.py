@@ -33,8 +33,11 @@ class KnownCluster:
         """Return whether a map is one of this cluster; where no cluster ID is known, the map's becomes it.
 
         A map of another cluster is said in the log. It ends the process only before the first map of its own: later
-        it says something about the router that sent it.
+        it says something about the router that sent it. A map of epoch 0 is that of a router that has not applied
+        its log yet: it is of no cluster, and the node requests the map again.
         """
+        if not cluster_map.epoch:
+            return not self.cluster_id
         theirs = cluster_map.cluster_id
         if self.cluster_id and theirs != self.cluster_id:
             why = f"the map is of cluster {cluster_map.cluster} ({theirs or 'without an ID'}), not ({self.cluster_id})"
