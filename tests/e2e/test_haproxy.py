@@ -29,7 +29,7 @@ ROUTES = tuple((listener, version) for listener in LISTENERS for version in ("se
 def haproxy_file(ports: dict[str, int], sockets: list[socket.socket], status: str) -> str:
     """One frontend and backend per route; the frontends' sockets are handed over, so that no port is chosen twice."""
     lines = ["global", "    maxconn 200", f"    stats socket {status}", "defaults", "    mode tcp"]
-    lines += [f"    timeout {what} 20s" for what in ("connect", "client", "server")]
+    lines += [f"    timeout {what} 20s" for what in ("connect", "client", "server", "check")]
     for (listener, version), bound in zip(ROUTES, sockets, strict=True):
         more = " proxy-v2-options crc32c" if version == "send-proxy-v2" else ""
         lines += [
