@@ -24,7 +24,7 @@ from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, role_fault_of, standing
-from wire.links.roster import Roster
+from wire.links.roster import Roster, is_shard_owner
 from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.connects import ConnectAnswer, decode_answers
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
@@ -148,19 +148,18 @@ class NodeMessages:
         """Take a message of a router."""
         if isinstance(message, Resolved):
             self._node.wake_lightly()
-            self._routes.cache.resolved(message)
+            if not self._routes.cache.resolved(node, message):
+                self._not_in_place(node, message)
             return
         self._node.wake()
         if isinstance(message, RoutesAdded):
-            self._registrar.added(message)
+            if not self._registrar.added(node, message):
+                self._not_in_place(node, message)
         elif isinstance(message, Invalidate):
             if not self._routes.cache.invalidate(node, message, self._node.now):
                 self._node.count("invalidations_refused")
         elif isinstance(message, Moved):
-            if message.request:
-                self._routes.cache.moved(message, self._node.now)
-            else:
-                self._follower.report_again(message.number)
+            self._shard_moved(node, message)
         elif isinstance(message, Relayed):
             self._relayed(node, message)
         elif isinstance(message, OrderNode):
@@ -196,13 +195,26 @@ class NodeMessages:
 
     def _misplaced(self, node: str, message: Control) -> None:
         """Refuse an order of a node that this edge's map does not name; the map may be too old, so it comes again."""
-        peer = self._node.peer_of(node)
-        if peer is not None:
-            self._links.violated(peer, name_of(message), "placement")
+        self._not_in_place(node, message)
         if isinstance(message, FireWill):
             self._node.tell(node, WillFired(message.request, message.partition, message.number, True))
         elif isinstance(message, RedispatchOrder):
             self._node.tell(node, RedispatchAnswer(message.request, message.partition, message.number, None, True))
+
+    def _not_in_place(self, node: str, message: Control) -> None:
+        """Refuse a message of a node that this edge's map does not name for the partition or shard; its link stays."""
+        peer = self._node.peer_of(node)
+        if peer is not None:
+            self._links.violated(peer, name_of(message), "placement")
+
+    def _shard_moved(self, node: str, message: Moved) -> None:
+        if message.request:
+            if not self._routes.cache.moved(node, message, self._node.now):
+                self._not_in_place(node, message)
+        elif is_shard_owner(self._node.map, node, message.number):
+            self._follower.report_again(message.number)
+        else:
+            self._node.count("answers_unknown")  # the shard has another owner since, which gets its own report
 
     def _answer(self, node: str, message: Control) -> None:
         if not self._requests.answered(getattr(message, "request", 0), message, node):

@@ -9,6 +9,7 @@ Rules: docs/protocol.md section 3, docs/adr/0023-work-in-slices.md.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from edge.hot.state import Route
 from edge.node.slices import Slices
@@ -16,6 +17,7 @@ from edge.routes.answers import Answer, Answers
 from edge.routes.invalidations import Invalidations
 from edge.routes.missed_topics import MissedTopics
 from wire.decoding import Unreadable
+from wire.links.roster import is_shard_owner
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control
 from wire.messages.nodes import Moved
@@ -48,6 +50,15 @@ class _Question:
         self.topics = topics  # none: a registration
         self.number = number  # of invalidations done when it was asked first
         self.retry_at = retry_at
+
+
+class _Probe(NamedTuple):
+    number: int
+    shard: int
+    then: Callable[[], None]
+
+
+NO_PROBE = _Probe(0, 0, lambda: None)
 
 
 class _Cached:
@@ -111,10 +122,7 @@ class RouteCache:
         self._void = Invalidations()
         self._misses = MissedTopics()
         self._questions: dict[int, _Question] = {}
-        self._probe: tuple[int, Callable[[], None]] = (
-            0,
-            lambda: None,
-        )  # number of a question that nobody keeps, and then
+        self._probe = NO_PROBE  # a question whose answer nobody keeps
         self._answered: set[_Question] = set()  # whose answers are being taken
         self._retained: dict[str, int] = {}  # topic -> retained writes under way that used its answer
         self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those
@@ -251,22 +259,25 @@ class RouteCache:
         """
         placement = self._map().shards[shard]
         number = self._next_number()
-        self._probe = (number, then)
+        self._probe = _Probe(number, shard, then)
         return self._tell(placement.owner, Resolve(number, shard, placement.epoch, [topic]))
 
-    def resolved(self, answer: Resolved) -> None:
+    def resolved(self, router: str, answer: Resolved) -> bool:
         """Take an owner's answers to the first topics; what it left out, or was invalidated meanwhile, is asked again.
+
+        Returns:
+            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
 
         Raises:
             Unreadable: They are answers to something else, or name destinations that are not there.
         """
         question = self._questions.get(answer.request)
-        if question is None and answer.request == self._probe[0]:
-            then = self._probe[1]
-            self._probe = (0, lambda: None)
-            then()
-        if question is None or not self._is_owned(question.shard, answer.shard_epoch):
-            return
+        if question is None:
+            return self._probed(router, answer)
+        if not is_shard_owner(self._map(), router, question.shard):
+            return False
+        if not self._is_owned(question.shard, answer.shard_epoch):
+            return True
         count, topics = len(answer.answers), question.topics
         if count > len(topics) or (topics and not count):
             raise Unreadable(f"{count} answers for {len(topics)} topics")
@@ -279,6 +290,16 @@ class RouteCache:
             self._misses.ask_at_once()  # these have waited
         self._answered.add(question)
         self._work.add(self._resolving(question, answer))
+        return True
+
+    def _probed(self, router: str, answer: Resolved) -> bool:
+        number, shard, then = self._probe
+        if answer.request == number:
+            if not is_shard_owner(self._map(), router, shard):
+                return False
+            self._probe = NO_PROBE
+            then()
+        return True
 
     def _resolving(self, question: _Question, answer: Resolved) -> Iterator[int]:
         shared: dict[int, Answer] = {}
@@ -443,11 +464,19 @@ class RouteCache:
                 question.number = -1  # void whatever it is answered
         self._void.sweep_ended()
 
-    def moved(self, answer: Moved, now: float) -> None:
-        """The router asked does not own the shard at that epoch: ask again soon, or when the map changes."""
+    def moved(self, router: str, answer: Moved, now: float) -> bool:
+        """The router asked does not own the shard at that epoch: ask again soon, or when the map changes.
+
+        Returns:
+            False: the map does not name this router as that owner, so it was not asked.
+        """
         question = self._questions.get(answer.request)
-        if question is not None:
-            question.retry_at = now + RETRY_S / 10
+        if question is None:
+            return True
+        if not is_shard_owner(self._map(), router, question.shard):
+            return False
+        question.retry_at = now + RETRY_S / 10
+        return True
 
     def tick(self, now: float) -> None:
         """Ask again what was not answered."""

@@ -13,7 +13,7 @@ from storage.incoming.requests import Requests
 from storage.incoming.session_orders import SESSION_VERBS, carry_out
 from storage.looks.operators import Operators
 from wire.links.allowed import RELAYED, TIER, fault_of, role_fault_of
-from wire.links.roster import Roster
+from wire.links.roster import Roster, is_shard_owner
 from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -95,10 +95,10 @@ class ControlMessages:
                 hosted.owners.wills.send_some()
         elif isinstance(message, RoutesAdded):
             hosted = self._partitions.reach(message.request >> 32)
-            if hosted is not None:
-                hosted.subscriptions.routes_added(message)
+            if hosted is not None and not hosted.subscriptions.routes_added(peer.node, message):
+                self._turn.refuse(peer, name_of(message), "placement")
         elif isinstance(message, Moved):
-            self._moved(message)
+            self._moved(peer, message)
         elif isinstance(message, Look | StartTrace | StopTrace):
             self._operators.take(peer, message)
         elif isinstance(message, RunningTrace):
@@ -133,15 +133,17 @@ class ControlMessages:
         if hosted is not None and hosted.partition.epoch == message.partition_epoch:
             hosted.claims_answered(message, peer.node, peer.incarnation)
 
-    def _moved(self, message: Moved) -> None:
+    def _moved(self, peer: PeerKey, message: Moved) -> None:
         """A shard's owner has another map than this node: ask it again soon, or when the map or the timer says so."""
         self._turn.count("moved")
         if message.request:
             hosted = self._partitions.reach(message.request >> 32)
-            if hosted is not None and hosted.serving:
-                hosted.subscriptions.ask_soon(message.request)
-        elif 0 <= message.number < len(self._lease.map.shards):
+            if hosted is not None and hosted.serving and not hosted.subscriptions.ask_soon(peer.node, message.request):
+                self._turn.refuse(peer, name_of(message), "placement")
+        elif is_shard_owner(self._lease.map, peer.node, message.number):
             self._reports.not_taken(message.number, self._turn.now)
+        else:
+            self._turn.count("answers_unknown")  # the shard has another owner since, which gets its own report
 
     def _kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
         hosted = self._partitions.reach(answer.request)

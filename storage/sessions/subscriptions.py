@@ -21,6 +21,7 @@ from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.rows import FilterRow, SubscriptionRow, pack
 from storage.state.timers import AskRoutesAgain
+from wire.links.roster import is_shard_owner
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
 from wire.messages.sessions import (
@@ -382,10 +383,20 @@ class Subscriptions:
             self._take(request)
         return 1 + len(names) // ROUTES_PER_STEP
 
-    def ask_soon(self, request: int) -> None:
-        """An AddRoutes was not taken, because two maps differ: send it again when they may not any more."""
-        if request in self._asked and self._ask_at[request] > self._partition.deadline_in(MOVED_AGAIN_S):
+    def ask_soon(self, router: str, request: int) -> bool:
+        """An AddRoutes was not taken, because two maps differ: send it again when they may not any more.
+
+        Returns:
+            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
+        """
+        asked = self._asked.get(request)
+        if asked is None:
+            return True
+        if not is_shard_owner(self._map(), router, asked.shard):
+            return False
+        if self._ask_at[request] > self._partition.deadline_in(MOVED_AGAIN_S):
             self._ask_in(request, MOVED_AGAIN_S)
+        return True
 
     def _ask_in(self, request: int, seconds: float) -> None:
         self._ask_at[request] = self._partition.deadline_in(seconds)
@@ -410,13 +421,20 @@ class Subscriptions:
         self._version += 1
         return sender_report(self._map(), partition.number, partition.epoch, self._version, self.members, shards)
 
-    def routes_added(self, answer: RoutesAdded) -> None:
-        """No edge holds a cached answer without these routes any more, as far as this shard is concerned."""
+    def routes_added(self, router: str, answer: RoutesAdded) -> bool:
+        """No edge holds a cached answer without these routes any more, as far as this shard is concerned.
+
+        Returns:
+            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
+        """
         asked = self._asked.get(answer.request)
         partition = self._partition
-        current = answer.sender_epoch == partition.epoch
-        if asked is None or not current or not is_of_owner(self._map(), asked.shard, answer):
-            return
+        if asked is None:
+            return True
+        if not is_shard_owner(self._map(), router, asked.shard):
+            return False
+        if answer.sender_epoch != partition.epoch or not is_of_owner(self._map(), asked.shard, answer):
+            return True
         answered = self._unanswered(answer.request)
         self._take(answer.request)
         standing = []
@@ -429,6 +447,7 @@ class Subscriptions:
                 standing.append(name)
                 partition.put(keys.filter_key(partition.number, name), pack(FilterRow(name)))
         self._answer_waiting(standing)
+        return True
 
     def _answer_waiting(self, settled: list[str]) -> None:
         """Answer each SUBSCRIBE that waited for nothing but these routes."""

@@ -176,7 +176,11 @@ class Edge:
     def renew(self, lease_s: float = 1000.0, leader: str = "r0", policy_epoch: int = 0) -> None:
         self.core.lease.router_up("r0", self.now, 1)
         self.core.lease.beat(self.now)
-        self.router(HeartbeatReply(1, self.now, lease_s, 1, leader, policy_epoch=policy_epoch))
+        if leader != "r0":  # r0 names the leader, which then gets a heartbeat of its own
+            self.router(HeartbeatReply(1, self.now, 0.0, 0, leader))
+            self.core.lease.router_up(leader, self.now, 1)
+            self.core.lease.beat(self.now)
+        self.router(HeartbeatReply(1, self.now, lease_s, 1, leader, policy_epoch=policy_epoch), node=leader)
         self.turn()
 
     def turn(self, seconds: float = 0.0) -> None:

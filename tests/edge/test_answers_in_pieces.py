@@ -31,7 +31,7 @@ def test_topics_left_out_of_an_answer_are_asked_for_again() -> None:
     (again,) = edge.take(Resolve)
     assert again.topics == question.topics[2:] and again.request != question.request
     with pytest.raises(Unreadable):
-        edge.core.cache.resolved(Resolved(again.request, again.shard_epoch, [], []))
+        edge.core.cache.resolved("r0", Resolved(again.request, again.shard_epoch, [], []))
     edge.router(Resolved(again.request, again.shard_epoch, [Destinations()], [0, 0]))
     edge.turn()
     assert found == ["a/1", "a/2", "a/3"]

@@ -25,6 +25,7 @@ from router.policy.policy_stream import PolicyStream
 from router.policy.user_answers import answers_to
 from tests.edge.edge_harness import Edge, Session, facts
 from tests.edge.rights.ruled import Vouched, principal
+from wire.messages.cluster_map import NodeEntry, NodeState
 from wire.messages.control import Control, decode_control
 from wire.messages.nodes import Registered
 from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
@@ -424,6 +425,7 @@ def test_what_nobody_asked_for_changes_nothing() -> None:
 def test_a_lagging_router_is_left_for_the_leader() -> None:
     """C7: a heartbeat's answer names a higher epoch than this router has told."""
     cluster = Cluster(ANN)
+    cluster.edge.register(NodeEntry("r1", "router", 1, "r1:1", state=NodeState.ACTIVE))
     cluster.core.policy.router_up("r1")
     cluster.machine.apply(BOB)
     for _ in range(3):

@@ -10,17 +10,20 @@ from mqtt.reasons import ReasonCode
 from tests.clients import packets
 from tests.edge.edge_harness import Edge, cluster_map, with_clients
 from tests.edge.session_answers import publishes, said
-from wire.messages.cluster_map import ClusterMap, ShardEntry
+from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
 from wire.messages.control import Control
+from wire.messages.hello import PeerKey
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import HeartbeatReply, Moved
 from wire.messages.routes import (
+    AddRoutes,
     Destinations,
     Invalidate,
     Invalidated,
     ReportRoutes,
     Resolve,
     Resolved,
+    RoutesAdded,
 )
 
 
@@ -278,3 +281,29 @@ def test_topics_in_use_stay_cached_during_a_flood_of_new_ones() -> None:
         publisher.publish(f"used/{number}", b"1", 1, number + 1)
     assert len(said(publisher, Puback)) == 8 and not edge.take(Resolve)
     assert len(edge.core.cache) == 64
+
+
+def test_answers_about_a_shard_are_its_owner_s_alone() -> None:
+    """NIST: protect. Another router of the same group names the request and the epoch: refused, and nothing changes."""
+    edge = Edge()
+    edge.register(NodeEntry("r1", "router", 1, "r1:1", state=NodeState.ACTIVE))
+    edge.core.peers._peer_of(PeerKey("r1", "router", 1))
+    publisher, subscriber = edge.client("p"), edge.client("s")
+    edge.held = {Resolve, AddRoutes}
+    publisher.publish("a/b", b"1", 1, 1)
+    subscriber.subscribe("c")
+    (question,), (asked,) = edge.take(Resolve), edge.take(AddRoutes)
+    resolved = Resolved(question.request, question.shard_epoch, [Destinations()], [0])
+    added = RoutesAdded(asked.request, asked.shard, asked.shard_epoch, asked.sender_epoch)
+    for forged in (resolved, added, Moved(question.request, "shard", question.shard, 1)):
+        edge.router(forged, node="r1")
+        edge.turn()
+    assert edge.core.counts["refused_placement"] == 3
+    assert said(publisher, Puback) == [] and subscriber.read() == []
+    edge.router(Moved(0, "shard", 0, 2), node="r1")
+    edge.turn(1.0)
+    assert edge.take(ReportRoutes) == [] and edge.core.counts["answers_unknown"] == 1
+    edge.router(resolved)
+    edge.router(added)
+    edge.turn()
+    assert said(publisher, Puback) and subscriber.read()

@@ -88,7 +88,7 @@ class _Barrier:
 def cached_answer_goes_before_suback() -> None:
     """The edge caches "nobody"; SUBACK may leave only when that answer is gone, and the next question finds it."""
     barrier = _Barrier()
-    barrier.cache.resolved(barrier.answer(barrier.ask()))
+    barrier.cache.resolved("r1", barrier.answer(barrier.ask()))
     assert len(barrier.cache) == 1
     (order,) = barrier.subscribe()
     assert isinstance(order, Invalidate), "the subscriber was answered before the cached answer was gone"
@@ -98,7 +98,7 @@ def cached_answer_goes_before_suback() -> None:
     assert isinstance(told, Invalidated)
     barrier.shard.invalidated("e1", told)
     assert [type(message) for _, message in barrier.shard.take_sends()] == [RoutesAdded]
-    barrier.cache.resolved(barrier.answer(barrier.ask()))
+    barrier.cache.resolved("r1", barrier.answer(barrier.ask()))
     assert barrier.routes[-1].partitions == (7,)
 
 
@@ -109,14 +109,14 @@ def answer_overtaken_by_its_invalidation_is_void() -> None:
     (order,) = barrier.subscribe()
     assert isinstance(order, Invalidate)
     barrier.cache.invalidate("r1", order, 1.0)
-    barrier.cache.resolved(answer)
+    barrier.cache.resolved("r1", answer)
     assert barrier.cache.answer(TOPIC) is None
 
 
 def invalidation_waits_for_retained_write() -> None:
     """A retained write left with the old answer: the subscriber may read the retained message only behind it."""
     barrier = _Barrier()
-    barrier.cache.resolved(barrier.answer(barrier.ask()))
+    barrier.cache.resolved("r1", barrier.answer(barrier.ask()))
     barrier.cache.retained_started(TOPIC)
     (order,) = barrier.subscribe()
     assert isinstance(order, Invalidate)

@@ -214,10 +214,10 @@ def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any, _now: f
     cache._tell(router, Invalidated(order.number, order.shard, order.shard_epoch))
 
 
-def _void_answers_are_kept(original: Any, cache: RouteCache, answer: Any) -> None:
+def _void_answers_are_kept(original: Any, cache: RouteCache, router: str, answer: Any) -> bool:
     for question in cache._questions.values():
         question.number = cache._void.done
-    original(cache, answer)
+    return bool(original(cache, router, answer))
 
 
 def _above_the_window(original: Any, window: OrderWindow) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.map.commands import PlacePartitions
+from router.map.commands import PlacePartitions, RegisterNode
 from storage.core import StorageCore
 from storage.hosting import placements
 from storage.state.durable_sessions import DurableSession
@@ -11,10 +11,14 @@ from storage.state.settings import PartitionSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
 from tests.simulation.storage_process import STORE_SETTINGS
 from tests.storage.requests import message
+from tests.storage.scripted_router import ROUTER
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.cluster_map import PartitionEntry
+from wire.messages.cluster_map import NodeEntry, PartitionEntry
+from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
+from wire.messages.hello import PeerKey
+from wire.messages.nodes import Moved
 from wire.messages.routes import RoutesAdded
 from wire.messages.sessions import (
     InboundRecorded,
@@ -424,3 +428,23 @@ def test_what_a_partition_counted_stays_with_the_node_that_counted_it() -> None:
         edge.open("alice")
         seen = dict(core.event_counts())
     assert seen["opened"] == 2
+
+
+def test_an_answer_of_a_router_that_does_not_own_the_shard_answers_nothing() -> None:
+    """NIST: protect. A router of the same group names the request and the epoch: it is refused."""
+    cluster, edge = with_edge()
+    alice = edge.open("alice")
+    cluster.router.routes_answered = False
+    other = PeerKey("r2", "router", 1)
+    assert not cluster.router.apply(RegisterNode(NodeEntry(other.node, other.tier, other.incarnation, "r2:1"), True))
+    cluster.settle()
+    request = edge.subscribe(alice, "a/#")
+    asked = next(asked for asked in cluster.router.added if asked.request)
+    owner = cluster.map.shards[asked.shard].owner
+    sender = other if owner == ROUTER else cluster.router.key
+    forged = RoutesAdded(asked.request, asked.shard, asked.shard_epoch, asked.sender_epoch)
+    for answer in (forged, Moved(asked.request, "shard", asked.shard, 9)):
+        cluster.send(sender, "s1", FrameKind.CONTROL, encode_control(answer))
+    cluster.settle()
+    assert request in edge.asked
+    assert cluster.nodes["s1"].core.counts["refused_placement"] == 2

@@ -43,7 +43,8 @@ class Owners:
 
     def answer(self, message: AddRoutes) -> None:
         """The owner has the routes."""
-        self.registrar.added(RoutesAdded(message.request, message.shard, message.shard_epoch, 7))
+        answer = RoutesAdded(message.request, message.shard, message.shard_epoch, 7)
+        assert self.registrar.added(self.map.shards[message.shard].owner, answer)
 
     def serve(self, *owners: str) -> int:
         """Answer everything until nothing is asked; return the most routes that one owner had to answer."""
@@ -137,8 +138,22 @@ def test_an_answer_about_a_shard_that_is_none_or_another_changes_nothing(shard: 
     owners = Owners()
     owners.registrar.hold(["a/b"], 0.0)
     (asked,) = owners.adds("r0") + owners.adds("r1")
-    owners.registrar.added(RoutesAdded(asked.request, shard, 1, 7))
-    owners.registrar.added(RoutesAdded(asked.request, (asked.shard + 2) % SHARDS, 1, 7))
+    owner = owners.map.shards[asked.shard].owner
+    owners.registrar.added(owner, RoutesAdded(asked.request, shard, 1, 7))
+    owners.registrar.added(owner, RoutesAdded(asked.request, (asked.shard + 2) % SHARDS, 1, 7))
     assert not owners.registrar.stands("a/b") and owners.registrar.waits
     owners.answer(asked)
+    assert owners.registrar.stands("a/b")
+
+
+def test_an_answer_of_a_router_that_does_not_own_the_shard_changes_nothing() -> None:
+    """NIST: protect. It names the request and the epoch of the shard, and it is a router of the same group."""
+    owners = Owners()
+    owners.registrar.hold(["a/b"], 0.0)
+    (asked,) = owners.adds("r0") + owners.adds("r1")
+    owner = owners.map.shards[asked.shard].owner
+    answer = RoutesAdded(asked.request, asked.shard, asked.shard_epoch, 7)
+    assert not owners.registrar.added("r1" if owner == "r0" else "r0", answer)
+    assert not owners.registrar.stands("a/b") and owners.registrar.waits
+    assert owners.registrar.added(owner, answer)
     assert owners.registrar.stands("a/b")

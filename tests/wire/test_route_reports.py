@@ -77,7 +77,7 @@ class Sender:
                 shard.go_on(100)
             self.answers += [one for _, one in shard.take_sends() if isinstance(one, RoutesAdded)]
         while self.answers and self.rng.random() < 0.9:
-            self.registrar.added(self.answers.popleft())
+            self.registrar.added("r", self.answers.popleft())
 
     def settle(self) -> None:
         """Let everything come to its end."""
@@ -194,7 +194,7 @@ def test_an_answer_about_another_shard_is_no_answer() -> None:
     sender.registrar.hold(["a/1"], 0.0)
     order = next(message for message in sender.link if isinstance(message, AddRoutes))
     for shard in ((order.shard + 1) % SHARDS, 60_000):
-        sender.registrar.added(RoutesAdded(order.request, shard, 1, 7))
+        sender.registrar.added("r", RoutesAdded(order.request, shard, 1, 7))
     assert not sender.standing
-    sender.registrar.added(RoutesAdded(order.request, order.shard, 1, 7))
+    sender.registrar.added("r", RoutesAdded(order.request, order.shard, 1, 7))
     assert sender.standing == {"a/1"}

@@ -66,6 +66,7 @@ class Rule(enum.Enum):
     PRIMARY = "the node that the receiver's map names as primary of the partition"
     OWNER = "the edge whose connection owns the session"
     ASKED = "a node that this very question was sent to"
+    SHARD_OWNER = "the router that was asked, which the receiver's map names as owner of the question's shard"
 
 
 class Sender(enum.Enum):
@@ -104,19 +105,19 @@ CELLS: dict[type, Cell] = {
     nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_INCARNATION, Sender.CERTIFIED),
     nodes.Drain: _cell(_NODES, "router", sender=Sender.CERTIFIED),  # of the link's incarnation: it names no other
     nodes.Leave: _cell(_NODES, "router", sender=Sender.CERTIFIED),
-    nodes.HeartbeatReply: _cell("router", _NODES),
+    nodes.HeartbeatReply: _cell("router", _NODES, Rule.ASKED),  # leases and epochs: as the leader
     nodes.FollowMap: _cell("edge storage gateway operator", "router", sender=Sender.CERTIFIED),
     nodes.MapPage: _cell("router", "edge storage gateway operator"),
     nodes.MapStep: _cell("router", "edge storage gateway operator"),
     nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
     nodes.Changed: _cell("router", "edge storage"),
     routes.Resolve: _cell("edge", "router"),
-    routes.Resolved: _cell("router", "edge"),
+    routes.Resolved: _cell("router", "edge", Rule.SHARD_OWNER),
     routes.AddRoutes: _cell("edge storage", "router", Rule.ROUTES),
-    routes.RoutesAdded: _cell("router", "edge storage"),
+    routes.RoutesAdded: _cell("router", "edge storage", Rule.SHARD_OWNER),
     routes.RemoveRoutes: _cell("edge storage", "router", Rule.ROUTES),
     routes.ReportRoutes: _cell("edge storage", "router", Rule.ROUTES),
-    routes.Invalidate: _cell("router", "edge"),
+    routes.Invalidate: _cell("router", "edge"),  # a former owner's too: to drop an answer is always safe
     routes.Invalidated: _cell("edge", "router"),
     nodes.Moved: Cell(
         frozenset({(TIER_ROUTER, TIER_EDGE), (TIER_ROUTER, TIER_STORAGE), (TIER_STORAGE, TIER_EDGE)}),
@@ -168,12 +169,12 @@ CELLS: dict[type, Cell] = {
     looks.StartTrace: _cell("operator", "edge storage"),
     looks.StopTrace: _cell("operator", "edge storage"),
     policy.FollowPolicy: _cell("edge", "router"),
-    policy.PolicyPaged: _cell("router", "edge"),
-    policy.PolicyStepped: _cell("router", "edge"),
+    policy.PolicyPaged: _cell("router", "edge", Rule.ASKED),
+    policy.PolicyStepped: _cell("router", "edge", Rule.ASKED),
     policy.AskCredentials: _cell("edge", "router"),
     policy.AskUsers: _cell("edge", "router"),
     policy.Users: _cell("router", "edge"),
-    orders.OrderNode: _cell("router", _NODES),
+    orders.OrderNode: _cell("router", _NODES),  # by each router that an operator may ask
     orders.NodeOrdered: _cell(_NODES, "router"),
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_ROUTER, PeerKey
 
-__all__ = ["Roster", "is_router"]
+__all__ = ["Roster", "is_router", "is_shard_owner"]
 
 
 class Roster:
@@ -58,6 +58,11 @@ class Roster:
         if self._group is None:
             return is_router(self._map(), peer)
         return peer.tier == TIER_ROUTER and peer.node in self._group()
+
+
+def is_shard_owner(cluster_map: ClusterMap, router: str, shard: int) -> bool:
+    """Return whether a map names a router as the owner of a shard; False for a shard that the map does not have."""
+    return shard < len(cluster_map.shards) and cluster_map.shards[shard].owner == router
 
 
 def is_router(cluster_map: ClusterMap, peer: PeerKey) -> bool:

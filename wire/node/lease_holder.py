@@ -349,7 +349,7 @@ class LeaseHolder:
         if isinstance(message, MapPage | MapStep):
             return node == self.following
         if isinstance(message, HeartbeatReply):
-            return self._beat_of(node, message) is not None
+            return self._beat_of(node, message) is not None and (message.leader == node or _is_referral(message))
         return node in self._asked
 
     def _page(self, now: float, page: MapPage) -> None:
@@ -490,3 +490,9 @@ class LeaseHolder:
             self.follow_again(now)
         self._on_map(self.map)
         self.next_beat = now  # acknowledge at once
+
+
+def _is_referral(reply: HeartbeatReply) -> bool:
+    """Return whether a reply only names the leader: leases, epochs and reloads are the leader's own to give."""
+    gives = reply.lease_s or reply.settled_epoch or reply.map_epoch or reply.policy_epoch
+    return not (gives or reply.reload_map or reply.reload_policy)

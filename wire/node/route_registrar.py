@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import islice
 
 from mqtt.topics import parse_shared
+from wire.links.roster import is_shard_owner
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control
 from wire.messages.pieces import pieces
@@ -396,12 +397,19 @@ class RouteRegistrar:
         self._version += 1
         return sender_report(self._map(), self._partition, self._sender_epoch, self._version, self._holders, shards)
 
-    def added(self, answer: RoutesAdded) -> None:
-        """An owner says that no edge holds a cached answer without these routes any more."""
+    def added(self, router: str, answer: RoutesAdded) -> bool:
+        """Take an owner's answer: no edge holds a cached answer without these routes any more.
+
+        Returns:
+            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
+        """
         asked = self._asked.get(answer.request)
-        current = answer.sender_epoch == self._sender_epoch
-        if asked is None or not current or not is_of_owner(self._map(), asked.shard, answer):
-            return
+        if asked is None:
+            return True
+        if not is_shard_owner(self._map(), router, asked.shard):
+            return False
+        if answer.sender_epoch != self._sender_epoch or not is_of_owner(self._map(), asked.shard, answer):
+            return True
         answered = self._wanted(answer.request)
         self._take(answer.request)
         standing = []
@@ -415,3 +423,4 @@ class RouteRegistrar:
         self._send_more(asked.owner, self._now)
         if standing:
             self._on_standing(standing)
+        return True
