@@ -134,6 +134,9 @@ EVENTS: dict[str, Event] = {
     "map.of_another_log": Event(
         ERROR, "this node's map of epoch {epoch} is no state of the routers' log: starting again"
     ),
+    "map.routers_replaced": Event(
+        WARNING, "no router of the map is linked: whole maps of {routers}, who answers at node.seeds, are read as well"
+    ),
     "map.read_again": Event(WARNING, "the map is read again from its first page: {why}"),
     "map.read_anew": Event(WARNING, "the map is read anew: {why}"),
     "message.refused": Event(WARNING, "refused {what} of {tier} {peer}: {reason}{more}"),

@@ -206,6 +206,8 @@ class NodeMessages:
         peer = self._node.peer_of(node)
         if peer is not None:
             self._links.violated(peer, name_of(message), "placement")
+        else:
+            self._node.count("refused_placement")
 
     def _shard_moved(self, node: str, message: Moved) -> None:
         if message.request:

@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +31,9 @@ from membership.node_gossip import NodeGossip
 from mqtt.packets import Connect
 from wire.clock import boot_time
 from wire.decoding import Unreadable
+from wire.links.allowed import ROLE
 from wire.links.hub import LinkHub
+from wire.links.refusals import Refusals
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
@@ -106,12 +109,19 @@ class BalanceService:
             process.identity,
             process.contexts,
             on_frame=self._on_frame,
-            on_up=lambda peer: self._follower.router_up(boot_time(), peer.node),
+            on_up=lambda peer: self._follower.router_up(boot_time(), peer),
             on_down=lambda peer: self._follower.router_down(boot_time(), peer.node),
             on_reset=lambda peer: self._follower.router_down(boot_time(), peer.node),
             rng=rng,
         )
-        self._follower = MapFollower(self._send, self._moved, process.folder.cluster_id)
+        self._map_refused: Counter[str] = Counter()
+        refusals = Refusals(lambda reason: self._map_refused.update((reason.removeprefix("refused_"),)))
+        self._follower = MapFollower(
+            self._send,
+            self._moved,
+            process.folder.cluster_id,
+            lambda now, peer, what: refusals.refuse(now, peer, what, ROLE),
+        )
         self._gossip = NodeGossip(process, config.membership)
         self._certificates: dict[str, BalancerCertificates] = {}  # of listeners that end TLS
         bounds = POOLS["balancer_arrivals"]
@@ -353,8 +363,14 @@ class BalanceService:
         )
         metrics.gauge(
             "balancer_map_age_seconds",
-            "Seconds since a router told the map; 0 while one is linked.",
+            "Seconds since a router of the map was linked; 0 while one is.",
             lambda: min(1e9, self._follower.age_s(boot_time())),
+        )
+        metrics.counter(
+            "balancer_map_refused_total",
+            "Messages about the map that were refused, by reason.",
+            lambda: {(reason,): float(count) for reason, count in self._map_refused.items()},
+            ("reason",),
         )
         metrics.gauge(
             "balancer_candidates",

@@ -12,7 +12,6 @@ from tests.edge.edge_harness import Edge, cluster_map, with_clients
 from tests.edge.session_answers import publishes, said
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, ShardEntry
 from wire.messages.control import Control
-from wire.messages.hello import PeerKey
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import HeartbeatReply, Moved
 from wire.messages.routes import (
@@ -287,7 +286,6 @@ def test_answers_about_a_shard_are_its_owner_s_alone() -> None:
     """NIST: protect. Another router of the same group names the request and the epoch: refused, and nothing changes."""
     edge = Edge()
     edge.register(NodeEntry("r1", "router", 1, "r1:1", state=NodeState.ACTIVE))
-    edge.core.peers._peer_of(PeerKey("r1", "router", 1))
     publisher, subscriber = edge.client("p"), edge.client("s")
     edge.held = {Resolve, AddRoutes}
     publisher.publish("a/b", b"1", 1, 1)

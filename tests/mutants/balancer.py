@@ -7,6 +7,7 @@ from tests.gateways.balancer import test_directory as _D
 from tests.gateways.balancer import test_following as _F
 from tests.mutants.seeded import SeededBug
 from tests.simulation import test_balancer_schedules as _S
+from wire.messages.hello import PeerKey
 
 __all__ = ["BALANCER"]
 
@@ -17,9 +18,13 @@ def _believe(self: Edge, _now: float, clients: int) -> None:
     self.clients = clients
 
 
-def _follow_one(self: MapFollower, now: float, router: str) -> None:
+def _follow_one(self: MapFollower, now: float, router: PeerKey) -> None:
     if not self._routers:
         ROUTER_UP(self, now, router)
+
+
+def _believe_all(_self: MapFollower, _router: object) -> bool:
+    return True
 
 
 BALANCER: tuple[SeededBug, ...] = (
@@ -36,6 +41,13 @@ BALANCER: tuple[SeededBug, ...] = (
         lambda patch: patch.setattr(MapFollower, "router_up", _follow_one),
         _F.test_the_first_router_that_tells_a_step_makes_it,
         "test_the_first_router_that_tells_a_step_makes_it",
+    ),
+    SeededBug(
+        "each router that answers is believed",
+        "gateways/balancer/following.py MapFollower._is_believed",
+        lambda patch: patch.setattr(MapFollower, "_is_believed", _believe_all),
+        _F.test_a_router_that_the_map_does_not_have_is_refused,
+        "test_a_router_that_the_map_does_not_have_is_refused",
     ),
     SeededBug(
         "old news undo picks",

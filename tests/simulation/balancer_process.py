@@ -71,7 +71,7 @@ class BalancerProcess(LinkProcess):
 
     def on_up(self, peer: PeerKey) -> None:
         """Follow one router more."""
-        self.follower.router_up(self.clock(), peer.node)
+        self.follower.router_up(self.clock(), peer)
 
     def on_down(self, peer: PeerKey) -> None:
         """Follow one less."""

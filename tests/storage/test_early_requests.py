@@ -184,7 +184,7 @@ def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -
     cluster, publisher, alice, (primary, backup) = pair()
     core = cluster.nodes[backup].core
     cluster.run(1.0)
-    epoch, before = cluster.map.epoch, core.lease._beats[ROUTER][-1].sent_at
+    epoch, before = cluster.map.epoch, core.lease.newest_at
     cluster.silence(backup)
     cluster.kill(primary)
     cluster.step()

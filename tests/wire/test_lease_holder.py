@@ -33,7 +33,6 @@ class Node:
         """Have a router answer what it was asked; a heartbeat is sent before its answer comes."""
         beats = [said.sent_at for to, said in self.sent if to == router and isinstance(said, Heartbeat)]
         if isinstance(message, HeartbeatReply) and message.sent_at not in beats:
-            self.holder.next_beat = message.sent_at
             self.holder.beat(message.sent_at)
         self.holder.handle(now, router, message)
 

@@ -110,7 +110,7 @@ class LeaseHolder:
         self._page_by = float("inf")  # then a page that was asked for is lost
         self._request = 0
         self._told_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
-        self.next_beat = float("-inf")  # when the next heartbeat is due
+        self._next_beat = float("-inf")  # when the next heartbeat is due
         self._next_try = float("-inf")
         self._last_grant = float("-inf")
         self._behind_since = float("inf")
@@ -138,7 +138,7 @@ class LeaseHolder:
         if self.following == node:
             self.follow_again(now)
         self._next_try = now
-        self.next_beat = min(self.next_beat, now)
+        self._next_beat = min(self._next_beat, now)
 
     def router_down(self, node: str) -> None:
         """The link to a router is gone."""
@@ -185,7 +185,7 @@ class LeaseHolder:
     def next_deadline(self) -> float:
         """Return when ``beat`` wants to be called next."""
         if self._registered:
-            return min(self.next_beat, self._next_stop, self._next_try, self._page_by)
+            return min(self._next_beat, self._next_stop, self._next_try, self._page_by)
         return min(self._next_try, self._page_by)
 
     # --- the policy
@@ -196,7 +196,7 @@ class LeaseHolder:
         self.policy_received, self.policy_digest = received, digest
         if in_force > self.policy_epoch:
             self.policy_epoch = in_force
-            self.next_beat = min(self.next_beat, now)
+            self._next_beat = min(self._next_beat, now)
 
     def policy_contradicted(self, received: int, digest: bytes) -> None:
         """Another policy took the place of one that was no state of the log: nothing of that one was in force."""
@@ -238,7 +238,7 @@ class LeaseHolder:
         """Register, follow and renew as far as it is due; call from the loop that does the node's work."""
         if self.ended or not self.linked:
             self._look_if_stranded(now)
-            self.next_beat = self._next_try = now + RETRY_S
+            self._next_beat = self._next_try = now + RETRY_S
             self._page_by = float("inf")
             self._next_stop = max(self._next_stop, self._next_try)
             return
@@ -258,7 +258,7 @@ class LeaseHolder:
                     self.following = ""
         if self._registered and now >= self._next_stop:
             self._say_stop(now)
-        if self._registered and now >= self.next_beat:
+        if self._registered and now >= self._next_beat:
             self._heartbeat(now)
         if self._registered and (self.following or not self._follows):
             self._next_try = now + 10 * RETRY_S
@@ -283,7 +283,7 @@ class LeaseHolder:
             # the former one may not be known to be dead: ask every router rather than the one that others point to.
             for router in self.linked:
                 self._send_beat(router, beat)
-            self.next_beat = now + SEEKING_S
+            self._next_beat = now + SEEKING_S
             return
         router = self._router()
         if self._told_sizes != (router, self.sizes):
@@ -291,10 +291,10 @@ class LeaseHolder:
             beat.sizes = self._told_sizes[1]
         self._send_beat(router, beat)
         if self.settled_epoch < self.map.epoch:
-            self.next_beat = now + SETTLING_S
+            self._next_beat = now + SETTLING_S
         else:  # with whatever else is due in this process
             period_s = self.map.lease_s / HEARTBEATS_PER_LEASE
-            self.next_beat = next_moment(now, period_s, tier_phase(self.entry.tier))
+            self._next_beat = next_moment(now, period_s, tier_phase(self.entry.tier))
 
     def _router(self) -> str:
         """Return the leader if its link stands, else the connected routers in turn."""
@@ -328,7 +328,7 @@ class LeaseHolder:
         elif isinstance(message, Registered):
             if message.incarnation == self.entry.incarnation:  # not a former incarnation's, whose answer came late
                 self._registered = True
-                self.next_beat = now
+                self._next_beat = now
                 self.policy_floor = max(self.policy_floor, message.policy_epoch)
         elif isinstance(message, Refused):
             self._refused(message)
@@ -489,7 +489,7 @@ class LeaseHolder:
         if self.following and not self._is_believed(self.following):  # it tells of others, and was not let in yet
             self.follow_again(now)
         self._on_map(self.map)
-        self.next_beat = now  # acknowledge at once
+        self._next_beat = now  # acknowledge at once
 
 
 def _is_referral(reply: HeartbeatReply) -> bool:

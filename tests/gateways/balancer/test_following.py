@@ -3,23 +3,37 @@
 from gateways.balancer.following import MapFollower
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
+from wire.messages.hello import PeerKey
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import FollowMap, MapStep, Moved
 
+OURS, THEIRS = "0" * 31 + "1", "0" * 31 + "2"
+
 
 def entry(node: str) -> NodeEntry:
-    return NodeEntry(node, "edge", 1, "h:1", state=NodeState.ACTIVE)
+    return NodeEntry(node, "router" if node[0] == "r" else "edge", 1, "h:1", state=NodeState.ACTIVE)
 
 
-def of(*nodes: str, epoch: int) -> ClusterMap:
-    return ClusterMap("c", epoch, nodes={node: entry(node) for node in nodes})
+def of(*nodes: str, epoch: int, cluster_id: str = "") -> ClusterMap:
+    """Return a map; a node whose name begins with r is a router."""
+    return ClusterMap("c", epoch, nodes={node: entry(node) for node in nodes}, cluster_id=cluster_id)
 
 
 class Following:
     def __init__(self) -> None:
         self.sent: list[tuple[str, FollowMap]] = []
         self.seen: list[int] = []
-        self.follower = MapFollower(self._send, lambda cluster_map: self.seen.append(cluster_map.epoch))
+        self.refused: list[tuple[str, str]] = []
+        self.follower = MapFollower(
+            self._send, lambda cluster_map: self.seen.append(cluster_map.epoch), refuse=self._refuse
+        )
+
+    def up(self, now: float, router: str, incarnation: int = 1) -> None:
+        self.follower.router_up(now, PeerKey(router, "router", incarnation))
+
+    def _refuse(self, now: float, peer: PeerKey, what: str) -> None:
+        del now
+        self.refused.append((peer.node, what))
 
     def _send(self, router: str, message: Control) -> bool:
         assert isinstance(message, FollowMap)
@@ -39,7 +53,7 @@ def test_the_first_router_that_tells_a_step_makes_it() -> None:
     f = Following()
     assert f.follower.age_s(5.0) == float("inf")
     for router in ("r1", "r2"):
-        f.follower.router_up(1.0, router)
+        f.up(1.0, router)
     assert [(router, asked.epoch) for router, asked in f.sent] == [("r1", 0), ("r2", 0)]
     f.tell(1.0, "r1", of("e1", epoch=4))
     f.tell(1.0, "r2", of(epoch=3))
@@ -53,7 +67,7 @@ def test_the_first_router_that_tells_a_step_makes_it() -> None:
 
 def test_a_missing_step_and_a_lost_page_are_asked_for_again() -> None:
     f = Following()
-    f.follower.router_up(1.0, "r1")
+    f.up(1.0, "r1")
     f.follower.tick(2.9)
     assert len(f.sent) == 1
     f.follower.tick(3.0)
@@ -68,11 +82,75 @@ def test_a_missing_step_and_a_lost_page_are_asked_for_again() -> None:
 
 def test_without_routers_the_last_map_stays_and_gets_old() -> None:
     f = Following()
-    f.follower.router_up(1.0, "r1")
+    f.up(1.0, "r1")
     f.tell(1.0, "r1", of("e1", epoch=4))
     f.follower.router_down(10.0, "r1")
     f.step(11.0, "r1", 5, "e2")  # a frame of before
     assert f.follower.age_s(15.0) == 5.0 and set(f.follower.map.nodes) == {"e1"}
-    f.follower.router_up(20.0, "r2")
+    f.up(20.0, "r2")
     f.tell(20.0, "r2", of("e1", epoch=4))
     assert f.follower.age_s(20.0) == 0.0 and f.seen == [4]
+
+
+def test_a_router_that_the_map_does_not_have_is_refused() -> None:
+    """NIST: protect. A certificate of tier router at a seed's address says nothing of the map, page or step."""
+    f = Following()
+    for router in ("r1", "r9"):
+        f.up(1.0, router)
+    f.tell(1.0, "r1", of("r1", "e1", epoch=4))
+    f.tell(1.1, "r9", of("r9", "e9", epoch=9))
+    f.step(1.2, "r9", 5, "e9")
+    assert f.seen == [4] and set(f.follower.map.nodes) == {"r1", "e1"}
+    assert f.refused == [("r9", "MapPage"), ("r9", "MapStep")]
+    f.step(1.3, "r1", 5, "r9")
+    assert f.follower.map.epoch == 5
+    f.step(1.4, "r9", 6, "e2")
+    assert f.seen == [4, 5, 6], "the map has it now"
+
+
+def test_a_former_incarnation_of_a_router_is_refused() -> None:
+    f = Following()
+    f.up(1.0, "r1")
+    f.tell(1.0, "r1", of("r1", epoch=4))
+    f.up(2.0, "r1", incarnation=0)
+    f.tell(2.0, "r1", of("r1", "e9", epoch=5))
+    assert f.seen == [4] and f.refused == [("r1", "MapPage")]
+    f.up(3.0, "r1", incarnation=2)  # it has started again
+    f.tell(3.0, "r1", of("r1", "e1", epoch=5))
+    assert f.seen == [4, 5]
+
+
+def test_a_step_that_does_not_fit_makes_nobody_else_believed() -> None:
+    """The map is read anew from its routers, and what it said about them holds meanwhile."""
+    f = Following()
+    for router in ("r1", "r9"):
+        f.up(1.0, router)
+    f.tell(1.0, "r1", of("r1", "e1", epoch=4))
+    f.follower.handle(1.1, "r1", MapStep(MapDelta(5, (entry("e2"),), before=b"another state")))
+    assert f.sent[-1] == ("r1", FollowMap(4))
+    f.tell(1.2, "r9", of("r9", epoch=9))
+    f.tell(1.3, "r1", of("r1", "e1", "e3", epoch=4))
+    assert f.seen == [4, 4] and "e3" in f.follower.map.nodes
+
+
+def test_when_all_routers_were_replaced_a_later_map_of_the_cluster_is_taken() -> None:
+    """After 10 s without a router of the map; an older one, one of another cluster, and a step are not."""
+    f = Following()
+    f.up(1.0, "r1")
+    f.tell(1.0, "r1", of("r1", "e1", epoch=4, cluster_id=OURS))
+    f.follower.router_down(10.0, "r1")
+    f.up(11.0, "r9")
+    f.tell(19.9, "r9", of("r9", "e9", epoch=9, cluster_id=OURS))
+    assert f.seen == [4] and f.refused == [("r9", "MapPage")]
+    f.follower.tick(20.0)
+    assert f.sent[-1] == ("r9", FollowMap(4))
+    f.tell(20.1, "r9", of("r9", "e9", epoch=4, cluster_id=OURS))
+    f.step(20.2, "r9", 5, "e9")
+    f.follower.tick(22.2)
+    f.tell(22.3, "r9", of("r9", "e9", epoch=9, cluster_id=THEIRS))
+    assert f.seen == [4] and f.follower.age_s(23.0) == 13.0
+    f.follower.tick(24.4)
+    f.tell(24.5, "r9", of("r9", "e9", epoch=9, cluster_id=OURS))
+    assert f.seen == [4, 9] and f.follower.age_s(24.5) == 0.0
+    f.step(24.6, "r9", 10, "e8")
+    assert f.seen == [4, 9, 10]
