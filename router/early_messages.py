@@ -5,7 +5,7 @@ out what an unregistered holder of a certificate says, nor drop what a registere
 docs/protocol.md rule 1.12.
 """
 
-from collections import deque
+from collections import Counter, deque
 from typing import NamedTuple
 
 from wire.messages.control import Control
@@ -14,7 +14,8 @@ from wire.messages.hello import PeerKey
 __all__ = ["EarlyMessages"]
 
 EARLY_S = 8.0  # four leases: longer than the map of a router with a lease lags behind
-PEER_MAX = 2_000  # messages of one incarnation
+NAME_MAX = 2_000  # messages of all incarnations of one node: one certificate has one name, and as many as it likes
+NAME_BYTES_MAX = 4 * 1024 * 1024
 EARLY_MAX = 10_000  # of all together
 EARLY_BYTES_MAX = 16 * 1024 * 1024
 
@@ -32,6 +33,8 @@ class EarlyMessages:
         self._waiting: dict[PeerKey, deque[_Early]] = {}
         self._count = 0
         self._bytes = 0
+        self._counts: Counter[str] = Counter()  # by name; one certificate has one tier too
+        self._octets: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return self._count
@@ -41,19 +44,19 @@ class EarlyMessages:
         return list(self._waiting)
 
     def keep(self, now: float, peer: PeerKey, message: Control, octets: int) -> bool:
-        """Keep a message behind the others of its sender; False if there is no room."""
-        waiting = self._waiting.get(peer, ())
-        if len(waiting) >= PEER_MAX or self._count >= EARLY_MAX or self._bytes + octets > EARLY_BYTES_MAX:
+        """Keep a message behind the others of its sender; False if there is no room, or its name has its share."""
+        if self._counts[peer.node] >= NAME_MAX or self._octets[peer.node] + octets > NAME_BYTES_MAX:
+            return False
+        if self._count >= EARLY_MAX or self._bytes + octets > EARLY_BYTES_MAX:
             return False
         self._waiting.setdefault(peer, deque()).append(_Early(now, message, octets))
-        self._count += 1
-        self._bytes += octets
+        self._add(peer.node, 1, octets)
         return True
 
     def take(self, peer: PeerKey) -> list[Control]:
         """Return, in order, what waits of an incarnation."""
         taken = self._waiting.pop(peer, ())
-        self._gone(taken)
+        self._add(peer.node, -len(taken), -sum(each.octets for each in taken))
         return [each.message for each in taken]
 
     def take_late(self, now: float) -> list[tuple[PeerKey, Control]]:
@@ -62,12 +65,16 @@ class EarlyMessages:
         for peer in list(self._waiting):
             waiting = self._waiting[peer]
             while waiting and now - waiting[0].since > EARLY_S:
-                self._gone([waiting[0]])
+                self._add(peer.node, -1, -waiting[0].octets)
                 late.append((peer, waiting.popleft().message))
             if not waiting:
                 del self._waiting[peer]
         return late
 
-    def _gone(self, messages: "deque[_Early] | list[_Early] | tuple[()]") -> None:
-        self._count -= len(messages)
-        self._bytes -= sum(each.octets for each in messages)
+    def _add(self, name: str, count: int, octets: int) -> None:
+        self._count += count
+        self._bytes += octets
+        self._counts[name] += count
+        self._octets[name] += octets
+        if not self._counts[name]:
+            del self._counts[name], self._octets[name]

@@ -50,6 +50,7 @@ class FrameGate:
         except Unreadable as error:
             self.unreadable(peer, error)
             return
+        octets = len(event.payload) // max(1, len(messages))
         for message in messages:
             fault = fault_of(peer, TIER_ROUTER, message)
             if fault:
@@ -61,7 +62,7 @@ class FrameGate:
                 yield message
             elif self._roster.is_over(peer):
                 self._count("frames_of_dead")  # sent before it knew
-            elif peer.tier == TIER_ROUTER or not self._early.keep(now, peer, message, len(event.payload)):
+            elif peer.tier == TIER_ROUTER or not self._early.keep(now, peer, message, octets):
                 self._refusals.refuse(now, peer, name_of(message), role_fault)
 
     def registered(self, now: float) -> Iterator[tuple[PeerKey, Control]]:

@@ -10,7 +10,7 @@ Rules: docs/protocol.md sections 2 and 12.
 | no map | every dialled router is asked | a whole map: following |
 | following | routers of the map are asked, messages of others are refused | no router of the map is linked: alone |
 | alone | the last map; messages of other routers are refused | a router of the map: following; STRANDED_S: stranded |
-| stranded | whole maps of other dialled routers are read, no steps | one that is later, or a router of the map: following |
+| stranded | whole maps of other dialled routers are read, no steps | a later one, or a router of the map: following |
 """
 
 import logging

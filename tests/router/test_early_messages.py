@@ -2,13 +2,16 @@
 
 import pytest
 
-from router.early_messages import EARLY_S, PEER_MAX, EarlyMessages
+from router.early_messages import EARLY_S, NAME_BYTES_MAX, NAME_MAX, EarlyMessages
 from router.map.commands import DeclareDead
 from tests.router.test_schedules_routes import Router
+from wire.messages.control import Control, encode_control, join_controls
+from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import FollowMap, MapPage, Relay
 from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, Users
 from wire.messages.routes import AddRoutes, Resolve, Resolved, RouteEntry
+from wire.node.events import FrameArrived
 
 EDGE = PeerKey("e9", "edge", 7)
 ASKED = [FollowPolicy(0), AskCredentials(1, "ann"), AskUsers(2, ["ann"]), Resolve(3, 0, 1, ["t"])]
@@ -65,16 +68,43 @@ def test_a_registered_edge_follows_the_policy() -> None:
     assert [type(answer) for answer in Router("e1").tell("e1", FollowPolicy(0))] == [PolicyPaged]
 
 
-def test_one_incarnation_cannot_fill_the_room() -> None:
-    """NIST: protect. A thief with a certificate sends what it likes: bounded, and others still wait in their order."""
+def test_one_certificate_cannot_fill_the_room_by_any_number_of_incarnations() -> None:
+    """NIST: protect. Five incarnations of one name took all places, so that nodes that register had none."""
     early = EarlyMessages()
-    kept = [early.keep(0.0, EDGE, Resolve(number, 0, 1, ["t"]), 100) for number in range(PEER_MAX + 10)]
-    assert kept == [True] * PEER_MAX + [False] * 10
+    lives = [PeerKey("e9", "edge", life) for life in range(1, 6)]
+    kept = [early.keep(0.0, life, Resolve(at, 0, 1, ["t"]), 100) for life in lives for at in range(NAME_MAX // 5 + 2)]
+    assert kept == [True] * NAME_MAX + [False] * 10
     other = PeerKey("e8", "edge", 1)
-    assert early.keep(1.0, other, FollowPolicy(0), 10) and not early.keep(1.0, other, FollowPolicy(0), 1 << 30)
-    assert early.peers() == [EDGE, other]
-    assert len(early.take_late(EARLY_S + 0.5)) == PEER_MAX
+    assert early.keep(1.0, other, FollowPolicy(0), 10)
+    assert not early.keep(1.0, other, FollowPolicy(0), NAME_BYTES_MAX)
+    assert early.peers() == [*lives, other]
+    assert len(early.take_late(EARLY_S + 0.5)) == NAME_MAX
+    assert early.keep(9.0, lives[0], FollowPolicy(0), 10) and early.take(lives[0]) == [FollowPolicy(0)]
     assert early.take(other) == [FollowPolicy(0)] and len(early) == 0 and early.take(other) == []
+
+
+def test_one_certificate_cannot_fill_the_bytes() -> None:
+    """NIST: protect."""
+    early = EarlyMessages()
+    kept = [early.keep(0.0, PeerKey("e9", "edge", life), FollowPolicy(0), NAME_BYTES_MAX // 2) for life in range(3)]
+    assert kept == [True, True, False]
+    assert early.keep(0.0, PeerKey("e8", "edge", 1), FollowPolicy(0), NAME_BYTES_MAX)
+
+
+def test_messages_of_one_frame_share_its_bytes() -> None:
+    """Each was counted as the whole frame, so that one frame of an honest node could be too much."""
+    router = Router("e1")
+    router.ready_shard(0, ["e1"])
+    topics = [f"{number:0>1000}" for number in range(200)]
+    asked: list[Control] = [Resolve(number, 0, router.epoch(0), topics) for number in range(12)]
+    payload = join_controls([encode_control(message) for message in asked])
+    router.handle(FrameArrived(PeerKey("e9", "edge", 7), FrameKind.CONTROLS, payload))
+    assert len(payload) > NAME_BYTES_MAX // 2
+    router.commit(Router.register_command("e9", 7))
+    for _ in range(100):
+        router.handle()
+    answered = [message.request for node, message in router.sent if node == "e9" and isinstance(message, Resolved)]
+    assert answered == list(range(12)) and "refused_role" not in router.core.counts
 
 
 def test_routes_of_a_stranger_change_no_shard() -> None:

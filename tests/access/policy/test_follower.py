@@ -183,3 +183,21 @@ def test_a_view_that_contradicts_the_log_is_replaced_by_one_of_the_same_epoch() 
     node.follower.contradicted(1.0, 2)
     node.run(1.0 + RETRY_S)
     assert node.follower.view.digest == router.machine.digest and len(node.views) == 1
+
+
+def test_a_router_that_is_not_followed_changes_nothing() -> None:
+    """NIST: protect. A router of the cluster, but not the one that was asked, sends a fitting step and a whole view."""
+    node = Node(r1=Router(1), r2=Router(1))
+    node.run(0.0)
+    followed = node.follower.following
+    other = "r2" if followed == "r1" else "r1"
+    view, steps = node.follower.view, len(node.steps)
+    (step,) = node.routers[followed].ban(7)
+    node.routers[other].ban(8)
+    node.routers[other].ban(9)
+    forged = node.routers[other].answers(1.0, FollowPolicy(0))
+    for message in (step, *forged):
+        assert node.follower.handle(1.0, other, message)
+    assert node.follower.view is view and view.epoch == 1 and len(node.steps) == steps
+    assert node.counts == ["answers_unknown"] * (1 + len(forged))
+    assert node.follower.handle(1.0, followed, step) and len(node.steps) == steps + 1
