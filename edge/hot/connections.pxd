@@ -13,7 +13,7 @@ from edge.hot.output cimport (
 )
 from edge.hot.parse cimport count_bytes, parse, pause
 from edge.hot.purses cimport charge_asked
-from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_OUTPUT
+from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE
 
 
 cdef class Connections(HotState):

@@ -15,10 +15,10 @@ open: ``version`` 3 to 5, or a ``peer``:
 parked: a bit of ``parked`` is set:
     Nothing is parsed; bytes that are read go to ``ahead``, and PINGREQ in them is answered. Each bit has one owner:
     HANDLER the core's answer, SLOW the slowest subscriber's output, PEER room in the outboxes, QUOTA an
-    acknowledgement, RATE the clock, OUTPUT its own reading.
+    acknowledgement, RATE the clock, OUTPUT its own reading, PIPELINE the last retained message under way.
     -> open, when the last bit goes; closed.
 deaf: ``hearing`` is false:
-    The socket gave its end while ``partial`` waits behind a parking: that is parsed first.
+    The socket gave its end while ``partial`` waits behind a parking: that is parsed first. Or while ``pipelining``.
     -> closed.
 closed: ``closed`` is set:
     No packet counts; no acknowledgement waits, no route, no alias is held; it stands in ``gone`` until
@@ -60,7 +60,7 @@ if not cython.compiled:
     from edge.hot.parked_input import answer_pings, count_parsed, drop_pieces, keep_piece, may_read_ahead, next_piece
     from edge.hot.parse import count_bytes, parse, pause
     from edge.hot.purses import charge_asked
-    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT
+    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE
 
 __all__ = ["Connections"]
 
@@ -293,14 +293,26 @@ class Connections(HotState):
         """End the parking by a Handler call. Parsing goes on after that call returns, or in the next turn."""
         unpark(self, conn, PARK_HANDLER)
 
+    def begin_pipeline(self, conn: Conn) -> None:
+        """Parse only retained messages of QoS 1 and 2, and what has no order with them, until ``end_pipeline``."""
+        conn.pipelining = not conn.closed
+
+    def end_pipeline(self, conn: Conn) -> None:
+        """No retained message of the connection is under way: parse every packet again."""
+        if conn.pipelining:
+            conn.pipelining = False
+            unpark(self, conn, PARK_PIPELINE)
+
     def end_of_file(self, conn: Conn) -> None:
         """The peer closed or reset its direction: the connection ends like by ``close``.
 
         What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT)
-        are parsed first, and the connection ends after them.
+        are parsed first, and the connection ends after them; and after the retained messages that are under way.
         """
         conn.hearing = False
-        if not conn.closed and (conn.parked == 0 or not conn.partial or conn.is_link):
+        if conn.pipelining:
+            conn.parked |= PARK_PIPELINE
+        elif not conn.closed and (conn.is_link or not conn.partial or (conn.parked == 0 and not conn.ready)):
             self.forget(conn, BY_PEER)
         if conn.closed:
             mark_dirty(self, conn)

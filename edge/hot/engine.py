@@ -78,7 +78,7 @@ class Engine(Peering):
                 if not conn.closed and conn.parked == 0:
                     self.parse_kept(conn)
                     at_end = not (conn.hearing or conn.closed or conn.ready)
-                    if at_end and (conn.parked == 0 or not conn.partial):
+                    if at_end and (conn.parked == 0 or not conn.partial) and not conn.pipelining:
                         self.forget(conn, BY_PEER)
                 mark_dirty(self, conn)
             # Half of a turn is for what comes now: else each takes one event, and others wait for seconds behind

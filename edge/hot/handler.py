@@ -40,8 +40,8 @@ class Handler(Protocol):
 
         Why: RETAIN is set; or QoS 2 of a durable session. Alias resolved, properties checked, quota counted, lease
         held. The core ends it with ``hot.publish(route, publish, ...)`` or ``hot.acknowledge(publish, reason_code)``,
-        at once or later; it may resume before that (order is then its business). A repeat of a QoS 2 packet of this
-        connection does not come here. One of an earlier connection does: its partition knows the identifier.
+        at once or later; it may resume before that (order is then its business: ``hot.begin_pipeline``). A repeat of a
+        QoS 2 packet of this connection does not come here. One of an earlier connection does: its partition knows it.
         """
 
     def pubrel(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:

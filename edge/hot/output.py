@@ -68,10 +68,10 @@ def pending_output(conn: Conn) -> cython.Py_ssize_t:
 
 
 def unpark(hot: HotState, conn: Conn, bit: cython.int) -> None:
-    """Clear one reason; without any left parsing goes on, in the next turn or by the caller."""
+    """Clear one reason; without any left parsing, or the end, goes on in the next turn or by the caller."""
     conn.parked &= ~bit
     if conn.parked == 0 and not conn.closed and not conn.parsing:
-        if conn.partial and not conn.ready:
+        if (conn.partial or not conn.hearing) and not conn.ready:
             conn.ready = True
             hot.ready.append(conn)
         mark_dirty(hot, conn)

@@ -9,7 +9,7 @@ from edge.hot.parked_input cimport prefetch
 from edge.hot.notes cimport note_denied
 from edge.hot.output cimport mark_dirty, output_of, pending_output
 from edge.hot.purses cimport charge_purse
-from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_RATE, Route
+from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE, PARK_RATE, Route
 
 
 cdef enum:
@@ -26,6 +26,7 @@ cdef object pause(HotState hot, Conn conn, long long paid_ns)
 # private
 cdef Py_ssize_t _prefetch(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 cdef object _cut(HotState hot, Conn conn)
+cdef bint _joins_pipeline(int first) noexcept
 cdef object _count_rate(HotState hot, Conn conn, long long count)
 cdef int _wrong_start(int first) except -1
 cdef Py_ssize_t _end_run(

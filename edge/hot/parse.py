@@ -22,7 +22,7 @@ if not cython.compiled:
     from edge.hot.output import mark_dirty, output_of, pending_output
     from edge.hot.parked_input import prefetch
     from edge.hot.purses import charge_purse
-    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_RATE
+    from edge.hot.state import PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE, PARK_RATE
 
     CORE_BYTES = 256 * 1024  # of a turn's bound, for a packet that the core takes: about as long as appending so much
     PICK_COPIES = 200  # as many copies of a message take as long as choosing a shared group's member
@@ -68,6 +68,10 @@ def parse(
     while at < end and conn.parked == 0 and not conn.closed:
         # Fixed header: a length of up to four bytes [MQTT 5.0 2.1.4].
         first = data[at]
+        if conn.pipelining and not _joins_pipeline(first):
+            conn.parked |= PARK_PIPELINE
+            mark_dirty(hot, conn)
+            break
         body = at + 1
         if body >= end:
             begun = first
@@ -222,6 +226,15 @@ def _cut(hot: HotState, conn: Conn) -> None:
     if not conn.ready:
         conn.ready = True
         hot.ready.append(conn)
+
+
+def _joins_pipeline(first: cython.int) -> cython.bint:
+    """Whether a packet is parsed while retained messages before it are under way (docs/protocol.md rule 7.11).
+
+    A retained PUBLISH of QoS 1 or 2, which the core orders; what has no order with it: acknowledgements and PINGREQ.
+    """
+    kind: cython.int = first >> 4
+    return (kind == 3 and first & 1 != 0 and first & 6 != 0) or 4 <= kind <= 7 or kind == 12
 
 
 def _wrong_start(first: cython.int) -> cython.int:

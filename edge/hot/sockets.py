@@ -366,7 +366,8 @@ class Sockets:
 
     def fail(self, conn: Conn) -> None:
         """The socket is unusable."""
-        if conn.parked != 0 and conn.partial and not conn.closed and not conn.is_link:
+        waits: cython.bint = conn.pipelining or (len(conn.partial) > 0 and (conn.parked != 0 or conn.ready))
+        if waits and not conn.closed and not conn.is_link:
             conn.out = None
             conn.unsent = None
             self.hot.end_of_file(conn)

@@ -14,6 +14,7 @@ cdef enum:
     PARK_QUOTA = 8
     PARK_OUTPUT = 16
     PARK_RATE = 32
+    PARK_PIPELINE = 64
     UNREGISTERED = 0x40000000
     ANSWER_PENDING = -1
     RELEASE_PENDING = -2
@@ -27,6 +28,7 @@ cdef class Conn:
     cdef readonly int version
     cdef readonly bint closed
     cdef readonly int parked
+    cdef readonly bint pipelining
     cdef readonly long long number
     cdef Py_ssize_t slot
     cdef readonly unsigned long long session

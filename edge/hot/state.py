@@ -38,6 +38,7 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
     PARK_QUOTA = 8  # too many messages of the client are not finished
     PARK_RATE = 32  # it published more than publish_rate_max allows
     PARK_OUTPUT = 16  # it does not read what it asked for
+    PARK_PIPELINE = 64  # retained messages before it are not stored
     UNREGISTERED = 0x40000000  # Conn.armed before the loop has seen it
     # Conn.received: no PUBREC was sent yet; PUBREL came and its partition has not recorded it. Else PUBREC's code.
     ANSWER_PENDING, RELEASE_PENDING = -1, -2
@@ -68,7 +69,7 @@ class Conn:
         self.session = self.owner_epoch = 0
         self.parsing = self.ready = self.dirty = False  # ready: in HotState.ready; dirty: in the chain of dirty_first
         self.next_dirty: Conn | None = None
-        self.hearing = True  # false after end of file
+        self.hearing, self.pipelining = True, False  # false after end of file; retained messages are under way
         self.half_closed = False
         self.lingering = False  # stands in HotState.lingering
         self.partial = b""  # bytes read and not parsed

@@ -21,7 +21,9 @@ from wire.messages.look_rows_clients import SeenClient
 __all__ = ["ClientTable"]
 
 PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
-PAUSES = {1: "answer", 2: "slow_subscriber", 4: "outbox_full", 8: "quota", 16: "output", 32: "rate"}  # Conn.parked
+PAUSES = {  # Conn.parked
+    1: "answer", 2: "slow_subscriber", 4: "outbox_full", 8: "quota", 16: "output", 32: "rate", 64: "retained"
+}  # fmt: skip
 NAMES_MAX = 16  # of others in one row
 
 

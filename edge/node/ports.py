@@ -169,6 +169,12 @@ class Publisher(Protocol):
     def resume(self, conn: Conn) -> None:
         """End the parking by a Handler call."""
 
+    def begin_pipeline(self, conn: Conn) -> None:
+        """Parse nothing but retained messages of QoS 1 and 2, and what has no order with them."""
+
+    def end_pipeline(self, conn: Conn) -> None:
+        """Parse every packet again."""
+
     def route(self, topic: bytes) -> Route | None:
         """Return the cached Route."""
 

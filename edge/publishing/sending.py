@@ -1,7 +1,8 @@
 """Sending one message everywhere: to the topic's retained partition first, then to everybody else.
 
 A retained message goes to the topic's retained partition, and to everybody else when it stands there:
-who has a value live finds no older one any more. Source: MQTT 5.0 section 3.3; docs/protocol.md section 7.
+who has a value live finds no older one any more. Those of one connection are pipelined.
+Source: MQTT 5.0 section 3.3; docs/protocol.md section 7.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from edge.clients.clients import Clients
 from edge.hot.state import Conn, Inbound, Remote, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import Publisher
+from edge.publishing.pipelines import Pipeline, Pipelines
 from edge.routes.shared_groups import RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.reasons import FAILURE, ReasonCode
@@ -31,6 +33,8 @@ class Outgoing:
         picks: Where its copies for shared groups go; None: nothing is recorded, and each group picks as it likes.
         retained_partition: The partition that retains the message, -1 for none.
         tag: Of the copy that went to the retained partition first.
+        outcome: Of that copy, until it is taken; -1: none.
+        copies: How many this edge delivers.
     """
 
     sending: "Sending"
@@ -39,11 +43,18 @@ class Outgoing:
     picks: Picks | None = None
     retained_partition: int = -1
     tag: int = 0
+    outcome: int = -1
+    copies: int = 0
 
     @property
     def name(self) -> str:
         """The topic."""
         return self.publish.topic.decode()
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload and properties."""
+        return len(self.publish.payload) + len(self.publish.properties)
 
     @property
     def owner(self) -> bytes:
@@ -111,12 +122,21 @@ class Sending:
         self._loop = loop
         self._clients = clients
         self._routes = routes
+        self._pipelines: Pipelines[Outgoing] = Pipelines()
 
     def send(self, item: Outgoing, route: Route) -> None:
-        """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the retained partition first."""
+        """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the retained partition first.
+
+        One that may not join its connection's pipeline waits until that is empty, and its connection with it.
+        """
         publish = item.publish
         publish.traced = publish.traced or route.traced
         item.retained_partition = self._node.map.partition_for(item.name) if publish.retain else -1
+        item.copies = route.copies
+        pipeline = self._pipelines.of(publish.conn.number) if publish.conn is not None else None
+        if pipeline is not None and not self._may_join(pipeline, item, route):
+            pipeline.waiting = item
+            return
         if not publish.qos or item.retained_partition < 0 or _others(route, item.retained_partition).empty:
             if item.waits_for_retained:
                 self._routes.cache.retained_started(item.name)
@@ -130,31 +150,58 @@ class Sending:
     def _retain_first(self, item: Outgoing) -> None:
         """Write a message to its retained partition and the queues there, then send it to everybody else.
 
-        Meanwhile its connection waits, so that nothing overtakes it. What is refused reaches nobody.
+        Meanwhile its connection is read for more retained messages. What is refused reaches nobody.
         """
-        publish = item.publish
+        publish, conn = item.publish, item.publish.conn
         self._routes.cache.retained_started(item.name)
         copy = Inbound(
             publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version, publish.expiry_s,
-            publish.packet_identifier, conn=publish.conn,
+            publish.packet_identifier, conn=conn,
         )  # fmt: skip
         copy.traced = publish.traced
+        if conn is not None:
+            self._pipelines.join(conn.number, item)
+            self._loop.begin_pipeline(conn)
         item.tag = self._loop.publish(
             Route(publish.topic), copy, item.retained_partition, *item.origin, item.stands, owner=item.owner
         )
+        self._go_on(conn)
+
+    def _may_join(self, pipeline: Pipeline[Outgoing], item: Outgoing, route: Route) -> bool:
+        """Whether a message may be written now, behind others of its connection that are not sent to everybody yet."""
+        if not item.waits_for_retained or item.retained_partition in route.partitions:
+            return False  # its first write would reach subscribers
+        return self._pipelines.may_join(pipeline, item)
 
     def retained_written(self, item: Outgoing) -> None:
         """Note that a retained write is acknowledged, or refused."""
         self._routes.cache.retained_finished(item.name)
 
     def stands(self, item: Outgoing, reason_code: int) -> None:
-        """Send a message to everybody else once it stands in its retained partition."""
+        """Send a message to everybody else once it, and those before it, stand in their retained partitions."""
+        conn = item.publish.conn
+        pipeline = self._pipelines.of(conn.number) if conn is not None else None
+        if pipeline is None:
+            self._stands(item, reason_code)
+            return
+        item.outcome = reason_code
+        if not pipeline.is_draining:
+            self._drain(pipeline)
+
+    def _drain(self, pipeline: Pipeline[Outgoing]) -> None:
+        pipeline.is_draining = True
+        while (first := pipeline.take_outcome()) is not None:
+            self._stands(*first)
+        pipeline.is_draining = False
+
+    def _stands(self, item: Outgoing, reason_code: int) -> None:
         publish, conn = item.publish, item.publish.conn
         if conn is not None and conn.closed and conn.session:
-            return  # its client sends it again, and may have elsewhere, with newer ones behind it
-        if reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
+            self._leave(item)  # its client sends it again, and may have elsewhere, with newer ones behind it
+        elif reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
             if not conn.closed:
                 self._clients.error(conn, reason_code)
+            self._leave(item)
         elif reason_code >= FAILURE:
             self._loop.bears(publish, *item.went_by)
             untold = reason_code == ReasonCode.SERVER_BUSY and conn is not None and conn.version != 5
@@ -162,7 +209,7 @@ class Sending:
                 self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
             if not item.finished(reason_code):
                 self._loop.acknowledge(publish, reason_code)
-            self._go_on(conn)
+            self._leave(item)
         else:
             # Who subscribed meanwhile reads the retained message behind this write; who stopped holding back its live
             # messages no longer takes them where the Route of that time says.
@@ -180,7 +227,21 @@ class Sending:
         else:
             written = (item.tag, item.retained_partition)
             self._loop.publish(_with_picks(others, item.picks), publish, -1, *item.origin, item.finished, written)
-        self._go_on(publish.conn)
+        self._leave(item)
+
+    def _leave(self, item: Outgoing) -> None:
+        """Go on with the next message of the pipeline, or with the one that waited until it is empty."""
+        conn = item.publish.conn
+        if conn is None:
+            return
+        pipeline = self._pipelines.leave(conn.number, item)
+        if len(pipeline):
+            if not pipeline.is_draining:
+                self._drain(pipeline)
+            return
+        self._loop.end_pipeline(conn)
+        if pipeline.waiting is not None:
+            self._routes.with_route(pipeline.waiting.publish.topic, pipeline.waiting.routed)
 
     def _go_on(self, conn: Conn | None) -> None:
         if conn is not None and not conn.closed:

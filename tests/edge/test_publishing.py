@@ -17,7 +17,7 @@ from wire.messages.routes import (
     GroupDestinations,
     Resolve,
 )
-from wire.messages.sessions import InboundRecorded, InboundReleased, RecordInbound, ReleaseInbound
+from wire.messages.sessions import InboundRecorded, InboundReleased, KickSession, RecordInbound, ReleaseInbound
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() 
     subscriber.read()
     stores = RetainedPartitions(edge)
     publisher.publish("a", b"resent elsewhere", 1, 1, retain=True)
-    publisher.drop()
+    edge.storage(KickSession(7, "p", publisher.client.number, publisher.client.owner_epoch))
     stores.waiting.pop()(0)
     edge.turn()
     assert publishes(subscriber) == []

@@ -382,9 +382,10 @@ class Workload:
         rng = self.cluster.rng(writer.process)
         count = 0
         while True:
-            count += 1
-            payload = "" if rng.random() < 0.1 else f"{writer.process}-{count}"
-            await self._publish(writer, rng.choice(topics), payload, 1, retain=True)
+            for _ in range(rng.choice((1, 1, 4))):  # some at a time: an edge pipelines them
+                count += 1
+                payload = "" if rng.random() < 0.1 else f"{writer.process}-{count}"
+                await self._publish(writer, rng.choice(topics), payload, 1, retain=True)
             await writer.change.until(lambda: not writer.publishing)
             await self._pace(rng)
 
