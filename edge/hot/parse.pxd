@@ -26,7 +26,7 @@ cdef object pause(HotState hot, Conn conn, long long paid_ns)
 # private
 cdef Py_ssize_t _prefetch(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 cdef object _cut(HotState hot, Conn conn)
-cdef bint _joins_pipeline(int first) noexcept
+cdef bint _waits_for_pipeline(HotState hot, Conn conn, int first) except? -1
 cdef object _count_rate(HotState hot, Conn conn, long long count)
 cdef int _wrong_start(int first) except -1
 cdef Py_ssize_t _end_run(

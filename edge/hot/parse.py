@@ -66,11 +66,8 @@ def parse(
     conn.parsing = True
     conn.needed = 0
     while at < end and conn.parked == 0 and not conn.closed:
-        # Fixed header: a length of up to four bytes [MQTT 5.0 2.1.4].
-        first = data[at]
-        if conn.pipelining and not _joins_pipeline(first):
-            conn.parked |= PARK_PIPELINE
-            mark_dirty(hot, conn)
+        first = data[at]  # of the fixed header; a length of up to four bytes follows [MQTT 5.0 2.1.4]
+        if conn.pipelining and _waits_for_pipeline(hot, conn, first):
             break
         body = at + 1
         if body >= end:
@@ -228,13 +225,18 @@ def _cut(hot: HotState, conn: Conn) -> None:
         hot.ready.append(conn)
 
 
-def _joins_pipeline(first: cython.int) -> cython.bint:
-    """Whether a packet is parsed while retained messages before it are under way (docs/protocol.md rule 7.11).
+def _waits_for_pipeline(hot: HotState, conn: Conn, first: cython.int) -> cython.bint:
+    """Park a connection whose packet waits for retained messages before it (docs/protocol.md rule 7.11).
 
-    A retained PUBLISH of QoS 1 or 2, which the core orders; what has no order with it: acknowledgements and PINGREQ.
+    None waits of: a retained PUBLISH of QoS 1 or 2, which the core orders; acknowledgements and PINGREQ, which have no
+    order with it.
     """
     kind: cython.int = first >> 4
-    return (kind == 3 and first & 1 != 0 and first & 6 != 0) or 4 <= kind <= 7 or kind == 12
+    if (kind == 3 and first & 1 != 0 and first & 6 != 0) or 4 <= kind <= 7 or kind == 12:
+        return False
+    conn.parked |= PARK_PIPELINE
+    mark_dirty(hot, conn)
+    return True
 
 
 def _wrong_start(first: cython.int) -> cython.int:

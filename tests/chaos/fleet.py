@@ -28,6 +28,7 @@ from stratamq.history.client import Address
 from tests.chaos.chaos_result import Result
 from tests.chaos.real_cluster import RealCluster
 from tests.chaos.schedule import Schedule, tier_of
+from tests.patience import PATIENCE_S
 
 __all__ = ["OPEN_FILES", "SETTINGS", "run_fleet"]
 
@@ -214,7 +215,7 @@ def _pages(cluster: RealCluster) -> list[tuple[str, bytes]]:
     for name, node in json.loads((cluster.folder / "up.json").read_text())["nodes"].items():
         with (
             contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://{node['addresses']['metrics']}/metrics", timeout=10.0) as page,
+            urllib.request.urlopen(f"http://{node['addresses']['metrics']}/metrics", timeout=PATIENCE_S) as page,
         ):
             pages.append((name, page.read()))
     return pages
