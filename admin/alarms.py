@@ -32,7 +32,8 @@ REFUSED_MIN = 20  # connects in five minutes: a few wrong passwords are no alarm
 DISK_FREE = "stratamq_disk_free_bytes / stratamq_disk_bytes"
 FULL, LAG, TURN = "stratamq_store_full", "stratamq_partition_lag_ops", "stratamq_turn_longest_seconds"
 MOVES, GOSSIP = "stratamq_ring_moves_pending", "stratamq_gossip_members"
-LOOKED_AT = (CERTIFICATES, FULL, LAG, TURN, MOVES, GOSSIP)  # gauges
+CONTRADICTING = "stratamq_contradicting_nodes"
+LOOKED_AT = (CERTIFICATES, CONTRADICTING, FULL, LAG, TURN, MOVES, GOSSIP)  # gauges
 LAG_OPS = 10_000
 MEMBERS = 'stratamq_gossip_members{state="alive"}'
 TURN_S = 1.0
@@ -180,6 +181,10 @@ def _store_full(sight: Sight) -> Found:
     return [(node, "below its floor") for node, _, value in sight.gauges.get(FULL, ()) if value]
 
 
+def _contradicting(sight: Sight) -> Found:
+    return [(node, f"{count:.0f} nodes") for node, _, count in sight.gauges.get(CONTRADICTING, ()) if count]
+
+
 def _lag(sight: Sight) -> Found:
     for node, labels, value in sight.gauges.get(LAG, ()):
         if value > LAG_OPS:
@@ -266,6 +271,12 @@ ALARMS = (
     Alarm(
         "store_full", "critical", 0, "A storage node refuses messages for want of disk",
         "make room, or lower storage.message_expiry_max_s", "stratamq_store_full > 0", _store_full,
+    ),
+    Alarm(
+        "contradicting_nodes", "critical", 0, "Nodes act by a map or a policy that is no state of the routers' log",
+        "`stratamq cluster status` names them, and they read it again by themselves; `message.refused` in their logs "
+        "says whether a step was forged, else a router is faulty, or its log was restored",
+        f"max({CONTRADICTING}) > 0", _contradicting,
     ),
     Alarm(
         "copies_lag", "warning", 60, "A copy in sync is far behind its primary",

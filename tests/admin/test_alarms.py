@@ -118,6 +118,8 @@ def test_conditions_of_gauges() -> None:
         return {one.name for one in alarms.active}
 
     assert names(0, 5, store_full=1, turn_longest_seconds=2) == {"store_full", "loop_stalls"}
+    assert names(1, 5, contradicting_nodes=1) == {"contradicting_nodes"}
+    assert names(2, 5, contradicting_nodes=0) == set()
     assert names(100, 5) == set()
     assert names(200, 5) == {"gossip_disagrees"}
     assert names(899, 4) == {"gossip_disagrees"}
