@@ -100,7 +100,7 @@ class Ready:
     sends: list[tuple[str, int, bytes]] = field(default_factory=list)
     next_deadline: float = float("inf")
     questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
-    orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, what it passed on): the shell does it
+    orders: list[tuple[str, OrderNode, str]] = field(default_factory=list)  # (router, what it passed on, why refused)
     condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
     ended: bool = False  # this router's incarnation is dead in the map: start anew
     transfer: str = ""  # this router stops: give the leadership to that one

@@ -331,9 +331,11 @@ class RouterService:
             self._nursery.start_soon(self._propose, proposal)
         for peer, question in ready.questions:
             self._nursery.start_soon(self._answer, peer, question)
-        for router, order in ready.orders:
-            self._audit.note(order_record(order, router, ""))
-            self._ordered.take(router, order)
+        for router, order, refusal in ready.orders:
+            if not order.dry_run:
+                self._audit.note(order_record(order, router, refusal))
+            if not refusal:
+                self._ordered.take(router, order)
         for key, why in ready.condemned:
             self._hub.condemn(key, why)
         self._send_all(ready.sends)

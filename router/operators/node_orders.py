@@ -64,7 +64,7 @@ class NodeOrders:
         self._tell = tell
         self._number = 0
         self._open: dict[int, _Open] = {}
-        self._taken: list[tuple[str, OrderNode]] = []
+        self._taken: list[tuple[str, OrderNode, str]] = []
 
     def pass_on(
         self,
@@ -108,8 +108,7 @@ class NodeOrders:
             refusal = refusal_of(message)
             if refusal:
                 self._tell(node, NodeOrdered(message.request, error=refusal))
-            else:
-                self._taken.append((node, message))
+            self._taken.append((node, message, refusal))
             return
         order = self._open.get(message.request)
         if order is None or node not in order.awaited:
@@ -119,8 +118,11 @@ class NodeOrders:
         if not order.awaited:
             self._answered(message.request)
 
-    def take_for_process(self) -> list[tuple[str, OrderNode]]:
-        """Return (router that passed it on, order) of this turn's orders to this router."""
+    def take_for_process(self) -> list[tuple[str, OrderNode, str]]:
+        """Return (router that passed it on, order, why it is refused or "") of this turn's orders to this router.
+
+        Each has a line in the audit. One that is refused is answered already, and must not be carried out.
+        """
         taken, self._taken = self._taken, []
         return taken
 

@@ -164,7 +164,9 @@ def test_a_node_that_cannot_carry_an_order_out_is_named() -> None:
 def test_a_router_carries_out_no_order_of_too_low_a_role(desk: Desk, role: str, taken: int) -> None:
     """Another router passed it on: the one that acts judges once more."""
     desk.orders.take("r1", OrderNode(3, "reload", "", False, "ann", role))
-    assert len(desk.orders.take_for_process()) == taken
+    ((router, _, refusal),) = desk.orders.take_for_process()
+    assert (router, not refusal) == ("r1", bool(taken)), "a refused one has a line in the audit too"
+    assert desk.orders.take_for_process() == []
     assert ["role" in message.error for _, message in desk.sent if isinstance(message, NodeOrdered)] == [True] * (
         1 - taken
     )
