@@ -19,6 +19,7 @@ from tests.mutants.operators import OPERATORS
 from tests.mutants.policy_rules import POLICY_RULES
 from tests.mutants.policy_schedules import POLICY_SCHEDULES
 from tests.mutants.raft import MUTANTS
+from tests.mutants.router_roles import ROUTER_ROLES
 from tests.mutants.rules import RULES
 from tests.mutants.seeded import BUGS, caught_by
 from tests.mutants.storage_rights import STORAGE_RIGHTS
@@ -31,7 +32,7 @@ OTHER_TABLES = {
 
 TABLES = (
     *(*BUGS, *RULES, *ACCESS_RULES, *STORAGE_RIGHTS, *EDGE_RIGHTS, *POLICY_RULES, *POLICY_SCHEDULES),
-    *(*BRIDGES, *DATAGRAMS, *FEDERATION, *OPERATORS, *HOSTILE_SEEDS),
+    *(*BRIDGES, *DATAGRAMS, *FEDERATION, *OPERATORS, *HOSTILE_SEEDS, *ROUTER_ROLES),
 )
 
 __all__ = ["main"]

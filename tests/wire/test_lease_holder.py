@@ -282,3 +282,28 @@ def test_a_log_that_went_on_replaces_a_map_that_contradicts_it() -> None:
     node = contradicted()
     node.answer(0.6, node.map(node.entry(2), 9))
     assert node.holder.map.epoch == 9 and not node.holder.ended
+
+
+def test_a_lease_is_the_leader_s_to_grant() -> None:
+    """NIST: protect. A router that was asked as well answers with a lease, and names another one as the leader."""
+    node = Node("r1", "r2")
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)), node.holder.following)
+    node.holder.beat(0.2)
+    sent_at = next(said.sent_at for to, said in node.sent if to == "r2" and isinstance(said, Heartbeat))
+    node.holder.handle(0.3, "r2", HeartbeatReply(2, sent_at, 2.0, 4, "r1"))
+    assert not node.holder.has_lease(0.3) and node.holder.settled_epoch == 0
+    node.holder.handle(0.3, "r2", HeartbeatReply(2, sent_at, 0.0, 0, "r1"))
+    assert node.holder.leader == "r1", "a referral is every router's"
+    node.holder.handle(0.3, "r2", HeartbeatReply(2, sent_at, 2.0, 4, "r2"))
+    assert node.holder.has_lease(0.3)
+
+
+def test_answers_of_a_router_that_was_not_asked_change_nothing() -> None:
+    """NIST: protect. It is a router of the map."""
+    node = Node("r1")
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)))
+    node.answer(0.2, node.step(5, node.entry(2, NodeState.DEAD)), "r2")
+    node.holder.handle(0.2, "r2", HeartbeatReply(2, 0.1, 2.0, 4, "r2"))
+    assert node.holder.map.epoch == 4 and not node.holder.ended and not node.holder.has_lease(0.2)
