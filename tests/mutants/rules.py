@@ -38,8 +38,10 @@ from tests.mutants.seeded import (
 from tests.simulation import test_lease_schedules, test_link_schedules, test_route_schedules
 from tests.simulation.process import Process
 from wire.links.link import LinkCore
+from wire.links.roster import Roster
 from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import PeerKey
 from wire.messages.nodes import HeartbeatReply
 from wire.messages.routes import RemoveRoutes
 from wire.node.lease_holder import LeaseHolder
@@ -123,6 +125,10 @@ def _of_two(one: Patch, other: Patch) -> Patch:
 def _alive_before_listed(original: Any, cluster_map: ClusterMap, node: str, incarnation: int) -> bool:
     entry = cluster_map.nodes.get(node)
     return entry is None or entry.incarnation < incarnation or bool(original(cluster_map, node, incarnation))
+
+
+def _registered_before_listed(original: Any, roster: Roster, peer: PeerKey) -> bool:
+    return bool(original(roster, peer)) or not roster.is_over(peer)
 
 
 def _removed_at_once(original: Any, partition: Partition, node: str, message: Any) -> None:
@@ -241,6 +247,7 @@ RULES: tuple[SeededBug, ...] = (
         "is_alive",
         _alive_before_listed,
         test_route_schedules.test_a8_an_edge_joins_through_a_router_that_lags,
+        _wrapped(Roster, "is_registered", _registered_before_listed),
     ),
     _rule(
         "A9: a removal leaves before it is committed",
