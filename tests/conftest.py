@@ -1,9 +1,10 @@
 """Without pytest-xdist, and without its ``-n``, all tests run one after the other and no scheduler is asked for."""
 
 import gc
+import logging
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,22 @@ gc.disable()  # until all tests are collected: thousands of them are no garbage
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     return scheduler(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _logging_state() -> Iterator[None]:
+    """Restore handlers and levels of loggers: ``configure_logs`` and libraries set those of the process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    levels = {
+        name: one.level for name, one in logging.Logger.manager.loggerDict.items() if isinstance(one, logging.Logger)
+    }
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, one in logging.Logger.manager.loggerDict.items():
+        if isinstance(one, logging.Logger) and one.level != levels.get(name, logging.NOTSET):
+            one.setLevel(levels.get(name, logging.NOTSET))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,18 +10,6 @@ from conf.events import say
 from conf.logs import BURST, OWN_LOGGERS, RepeatFilter, configure_logs
 from conf.node_settings import LogSettings
 from tests.rooms import ROOMS
-
-
-@pytest.fixture(autouse=True)
-def _root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    levels = {name: logging.getLogger(name).level for name in OWN_LOGGERS}
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for name, own in levels.items():
-        logging.getLogger(name).setLevel(own)
 
 
 def test_json_lines_have_the_documented_fields() -> None:

@@ -40,6 +40,11 @@ CASES = {
         [_of("messages_dropped_total", "0x9 5x400", 'reason="queue_full"')], 20, N1, 350
     ),
     "store_full": AlertCase([_of("store_full", "0x9 1x9 0x9")], 15, N1, 25),
+    "contradicting_nodes": AlertCase([_of("contradicting_nodes", "0x9 1x9 0x9")], 15, {}, 25),
+    "unauthenticated_crowd": AlertCase(
+        [_of("admission_ended_total", "0x9 0+1x900", 'pool="node_links"', 'reason="displaced_silent"')],
+        110, N1 | {"pool": "node_links"}, 25,
+    ),
     "copies_lag": AlertCase(
         [_of("partition_lag_ops", "0x9 20000x99", 'partition="7"')], 75, N1 | {"partition": "7"}, 40
     ),
