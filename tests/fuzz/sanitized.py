@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "fuzz" / "tree"
 FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address")
 # Views and lists are checked by Cython, memory behind pointers by the sanitizer.
+EXTENSIONS = ("_lsm_vfs.", "_sync_thread.")  # written in C, not by Cython: taken as setup.py made them
 DIRECTIVES = {"language_level": "3", "boundscheck": True, "wraparound": False, "binding": False}
 
 __all__ = ["TREE", "build", "can_build", "environment", "setup_text"]
@@ -95,7 +96,9 @@ def _copy_sources(source: Path, target: Path) -> None:
         copy = target / path.relative_to(source)
         if path.is_dir() and path.name != "__pycache__":
             copy.mkdir(parents=True, exist_ok=True)
-        elif path.suffix in {".py", ".pxd", ".toml", ".html", ".css", ".js", ".typed"}:
+        elif path.suffix in {".py", ".pxd", ".toml", ".html", ".css", ".js", ".typed"} or path.name.startswith(
+            EXTENSIONS
+        ):
             copy.parent.mkdir(parents=True, exist_ok=True)
             if not copy.exists() or copy.read_bytes() != path.read_bytes():
                 shutil.copy2(path, copy)
