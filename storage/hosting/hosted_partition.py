@@ -136,7 +136,7 @@ class HostedPartition:
         self.delivery = Delivery(self.partition, self._live)
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
-        self.orders = EdgeOrders(self.owners.wills, self.delivery.redispatches)
+        self.orders = EdgeOrders(self.owners.wills.orders, self.delivery.redispatches.orders)
         self.plain_claims = PlainClaims(self.partition, self.owners)
         self.away = AwaySessions(self.partition, self.subscriptions)
         self.held_filters = HeldFilters(self.partition)

@@ -8,7 +8,7 @@ Left to others: who the other members are (``edge/publishing/redispatch.py``). S
 docs/adr/0016.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from storage.messages.bodies import Bodies
 from storage.messages.groups import group_words
@@ -40,7 +40,10 @@ class RedispatchQueue:
         partition: The one whose sessions end.
         bodies: Its shared bodies.
         live: (tier, number): some live node's name; "" if there is none.
-        left: Is told the share of each copy that leaves a member.
+        left: Called with the share of each copy that leaves a member.
+
+    Attributes:
+        orders: RedispatchOrders to edges.
     """
 
     def __init__(
@@ -51,12 +54,12 @@ class RedispatchQueue:
         self._bodies = bodies
         self._picks: dict[int, SharePick] = {}
         span = min(SPAN_MAX, partition.settings.inbound_unreleased_max)
-        self._orders = OrderWindow(
+        self.orders = OrderWindow(
             OrderBounds(IN_FLIGHT_MAX, IN_FLIGHT_BYTES_MAX, span), lambda: live("edge", partition.number), self._send
         )
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self.orders)
 
     # --- in
 
@@ -95,7 +98,7 @@ class RedispatchQueue:
     @property
     def is_filling(self) -> bool:
         """Whether wills should wait until copies have gone to members."""
-        return len(self._orders) >= MESSAGES_MAX // 2 or self._orders.octets >= BYTES_MAX // 2
+        return len(self.orders) >= MESSAGES_MAX // 2 or self.orders.octets >= BYTES_MAX // 2
 
     def keep(self, entry: Entry, size: int) -> None:
         """Take a group's copy that leaves a member."""
@@ -113,7 +116,7 @@ class RedispatchQueue:
             partition.count("shares_dropped_large")
             partition.note("drop", "too_large", topic=entry.topic, detail=group_words(entry.share))
             return False
-        if len(self._orders) >= MESSAGES_MAX or self._orders.octets + size > BYTES_MAX:
+        if len(self.orders) >= MESSAGES_MAX or self.orders.octets + size > BYTES_MAX:
             partition.count("shares_dropped_full")
             partition.note("drop", "queue_full", topic=entry.topic, detail=group_words(entry.share))
             return False
@@ -128,7 +131,7 @@ class RedispatchQueue:
         number = partition.meta.next_handed
         partition.meta.next_handed += 1
         partition.put(keys.handed_key(partition.number, number), pack(row))
-        self._orders.add(number, size)
+        self.orders.add(number, size)
         return True
 
     def restore(self, key: bytes, value: bytes) -> None:
@@ -140,21 +143,17 @@ class RedispatchQueue:
         row = unpack(HandedRow, value)
         if row.body:
             partition.body_references[row.body] = partition.body_references.get(row.body, 0) + 1
-        self._orders.restore(number, len(value) + self._bodies.size(row.body))
+        self.orders.restore(number, len(value) + self._bodies.size(row.body))
 
     # --- out
 
-    def serve(self) -> None:
-        """Begin to send: this node serves the partition from now on."""
-        self._orders.begin()
-
     def send_some(self) -> None:
         """Send what may be in flight."""
-        self._orders.send_some()
+        self.orders.send_some()
 
     def send_again(self, number: int) -> None:
         """Send a message again that no edge could redispatch; where one expired, the next has its place."""
-        self._orders.send_again(number)
+        self.orders.send_again(number)
 
     def _send(self, number: int, edge: str) -> bool:
         partition = self._partition
@@ -173,27 +172,10 @@ class RedispatchQueue:
         partition.tell(edge, order)
         return True
 
-    def edge_dead(self, edge: str) -> Iterator[None]:
-        """Return the steps in which another edge takes over what this one was handed."""
-        return self._orders.edge_dead(edge)
-
-    def frames_lost(self, edge: str) -> None:
-        """Send again what was on its way to an edge."""
-        self._orders.frames_lost(edge)
-
-    @property
-    def lacks_edge(self) -> bool:
-        """Whether orders wait because no edge was alive."""
-        return self._orders.lacks_edge
-
-    def edge_came(self) -> None:
-        """Go on if no edge was alive."""
-        self._orders.edge_came()
-
     def answered(self, answer: RedispatchAnswer, node: str) -> None:
         """Record where a message goes, or forget it: a member has it; or send it again later."""
         number, pick, partition = answer.number, answer.pick, self._partition
-        if not self._orders.is_at(number, node):
+        if not self.orders.is_at(number, node):
             return
         if answer.again:
             partition.set_timer(partition.deadline_in(REFUSED_AGAIN_S), RedispatchAgain(number))
@@ -207,7 +189,7 @@ class RedispatchQueue:
         if known is None or pick.attempt > known.attempt:
             self._picks[number] = pick
             partition.put(keys.handed_pick_key(partition.number, number), pack(pick))
-        self._orders.send_again(number)
+        self.orders.send_again(number)
 
     def _finish(self, number: int) -> None:
         partition = self._partition
@@ -218,4 +200,4 @@ class RedispatchQueue:
             partition.delete(key)
         if self._picks.pop(number, None) is not None:
             partition.delete(keys.handed_pick_key(partition.number, number))
-        self._orders.finish(number)
+        self.orders.finish(number)

@@ -406,7 +406,7 @@ class Owners:
         for client_id in sorted(self.openings):
             self._give_up_dead(client_id, edge, incarnation)
         self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
-        orders = self._delivery.redispatches.edge_dead(edge), self.wills.edge_dead(edge)
+        orders = self._delivery.redispatches.orders.edge_dead(edge), self.wills.orders.edge_dead(edge)
         self.dead_edges.add(self._end_of(edge, incarnation, chain(*orders)))
 
     def _give_up_dead(self, client_id: str, edge: str, incarnation: int) -> None:

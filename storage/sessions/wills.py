@@ -11,7 +11,7 @@ the same origin, and the wills in flight have numbers that all receivers tell ap
 Rules: docs/protocol.md section 8; MQTT 5.0 section 3.1.2.5.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from storage.messages.redispatch import RedispatchQueue
 from storage.state import keys
@@ -36,6 +36,9 @@ class Wills:
         partition: The one that holds them.
         live: Takes (tier, number); returns some live node's name, "" if there is none.
         redispatches: Gives the copies of shared groups to members.
+
+    Attributes:
+        orders: FireWill orders to edges.
     """
 
     def __init__(self, partition: Partition, live: Callable[[str, int], str], redispatches: RedispatchQueue) -> None:
@@ -44,7 +47,7 @@ class Wills:
         self._wills: dict[str, WillRow] = {}  # by client ID; not firing
         self._firing: dict[int, tuple[bytes, WillRow]] = {}  # by number: key, row
         window = partition.settings.will_window
-        self._orders = OrderWindow(
+        self.orders = OrderWindow(
             OrderBounds(min(IN_FLIGHT_MAX, window), IN_FLIGHT_BYTES_MAX, window),
             lambda: live("edge", partition.number),
             self._send,
@@ -56,7 +59,7 @@ class Wills:
         """Take over a will from disk; return whether its connection may still stand."""
         if row.firing:
             self._firing[row.firing] = (key, row)
-            self._orders.restore(row.firing, _size_of(row))
+            self.orders.restore(row.firing, _size_of(row))
             return False
         self._wills[row.client_id] = row
         if row.deadline != NEVER:
@@ -151,12 +154,8 @@ class Wills:
         origin = OriginKind.WILL, partition.number << 32 | partition.epoch, number
         partition.note("will", "fired", will.client_id, will.will.topic.encode(), origin)
         self._firing[number] = (key, will)
-        self._orders.add(number, _size_of(will))
+        self.orders.add(number, _size_of(will))
         self.send_some()
-
-    def serve(self) -> None:
-        """Begin to order wills that fire: this node serves the partition from now on."""
-        self._orders.begin()
 
     def _send(self, number: int, edge: str) -> bool:
         _, will = self._firing[number]
@@ -168,29 +167,12 @@ class Wills:
 
     def fire_again(self, number: int) -> None:
         """Order a will again that an edge could not publish to all, with the same origin."""
-        self._orders.send_again(number)
-
-    def edge_dead(self, edge: str) -> Iterator[None]:
-        """Return the steps in which another edge takes over the wills that a dead one was ordered to publish."""
-        return self._orders.edge_dead(edge)
-
-    def frames_lost(self, edge: str) -> None:
-        """Send again what was on its way to an edge."""
-        self._orders.frames_lost(edge)
-
-    @property
-    def lacks_edge(self) -> bool:
-        """Whether orders wait because no edge was alive."""
-        return self._orders.lacks_edge
-
-    def edge_came(self) -> None:
-        """Go on if no edge was alive."""
-        self._orders.edge_came()
+        self.orders.send_again(number)
 
     def fired(self, answer: WillFired, edge: str) -> None:
         """Forget a will whose fan-out is complete, by the word of the edge that has the order."""
         partition = self._partition
-        if not self._orders.is_at(answer.number, edge):
+        if not self.orders.is_at(answer.number, edge):
             return
         if answer.again:
             partition.count("wills_ordered_again")
@@ -201,18 +183,13 @@ class Wills:
         for share in answer.shares:
             self._redispatches.keep_will(row.will, share, answer.properties)
         self._redispatches.send_some()
-        self._orders.finish(answer.number)
+        self.orders.finish(answer.number)
         self.send_some()
 
     def send_some(self) -> None:
         """Order what may be in flight, unless too many copies for shared groups wait for members."""
         if not self._redispatches.is_filling:
-            self._orders.send_some()
-
-    @property
-    def firing(self) -> int:
-        """Number of wills that were not published to all yet."""
-        return len(self._firing)
+            self.orders.send_some()
 
     def waiting(self) -> dict[str, tuple[int, int]]:
         """Return owner_epoch and deadline of each will that does not fire yet, by client ID."""
