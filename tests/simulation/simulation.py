@@ -29,7 +29,7 @@ from tests.simulation.faults import (
 from tests.simulation.look_work import LookWork
 from tests.simulation.policy_work import PolicyWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import REAL_TIME_MAX_S, Scheduler
 from tests.simulation.slow_work import SlowWork
 from tests.simulation.storage_process import DiskKnobs, StorageProcess
 from tests.simulation.unregistered_process import UnregisteredProcess
@@ -66,7 +66,7 @@ class Options:
     looks: bool = False  # also an operator that lists, explains and traces
     policy: bool = False  # also users of the cluster, and operators that take their rights
     log: bool = False
-    real_time_max_s: float = 60.0
+    real_time_max_s: float = REAL_TIME_MAX_S
 
 
 FLAGS = tuple(option.name for option in fields(Options) if option.type is bool and option.name != "log")
